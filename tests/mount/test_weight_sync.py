@@ -104,11 +104,13 @@ def test_the_state_names_what_has_changed(trainer):
     state = trainer.model / ".weight_sync/state.json"
     told = json.loads(state.read_text())
     changed_from = told.pop("changed_from")
+    model = told.pop("model")
+    assert (trainer.model / model).is_file()
     assert told == {"version": "000001", "changed_since": "000000", "changed": ["odd", "small"]}
     # The archives that the version has changed, as they were before.
     assert changed_from == {file: f"{before[file].st_ino}-{before[file].st_size}-{before[file].st_mtime_ns}" for file in changing}
     stfs("apply", trainer.model, trainer.step())
-    assert json.loads(state.read_text()) == {"version": "000002"}
+    assert json.loads(state.read_text()) == {"version": "000002", "model": model}
     state.write_text('{"version": 2, "theirs": [1]}')
     stfs("apply", trainer.model, trainer.step(names=["odd"]))
     assert json.loads(state.read_text())["theirs"] == [1] and state_of(trainer.model) == 3

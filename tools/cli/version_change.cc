@@ -89,17 +89,21 @@ int apply_published(const VersionChange& change, Streams& streams) {
   if (!version) return report_failure(streams, version.error().message);
   const auto located = locate_model(change);
   if (!located) return report_failure(streams, located.error().message);
-  const std::filesystem::path directory = sync::directory_of_model(change.target);
+  const auto place = sync::place_of_model(change.target);
+  if (!place) return report_failure(streams, place.error().message);
   sync::VersionApplyOptions options;
   options.commit = commit_options_of(change.options);
   options.threads = static_cast<unsigned>(change.threads);
   options.is_dry_run = change.is_dry_run;
-  auto state = change.is_dry_run ? Result<sync::SyncState>(sync::SyncState::without_lock(directory))
-                                 : sync::SyncState::lock(directory, options.commit.lock_patience);
+  auto state = change.is_dry_run ? Result<sync::SyncState>(sync::SyncState::without_lock(*place))
+                                 : sync::SyncState::lock(*place, options.commit.lock_patience);
   if (!state) return report_failure(streams, state.error().message);
   const Access access = change.is_dry_run ? Access::ReadOnly : Access::ReadWrite;
   const auto target = open_located(*located, change.target, {.access = access});
-  if (!target) return report_failure(streams, target.error().message);
+  if (!target) {
+    state->leave_nothing();
+    return report_failure(streams, target.error().message);
+  }
   const Model& model = *target->model;
   report_recovered(streams, model);
   if (auto read = state->read(); !read) return report_failure(streams, read.error().message);
@@ -110,7 +114,10 @@ int apply_published(const VersionChange& change, Streams& streams) {
   options.is_interrupted = [] { return interrupted(); };
   const auto outcome = sync::apply_version(model, *version, *state, options);
   progress.reset();
-  if (!outcome) return report_failure(streams, outcome.error().message);
+  if (!outcome) {
+    state->leave_nothing();
+    return report_failure(streams, outcome.error().message);
+  }
   if (interrupted()) {
     report_failure(streams, "the interrupt came after the commit: the change is complete");
   }

@@ -12,24 +12,27 @@
 namespace stfs::upload {
 namespace {
 
+sync::SyncPlace place_of(const Model& model) {
+  return sync::sync_place_of(model.path().parent_path(), model.path().filename());
+}
+
 ModelState read_state(const Model& model) {
-  ModelState state;
-  state.directory = model.path().parent_path();
+  ModelState state{.place = place_of(model)};
   for (const Shard& shard : model.shards())
     state.stamps.push_back(shard.archive ? sync::stamp_of(*shard.archive) : std::string());
-  state.state_file = identity_at(state_file_of(model), system_storage());
+  state.state_file = identity_at(state.place.state(), system_storage());
   if (!state.state_file) return state;
-  const auto version = sync::read_sync_state(state.directory);
+  const auto version = sync::read_sync_state(state.place);
   if (!version || !*version) return state;
   state.version = (*version)->text;
-  state.changes = sync::read_sync_changes(state.directory);
+  state.changes = sync::read_sync_changes(state.place);
   return state;
 }
 
 }  // namespace
 
 std::filesystem::path state_file_of(const Model& model) {
-  return model.path().parent_path() / kSyncStateName;
+  return place_of(model).state();
 }
 
 std::vector<ModelState> read_states(const Plan& plan) {
@@ -74,8 +77,9 @@ Result<void> check_shown(const Plan& plan) {
 
 Result<void> check_no_receiver(const std::vector<ModelState>& states) {
   for (const ModelState& state : states) {
-    if (sync::is_sync_locked(state.directory))
-      return fail(ErrorCode::Busy, EAGAIN, state.directory.string() + ": another receiver updates the model");
+    if (sync::is_sync_locked(state.place))
+      return fail(ErrorCode::Busy, EAGAIN,
+                  state.place.directory.string() + ": another receiver updates the model");
   }
   return {};
 }

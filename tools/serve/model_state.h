@@ -15,13 +15,14 @@
 
 namespace stfs::upload {
 
-/// What `.weight_sync/state.json` beside a model says. If the file cannot be read, the version is empty.
+/// What the state of a model's weight sync says (sync/sync_place.h). If the file cannot be read, the version
+/// is empty.
 struct ModelState {
-  std::filesystem::path directory;  // the model's
-  std::vector<std::string> stamps;  // sync::stamp_of() each of its shards; empty for one without archive
-  std::string version;              // "000042"; empty: none is known
-  std::optional<FileIdentity> state_file;  // of state.json
-  std::optional<sync::SyncChanges> changes;
+  sync::SyncPlace place;
+  std::vector<std::string> stamps{};  // sync::stamp_of() each of its shards; empty for one without archive
+  std::string version{};              // "000042"; empty: none is known
+  std::optional<FileIdentity> state_file{};  // of state.json
+  std::optional<sync::SyncChanges> changes{};
 };
 
 /// Reads the states of all models of a plan.

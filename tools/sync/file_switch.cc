@@ -19,9 +19,10 @@
 namespace stfs::sync {
 namespace {
 
-constexpr const char* kNoteName = ".weight_sync/switch.json";
-constexpr const char* kNextNote = ".weight_sync/switch.tmp";  // until it has its name
-constexpr const char* kStateBefore = ".weight_sync/state.before";
+constexpr const char* kNoteName = "switch.json";
+constexpr const char* kNextNote = "switch.tmp";  // until it has its name
+constexpr const char* kStateBefore = "state.before";
+constexpr const char* kStateAfter = "state.after";
 constexpr std::uint64_t kMostNoteBytes = 64 << 20;
 
 struct Note {
@@ -88,8 +89,8 @@ Result<void> check_maker(Storage& storage, const std::filesystem::path& path, co
 }
 
 /// Nothing if there is no note.
-Result<std::optional<Note>> read_note(Storage& storage, const std::filesystem::path& directory) {
-  const std::filesystem::path path = directory / kNoteName;
+Result<std::optional<Note>> read_note(Storage& storage, const SyncPlace& place) {
+  const std::filesystem::path path = place.file(kNoteName);
   const auto file = storage.open_no_link(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return std::optional<Note>();
   if (!file) return tl::unexpected(file.error());
@@ -106,10 +107,9 @@ Result<std::optional<Note>> read_note(Storage& storage, const std::filesystem::p
   }
 }
 
-Result<void> write_note(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files,
-                        bool is_ready) {
+Result<void> write_note(Storage& storage, const SyncPlace& place, const FileSwitch& files, bool is_ready) {
   const std::string text = text_of(files, is_ready);
-  return storage.replace(directory / kNoteName, directory / kNextNote, std::as_bytes(std::span(text)),
+  return storage.replace(place.file(kNoteName), place.file(kNextNote), std::as_bytes(std::span(text)),
                          Durability::Power);
 }
 
@@ -120,113 +120,115 @@ Result<void> rename_file(Storage& storage, const std::filesystem::path& from,
   return renamed || renamed.error().errno_value == ENOENT ? Result<void>{} : renamed;
 }
 
-Result<void> sync_all(Storage& storage, const std::filesystem::path& directory) {
-  auto synced = storage.sync_directory((directory / kNoteName).parent_path());
-  return synced ? storage.sync_directory(directory) : synced;
+Result<void> sync_all(Storage& storage, const SyncPlace& place) {
+  auto synced = storage.sync_directory(place.folder());
+  return synced ? storage.sync_directory(place.directory) : synced;
 }
 
 /// What comes after the step. May be repeated.
-Result<void> finish(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files) {
+Result<void> finish(Storage& storage, const SyncPlace& place, const FileSwitch& files) {
   for (const FileSwitch::Move& move : files.after) {
-    if (auto named = rename_file(storage, directory / move.from, directory / move.to); !named) return named;
+    if (auto named = rename_file(storage, place.directory / move.from, place.directory / move.to); !named)
+      return named;
   }
-  if (auto named = rename_file(storage, directory / kNextSyncStateName, directory / kSyncStateName); !named)
-    return named;
-  if (auto synced = sync_all(storage, directory); !synced) return synced;
+  if (auto named = rename_file(storage, next_sync_state(place), place.state()); !named) return named;
+  if (auto synced = sync_all(storage, place); !synced) return synced;
   for (const std::string& name : files.removed) {
-    if (auto removed = remove_if_there(storage, directory / name); !removed) return removed;
+    if (auto removed = remove_if_there(storage, place.directory / name); !removed) return removed;
   }
-  if (auto removed = remove_if_there(storage, directory / kStateBefore); !removed) return removed;
-  if (auto synced = sync_all(storage, directory); !synced) return synced;
-  return remove_if_there(storage, directory / kNoteName);
+  if (auto removed = remove_if_there(storage, place.file(kStateBefore)); !removed) return removed;
+  if (auto synced = sync_all(storage, place); !synced) return synced;
+  return remove_if_there(storage, place.file(kNoteName));
 }
 
 /// @param is_taken  whether the step was taken.
-Result<void> step(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files,
-                  bool& is_taken) {
-  if (auto synced = sync_all(storage, directory); !synced) return synced;
-  if (auto noted = write_note(storage, directory, files, true); !noted) return noted;
-  const std::filesystem::path state = directory / kSyncStateName;
-  if (auto hidden = rename_file(storage, state, directory / kStateBefore); !hidden) return hidden;
+Result<void> step(Storage& storage, const SyncPlace& place, const FileSwitch& files, bool& is_taken) {
+  if (auto synced = sync_all(storage, place); !synced) return synced;
+  if (auto noted = write_note(storage, place, files, true); !noted) return noted;
+  const std::filesystem::path state = place.state();
+  if (auto hidden = rename_file(storage, state, place.file(kStateBefore)); !hidden) return hidden;
   if (auto synced = storage.sync_directory(state.parent_path()); !synced) return synced;
-  const std::filesystem::path to = directory / files.step.to;
-  if (auto named = storage.rename(directory / files.step.from, to, true); !named) return named;
+  const std::filesystem::path to = place.directory / files.step.to;
+  if (auto named = storage.rename(place.directory / files.step.from, to, true); !named) return named;
   is_taken = true;
-  return storage.sync_directory(directory);
+  return storage.sync_directory(place.directory);
 }
 
 }  // namespace
+
+std::filesystem::path next_sync_state(const SyncPlace& place) {
+  return place.file(kStateAfter);
+}
 
 bool is_taken_name(Storage& storage, const std::filesystem::path& path) {
   const auto there = storage.status(path);
   return there || (there.error().errno_value != ENOENT && there.error().errno_value != ENOTDIR);
 }
 
-Result<void> note_switch(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files) {
+Result<void> note_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files) {
   const auto is_text = [](const FileSwitch::Move& move) { return is_utf8(move.to); };
   const auto wrong = std::ranges::find_if_not(files.after, is_text);
   if (wrong != files.after.end()) {
-    return fail(
-        ErrorCode::InvalidArgument, EILSEQ,
-        (directory / wrong->to).string() + ": its name is not UTF-8: a full version can't have this file");
+    return fail(ErrorCode::InvalidArgument, EILSEQ,
+                (place.directory / wrong->to).string() +
+                    ": its name is not UTF-8: a full version can't have this file");
   }
-  return write_note(storage, directory, files, false);
+  return write_note(storage, place, files, false);
 }
 
-Result<void> take_switch(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files) {
+Result<void> take_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files) {
   bool is_taken = false;
-  auto done = step(storage, directory, files, is_taken);
+  auto done = step(storage, place, files, is_taken);
   if (!done && !is_taken) {
-    static_cast<void>(undo_switch(storage, directory, files));  // else the next receiver does
+    static_cast<void>(undo_switch(storage, place, files));  // else the next receiver does
     return done;
   }
-  if (done) done = finish(storage, directory, files);
+  if (done) done = finish(storage, place, files);
   if (done) return done;
-  return tl::unexpected(std::move(done).error().within(directory.string() +
+  return tl::unexpected(std::move(done).error().within(place.directory.string() +
                                                        ": it has the new version; the next pull finishes"));
 }
 
-Result<void> undo_switch(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files) {
-  const std::filesystem::path state = directory / kSyncStateName;
+Result<void> undo_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files) {
+  const std::filesystem::path state = place.state();
   if (!is_taken_name(storage, state)) {
-    if (auto named = rename_file(storage, directory / kStateBefore, state); !named) return named;
+    if (auto named = rename_file(storage, place.file(kStateBefore), state); !named) return named;
   }
   std::vector<std::string> names = files.archives;
   for (const FileSwitch::Move& move : files.after) names.push_back(move.from);
-  names.emplace_back(kNextSyncStateName);
+  if (auto removed = remove_if_there(storage, next_sync_state(place)); !removed) return removed;
   for (const std::string& name : names) {
-    if (auto removed = remove_if_there(storage, directory / name); !removed) return removed;
+    if (auto removed = remove_if_there(storage, place.directory / name); !removed) return removed;
   }
   // Where a note is ready and `step.from` is not there, the step was taken: whoever finished that would
   // remove the model.
-  const auto note = read_note(storage, directory);
+  const auto note = read_note(storage, place);
   if (!note) return tl::unexpected(note.error());
   if (*note && (*note)->is_ready) {
-    if (auto noted = write_note(storage, directory, files, false); !noted) return noted;
+    if (auto noted = write_note(storage, place, files, false); !noted) return noted;
   }
-  if (auto removed = remove_if_there(storage, directory / files.step.from); !removed) return removed;
-  if (auto synced = sync_all(storage, directory); !synced) return synced;
-  return remove_if_there(storage, directory / kNoteName);
+  if (auto removed = remove_if_there(storage, place.directory / files.step.from); !removed) return removed;
+  if (auto synced = sync_all(storage, place); !synced) return synced;
+  return remove_if_there(storage, place.file(kNoteName));
 }
 
-Result<void> recover_switch(Storage& storage, const std::filesystem::path& directory) {
-  const auto note = read_note(storage, directory);
+Result<void> recover_switch(Storage& storage, const SyncPlace& place) {
+  const auto note = read_note(storage, place);
   if (!note) return tl::unexpected(note.error());
-  if (auto removed = remove_if_there(storage, directory / kNextNote); !removed) return removed;
+  if (auto removed = remove_if_there(storage, place.file(kNextNote)); !removed) return removed;
   if (!*note) return {};
   const FileSwitch& files = (*note)->files;
-  const bool is_taken = (*note)->is_ready && !is_taken_name(storage, directory / files.step.from);
-  return is_taken ? finish(storage, directory, files) : undo_switch(storage, directory, files);
+  const bool is_taken = (*note)->is_ready && !is_taken_name(storage, place.directory / files.step.from);
+  return is_taken ? finish(storage, place, files) : undo_switch(storage, place, files);
 }
 
-std::filesystem::path present_sync_state(Storage& storage, const std::filesystem::path& directory) {
-  std::filesystem::path state = directory / kSyncStateName;
+std::filesystem::path present_sync_state(Storage& storage, const SyncPlace& place) {
+  std::filesystem::path state = place.state();
   if (is_taken_name(storage, state)) return state;
-  const auto note = read_note(storage, directory);
+  const auto note = read_note(storage, place);
   if (!note || !*note || !(*note)->is_ready) return state;
-  std::filesystem::path hidden =
-      directory /
-      (is_taken_name(storage, directory / (*note)->files.step.from) ? kStateBefore : kNextSyncStateName);
+  std::filesystem::path hidden = place.file(
+      is_taken_name(storage, place.directory / (*note)->files.step.from) ? kStateBefore : kStateAfter);
   return is_taken_name(storage, hidden) ? hidden : state;
 }
 

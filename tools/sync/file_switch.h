@@ -2,7 +2,8 @@
 // power.
 //
 // The step is one rename: of the index, or of the only archive. All new files are on stable storage before. A
-// note in .weight_sync says what is under way, so that whoever takes the lock next finishes or undoes it:
+// note in the place of the sync state says what is under way, so that whoever takes the lock next finishes or
+// undoes it:
 //
 //   noted        new files are being made       undone: they are removed
 //   ready        they are whole                 undone while `step.from` exists, else finished
@@ -17,6 +18,7 @@
 
 #include "core/base/error.h"
 #include "core/storage/file.h"
+#include "tools/sync/sync_place.h"
 
 namespace stfs::sync {
 
@@ -32,26 +34,26 @@ struct FileSwitch {
   std::vector<std::string> removed;  // files of the model before
 };
 
-/// Where the new state lies until the step, relative to the model's directory.
-inline constexpr const char* kNextSyncStateName = ".weight_sync/state.after";
+/// Where the new state lies until the step.
+std::filesystem::path next_sync_state(const SyncPlace& place);
 
 // These functions are for one thread, which holds the lock of the model's sync state.
 
 /// Notes the switch. Call it before any of its files is made.
-Result<void> note_switch(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files);
+Result<void> note_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files);
 /// Takes the step and what comes after it. All new files and the new state are there and synced, but for
 /// their names. A failure before the step undoes everything. Behind it, the message says that the change is
 /// made.
-Result<void> take_switch(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files);
+Result<void> take_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files);
 /// Removes the new files and the note.
-Result<void> undo_switch(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files);
+Result<void> undo_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files);
 /// Finishes or undoes what a process that has died was about to do. Does nothing if there is no note.
-Result<void> recover_switch(Storage& storage, const std::filesystem::path& directory);
+Result<void> recover_switch(Storage& storage, const SyncPlace& place);
 
 /// @return whether a file has this name. Also true if the store can't tell.
 bool is_taken_name(Storage& storage, const std::filesystem::path& path);
-/// The file that has the sync state of the model's present files: kSyncStateName, but for the moment of the
-/// step.
-std::filesystem::path present_sync_state(Storage& storage, const std::filesystem::path& directory);
+/// The file that has the sync state of the model's present files: SyncPlace::state(), but for the moment of
+/// the step.
+std::filesystem::path present_sync_state(Storage& storage, const SyncPlace& place);
 
 }  // namespace stfs::sync

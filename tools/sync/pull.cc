@@ -12,6 +12,7 @@
 #include "core/model/model.h"
 #include "tools/sync/seeding.h"
 #include "tools/sync/seeding_plan.h"
+#include "tools/sync/version_name.h"
 #include "tools/target/target.h"
 
 namespace stfs::sync {
@@ -21,30 +22,36 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMostWithdrawals = 100;  // in a row
 
-/// Makes the directory and those above that are missing.
-Result<void> make_directories(Storage& storage, const std::filesystem::path& path) {
+/// Makes the directory and those above that are missing. @param made  gets those, from above.
+Result<void> make_directories(Storage& storage, const std::filesystem::path& path,
+                              std::vector<std::filesystem::path>& made) {
   auto there = storage.status(path);
   if (there) return {};
   if (there.error().errno_value != ENOENT) return pass_on(std::move(there));
   const std::filesystem::path above = path.parent_path();
   if (!above.empty() && above != path) {
-    if (auto made = make_directories(storage, above); !made) return made;
+    if (auto done = make_directories(storage, above, made); !done) return done;
   }
-  auto made = storage.make_directory(path);
-  return made ? Result<void>{} : pass_on(std::move(made));
+  auto is_new = storage.make_directory(path);
+  if (!is_new) return pass_on(std::move(is_new));
+  if (*is_new) made.push_back(path);
+  return {};
+}
+
+bool is_file(Storage& storage, const std::filesystem::path& path) {
+  const auto there = storage.status(path);
+  return there && S_ISREG(there->mode);
 }
 
 class Pull {
  public:
   Pull(const std::filesystem::path& model, const std::filesystem::path& published, const PullOptions& options)
-      : model_(model),
-        storage_(*options.storage),
-        directory_(directory_of_model(model, storage_)),
-        published_(published),
-        options_(options) {}
+      : model_(model), storage_(*options.storage), published_(published), options_(options) {}
 
   Result<std::optional<VersionNumber>> run() {
-    if (auto made = make_directory(); !made) return pass_on(std::move(made));
+    auto place = place_of_model(model_, storage_);
+    if (!place) return pass_on(std::move(place));
+    place_ = std::move(*place);
     for (int withdrawals = 0;;) {
       auto done = take_way();
       if (done) return done;
@@ -63,38 +70,67 @@ class Pull {
     return options_.on_event ? options_.on_event(event) : Result<void>{};
   }
 
-  Result<void> make_directory() const { return make_directories(storage_, directory_); }
+  /// Whether there is nothing to pull for a model that has no state yet. Looks before anything is made: a
+  /// wrong path leaves nothing.
+  Result<bool> has_nothing_for_new() {
+    if (storage_.status(place_.folder())) return false;
+    const auto publication = Publication::look(published_, storage_);
+    if (!publication) return tl::unexpected(publication.error());
+    seen_ = publication->versions();
+    const auto way = publication->way({}, options_.target);
+    if (!way) return tl::unexpected(way.error());
+    if (auto there = check_beginning(model_, *way, storage_); !there) return pass_on(std::move(there));
+    if (way->versions.empty() && way->unfinished) {
+      auto told = tell({.kind = PullEvent::Kind::Unfinished, .version = {}, .why = way->unfinished->message});
+      if (!told) return pass_on(std::move(told));
+    }
+    return way->versions.empty();
+  }
 
   Result<std::optional<VersionNumber>> take_way() {
-    auto state = SyncState::lock(directory_, options_.apply.commit.lock_patience, storage_);
-    if (!state) return pass_on(std::move(state));
+    const auto has_nothing = has_nothing_for_new();
+    if (!has_nothing) return tl::unexpected(has_nothing.error());
+    if (*has_nothing) return std::optional<VersionNumber>();
+    std::vector<std::filesystem::path> made;
+    auto is_made = make_directories(storage_, place_.directory, made);
+    auto state = is_made ? SyncState::lock(place_, options_.apply.commit.lock_patience, storage_)
+                         : Result<SyncState>(pass_on(std::move(is_made)));
+    auto done = state ? pull_to(*state) : pass_on(std::move(state));
+    if (done && *done) return done;
+    if (state) state->leave_nothing();
+    for (auto path = made.rbegin(); path != made.rend(); ++path)
+      static_cast<void>(storage_.remove_directory(*path));  // what is in one stays
+    return done;
+  }
+
+  Result<std::optional<VersionNumber>> pull_to(SyncState& state) {
     // What a killed receiver could not finish is finished now, and with it the state.
-    if (has_model(directory_, storage_)) {
+    if (has_model(place_.directory, storage_) || is_file(storage_, model_)) {
       auto opened = open_model();
       if (!opened) return pass_on(std::move(opened));
     }
-    if (auto read = state->read(); !read) return pass_on(std::move(read));
+    if (auto read = state.read(); !read) return pass_on(std::move(read));
     auto publication = Publication::look(published_, storage_);
     if (!publication) return pass_on(std::move(publication));
     seen_ = publication->versions();
     std::optional<std::uint64_t> present;
-    if (state->version()) present = state->version()->number;
+    if (state.version()) present = state.version()->number;
     if (present && options_.target && *options_.target < *present) {
       return fail(ErrorCode::InvalidArgument, EINVAL,
                   fmt::format("{}: the model has version {} already, which is newer than {}", model_.string(),
-                              state->version()->text, version_text(*options_.target)));
+                              state.version()->text, version_text(*options_.target)));
     }
     auto way = publication->way(present, options_.target);
     if (!way) return pass_on(std::move(way));
     if (auto there = check_beginning(model_, *way, storage_); !there) return pass_on(std::move(there));
     for (const PublishedVersion& version : way->versions) {
-      if (auto done = take_step(version, *state); !done) return pass_on(std::move(done));
+      if (auto done = take_step(version, state); !done) return pass_on(std::move(done));
     }
     if (way->unfinished) {
       auto told = tell({.kind = PullEvent::Kind::Unfinished, .version = {}, .why = way->unfinished->message});
       if (!told) return pass_on(std::move(told));
     }
-    return state->version();
+    return state.version();
   }
 
   /// Whether a version that the last look has found is gone.
@@ -143,14 +179,14 @@ class Pull {
 
   /// Whether a full version has the tensors of the model that is there, so that they can change in place.
   [[nodiscard]] bool takes_patches(const PublishedVersion& version) const {
-    if (!has_model(directory_, storage_)) return false;
+    if (!has_model(place_.directory, storage_)) return false;
     const auto model = open_model();
     return model && (*model)->problems().empty() && has_same_tensors(version, **model);
   }
 
   const std::filesystem::path model_;
   Storage& storage_;
-  const std::filesystem::path directory_;
+  SyncPlace place_{std::filesystem::path()};
   const std::filesystem::path published_;
   const PullOptions& options_;
   std::vector<std::uint64_t> seen_;
@@ -161,7 +197,9 @@ class Pull {
 Result<void> check_beginning(const std::filesystem::path& model, const Publication::Way& way,
                              Storage& storage) {
   if (way.versions.empty() || way.versions.front().is_full()) return {};
-  if (has_model(directory_of_model(model, storage), storage)) return {};
+  const auto place = place_of_model(model, storage);
+  if (!place) return tl::unexpected(place.error());
+  if (has_model(place->directory, storage)) return {};
   const PublishedVersion& first = way.versions.front();
   return fail(ErrorCode::NotFound, ENOENT,
               fmt::format("{}: there is no model yet, and {} only changes one: put the model of version {} "
@@ -169,13 +207,14 @@ Result<void> check_beginning(const std::filesystem::path& model, const Publicati
                           model.string(), first.directory().string(), first.base_version()->text));
 }
 
-std::filesystem::path directory_of_model(const std::filesystem::path& model, Storage& storage) {
+Result<SyncPlace> place_of_model(const std::filesystem::path& model, Storage& storage) {
   const auto located = tools::locate_target(model, tools::Use::Change, tools::read_mount_attribute, storage);
   const std::filesystem::path& path = located ? located->archive : model;
   const auto there = storage.status(path);
-  const bool is_file = located ? !there || !S_ISDIR(there->mode) : there && S_ISREG(there->mode);
-  if (!is_file) return path;
-  return directory_of(path);
+  const bool is_of_file = located ? !there || !S_ISDIR(there->mode) : there && S_ISREG(there->mode);
+  if (!located && is_of_file) return tl::unexpected(located.error());
+  if (!is_of_file) return sync_place_of(path, std::string(kVersionIndex), storage);
+  return sync_place_of(directory_of(path), path.filename(), storage);
 }
 
 Result<std::optional<VersionNumber>> pull(const std::filesystem::path& model,

@@ -12,6 +12,7 @@
 #include "core/commit/commit_options.h"
 #include "core/storage/file.h"
 #include "tools/sync/publication.h"
+#include "tools/sync/sync_place.h"
 #include "tools/sync/version_apply.h"
 
 namespace stfs::sync {
@@ -50,7 +51,7 @@ struct PullOptions {
 /// @return the model's version afterwards; nothing if it has none and nothing is published. EAGAIN
 ///   (is_unfinished): the target is not whole yet. The errors of Publication::way(), of seed_model() and of
 ///   apply_version(). After a failure the model has one version whole: the last one of on_event, or that
-///   before.
+///   before. If nothing was applied to a model without a state, nothing is left beside it.
 Result<std::optional<VersionNumber>> pull(const std::filesystem::path& model,
                                           const std::filesystem::path& published, const PullOptions& options);
 
@@ -58,8 +59,8 @@ Result<std::optional<VersionNumber>> pull(const std::filesystem::path& model,
 Result<void> check_beginning(const std::filesystem::path& model, const Publication::Way& way,
                              Storage& storage = system_storage());
 
-/// The directory in which a model's files lie, and its state. The model may not exist yet.
-std::filesystem::path directory_of_model(const std::filesystem::path& model,
-                                         Storage& storage = system_storage());
+/// The place of a model's state, in the directory of its files. The model may not exist yet: then the path is
+/// that of its directory. Fails as locate_target() does for a file that is no model.
+Result<SyncPlace> place_of_model(const std::filesystem::path& model, Storage& storage = system_storage());
 
 }  // namespace stfs::sync

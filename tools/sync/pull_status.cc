@@ -47,14 +47,15 @@ Result<Publication::Way> way_from(Publication& publication, const std::filesyste
 Result<PullStatus> look_at_pull(const std::filesystem::path& model, const std::filesystem::path& published) {
   return guard_memory([&]() -> Result<PullStatus> {
     PullStatus status;
-    const std::filesystem::path directory = directory_of_model(model);
-    status.is_updating = is_sync_locked(directory);
+    const auto place = place_of_model(model);
+    if (!place) return tl::unexpected(place.error());
+    status.is_updating = is_sync_locked(*place);
     auto publication = Publication::look(published);
     if (!publication) return pass_on(std::move(publication));
-    auto version = read_sync_state(directory);
+    auto version = read_sync_state(*place);
     if (!version) return pass_on(std::move(version));
     status.version = std::move(*version);
-    if (status.version) status.version_age = age_of(directory / kSyncStateName);
+    if (status.version) status.version_age = age_of(place->state());
 
     std::optional<std::uint64_t> present;
     if (status.version) present = status.version->number;

@@ -37,12 +37,12 @@ class Seeding {
         on_bytes_(on_bytes) {}
 
   Result<void> run() {
-    if (auto noted = note_switch(storage_, directory_, plan_.files); !noted) return noted;
+    if (auto noted = note_switch(storage_, state_.place(), plan_.files); !noted) return noted;
     if (auto made = make_files(); !made) {
-      static_cast<void>(undo_switch(storage_, directory_, plan_.files));  // else the next receiver does
+      static_cast<void>(undo_switch(storage_, state_.place(), plan_.files));  // else the next receiver does
       return made;
     }
-    if (auto taken = take_switch(storage_, directory_, plan_.files); !taken) return taken;
+    if (auto taken = take_switch(storage_, state_.place(), plan_.files); !taken) return taken;
     return state_.read();
   }
 
@@ -61,8 +61,9 @@ class Seeding {
       if (!text) return tl::unexpected(text.error());
       if (auto written = write_text(*text, files.step.from, files.step.to); !written) return written;
     }
-    return write_text(state_.text_with(version_.version(), {}), kNextSyncStateName,
-                      std::string(kSyncStateName));
+    return write_text(state_.text_with(version_.version(), {}, files.step.to),
+                      std::filesystem::path(state_.place().name) / next_sync_state(state_.place()).filename(),
+                      state_.place().state_name());
   }
 
   /// Copies a file of the version and syncs it.

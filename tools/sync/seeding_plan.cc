@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -21,9 +22,10 @@
 namespace stfs::sync {
 namespace {
 
-/// Nobody takes a file of such a name for an archive.
-std::string temporary_name(std::size_t number) {
-  return fmt::format(".stfs-seed-{}.tmp", number);
+/// Nobody takes a file of such a name for an archive. Models that share a directory have their own names.
+std::string temporary_name(const SyncPlace& place, std::size_t number) {
+  if (place.is_shared()) return fmt::format(".stfs-seed-{}.tmp", number);
+  return fmt::format(".stfs-seed-{:016x}-{}.tmp", XXH3_64bits(place.name.data(), place.name.size()), number);
 }
 
 /// The names of the archives that an index names; empty if there is none, or no sound one.
@@ -154,7 +156,7 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
   const bool is_one = version.shards().size() == 1 && !version.has_index();
   plan.has_index = !is_one || (!present->archive && has_model(directory, storage));
   if (plan.has_index) {
-    plan.files.step = {temporary_name(0), present->index};
+    plan.files.step = {temporary_name(state.place(), 0), present->index};
     for (const Shard& shard : version.shards()) {
       const std::string name = shard.path.filename();
       const std::string& given =
@@ -164,7 +166,7 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
     }
   } else {
     const std::string name = version.shards().front().path.filename();
-    plan.files.step = {temporary_name(0), present->archive.value_or(name)};
+    plan.files.step = {temporary_name(state.place(), 0), present->archive.value_or(name)};
     plan.archives.emplace(name, plan.files.step.to);
   }
   auto spared = spare_others(storage, directory, present->index, present->archives);
@@ -172,7 +174,7 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
   present->archives.erase(plan.files.step.to);
   for (const std::string& name : *files) {
     if (name == kVersionIndex || plan.archives.contains(name)) continue;
-    plan.files.after.push_back({temporary_name(plan.files.after.size() + 1), name});
+    plan.files.after.push_back({temporary_name(state.place(), plan.files.after.size() + 1), name});
     present->archives.erase(name);
   }
   plan.files.removed.assign(present->archives.begin(), present->archives.end());

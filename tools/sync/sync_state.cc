@@ -6,10 +6,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <utility>
 
-#include "core/journal/journal_format.h"
+#include "core/base/utf8.h"
 #include "core/storage/file.h"
 #include "tools/sync/file_switch.h"
 #include "tools/text/json_document.h"
@@ -21,33 +22,30 @@ constexpr std::uint64_t kMostStateBytes = 64 << 20;
 constexpr const char* kSince = "changed_since";
 constexpr const char* kChanged = "changed";
 constexpr const char* kFrom = "changed_from";
+constexpr const char* kModel = "model";
 constexpr const char* kLockName = "lock";
 constexpr std::chrono::milliseconds kPause{20};
 
-std::filesystem::path state_path(const std::filesystem::path& directory) {
-  return directory / kSyncStateName;
-}
-
 /// The name of state.json until it is whole.
-std::filesystem::path temporary_state(const std::filesystem::path& directory) {
-  return state_path(directory).native() + ".tmp";
+std::filesystem::path temporary_state(const SyncPlace& place) {
+  return place.state().native() + ".tmp";
 }
 
 /// Empty if there is no file.
 Result<std::string> read_text_at(Storage& storage, const std::filesystem::path& path) {
-  auto file = storage.open(path, Access::ReadOnly);
+  auto file = storage.open_no_link(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return std::string();
   if (!file) return pass_on(std::move(file));
   return read_text(**file, kMostStateBytes + 1);
 }
 
 /// Empty if no version was ever applied.
-Result<std::string> read_state_text(Storage& storage, const std::filesystem::path& directory) {
-  const std::filesystem::path path = present_sync_state(storage, directory);
+Result<std::string> read_state_text(Storage& storage, const SyncPlace& place) {
+  const std::filesystem::path path = present_sync_state(storage, place);
   auto text = read_text_at(storage, path);
   // It may have got its own name meanwhile.
-  const bool is_moved = text && text->empty() && path != state_path(directory);
-  return is_moved ? read_text_at(storage, state_path(directory)) : text;
+  const bool is_moved = text && text->empty() && path != place.state();
+  return is_moved ? read_text_at(storage, place.state()) : text;
 }
 
 tl::unexpected<Error> damaged_state(const std::filesystem::path& path, std::string_view what) {
@@ -71,16 +69,23 @@ Result<std::optional<VersionNumber>> version_in(const std::string& text, const s
 
 }  // namespace
 
-Result<std::optional<VersionNumber>> read_sync_state(const std::filesystem::path& directory,
-                                                     Storage& storage) {
-  const std::filesystem::path path = state_path(directory);
-  auto text = read_state_text(storage, directory);
+Result<std::optional<VersionNumber>> read_sync_state(const SyncPlace& place, Storage& storage) {
+  auto text = read_state_text(storage, place);
   if (!text) return pass_on(std::move(text));
-  return version_in(*text, path);
+  return version_in(*text, place.state());
 }
 
-std::optional<SyncChanges> read_sync_changes(const std::filesystem::path& directory) {
-  const auto text = read_state_text(system_storage(), directory);
+std::optional<std::string> model_in_sync_state(const SyncPlace& place, Storage& storage) {
+  const auto text = read_state_text(storage, place);
+  if (!text || text->empty()) return std::nullopt;
+  const tools::Json document = tools::parse_json(*text);
+  if (!document.is_object() || !document.contains(kModel) || !document[kModel].is_string())
+    return std::nullopt;
+  return document[kModel].get<std::string>();
+}
+
+std::optional<SyncChanges> read_sync_changes(const SyncPlace& place) {
+  const auto text = read_state_text(system_storage(), place);
   if (!text || text->empty()) return std::nullopt;
   const tools::Json document = tools::parse_json(*text);
   if (!document.is_object() || !document.contains(kSince) || !document.contains(kChanged))
@@ -101,33 +106,49 @@ std::string stamp_of(const ArchiveReader& archive) {
   return fmt::format("{}-{}-{}", is.inode, is.size_bytes, is.mtime_ns);
 }
 
-bool is_sync_locked(const std::filesystem::path& directory) {
-  const std::filesystem::path path = state_path(directory).parent_path() / kLockName;
-  const auto lock = system_storage().try_flock(path, LockKind::Shared);
+bool is_sync_locked(const SyncPlace& place) {
+  const auto lock = system_storage().try_flock(place.file(kLockName), LockKind::Shared);
   return lock && !*lock;
 }
 
-Result<SyncState> SyncState::lock(const std::filesystem::path& directory, std::chrono::milliseconds patience,
-                                  Storage& storage) {
-  SyncState state(state_path(directory).parent_path(), storage);
-  auto is_new = storage.make_directory(state.directory_);
-  if (!is_new) return pass_on(std::move(is_new));
-  const std::filesystem::path path = state.directory_ / kLockName;
+Result<bool> SyncState::try_lock() {
+  const std::filesystem::path path = place_.file(kLockName);
   constexpr mode_t kForAll = 0666;  // before the umask
-  if (auto made = storage.create(path, kForAll); !made && made.error().errno_value != EEXIST) {
+  const auto is_new = storage_->make_directory(place_.folder());
+  if (!is_new) return tl::unexpected(is_new.error());
+  if (auto made = storage_->create(path, kForAll); !made && made.error().errno_value != EEXIST) {
+    if (made.error().errno_value == ENOENT) return false;  // the place has just been removed
     // Another user's lock file can be locked by whoever may read it.
-    if (!storage.status(path)) return pass_on(std::move(made));
+    if (!storage_->status(path)) return pass_on(std::move(made));
+  }
+  const auto before = storage_->status(path);
+  auto lock = storage_->try_flock(path, LockKind::Exclusive);
+  if (!lock && lock.error().errno_value == ENOENT) return false;
+  if (!lock) return pass_on(std::move(lock));
+  if (!*lock) return false;
+  // Its holder before may have removed the place, because nothing was applied.
+  const auto now = storage_->status(path);
+  if (!before || !now || !now->identity.same_file(before->identity)) return false;
+  lock_ = std::move(**lock);
+  return true;
+}
+
+Result<SyncState> SyncState::lock(const SyncPlace& place, std::chrono::milliseconds patience,
+                                  Storage& storage) {
+  SyncState state(place, storage);
+  const std::filesystem::path path = place.file(kLockName);
+  std::error_code is_missing;
+  if (std::filesystem::is_symlink(place.folder(), is_missing)) {
+    return fail(ErrorCode::InvalidArgument, ELOOP,
+                place.folder().string() + ": is a symbolic link: expected a directory of its own");
   }
   // is_sync_locked() of a follower holds the lock for a moment: not even a caller without patience must fail
   // then.
   const auto deadline = std::chrono::steady_clock::now() + std::max(patience, kPause);
   for (;;) {
-    auto lock = storage.try_flock(path, LockKind::Exclusive);
-    if (!lock) return pass_on(std::move(lock));
-    if (*lock) {
-      state.lock_ = std::move(**lock);
-      break;
-    }
+    auto is_locked = state.try_lock();
+    if (!is_locked) return pass_on(std::move(is_locked));
+    if (*is_locked) break;
     if (std::chrono::steady_clock::now() >= deadline) {
       return fail(
           ErrorCode::Busy, EBUSY,
@@ -140,38 +161,51 @@ Result<SyncState> SyncState::lock(const std::filesystem::path& directory, std::c
   return state;
 }
 
+void SyncState::leave_nothing() const {
+  if (!lock_ || storage_->status(place_.state())) return;
+  // A note of a switch that could not be undone stays, with its lock.
+  const auto names = storage_->list(place_.folder(), "");
+  const bool is_bare = names && std::ranges::all_of(*names, [](const std::string& name) {
+                         return name == kLockName || name == "." || name == "..";
+                       });
+  if (!is_bare) return;
+  if (storage_->remove(place_.file(kLockName)))
+    static_cast<void>(storage_->remove_directory(place_.folder()));
+}
+
 Result<void> SyncState::tidy() const {
-  const std::filesystem::path directory = model_directory();
-  static_cast<void>(storage_->remove(temporary_state(directory)));  // a failure is that of write()
-  if (!storage_->status(state_path(directory))) {
+  const std::filesystem::path& directory = model_directory();
+  static_cast<void>(storage_->remove(temporary_state(place_)));  // a failure is that of write()
+  if (!storage_->status(place_.state())) {
     // The first state must not be lost with its directory, nor with the model's, which may be as new.
     for (const std::filesystem::path& above : {directory, directory / ".."}) {
       auto synced = storage_->sync_directory(above);
       if (!synced && synced.error().errno_value != EACCES) return synced;
     }
   }
-  return recover_switch(*storage_, directory);
+  return recover_switch(*storage_, place_);
 }
 
-SyncState SyncState::without_lock(const std::filesystem::path& directory) {
-  return {state_path(directory).parent_path(), system_storage()};
+SyncState SyncState::without_lock(const SyncPlace& place) {
+  return {place, system_storage()};
 }
 
 Result<void> SyncState::read() {
-  const std::filesystem::path path = state_path(directory_.parent_path());
-  auto text = read_state_text(*storage_, directory_.parent_path());
+  auto text = read_state_text(*storage_, place_);
   if (!text) return pass_on(std::move(text));
-  auto version = version_in(*text, path);
+  auto version = version_in(*text, place_.state());
   if (!version) return pass_on(std::move(version));
   text_ = std::move(*text);
   version_ = std::move(*version);
   return {};
 }
 
-std::string SyncState::text_with(const VersionNumber& version,
-                                 const std::optional<SyncChanges>& changes) const {
+std::string SyncState::text_with(const VersionNumber& version, const std::optional<SyncChanges>& changes,
+                                 const std::string& model) const {
   tools::Json document = text_.empty() ? tools::Json::object() : tools::parse_json(text_);
   document["version"] = version.text;
+  const std::string& named = model.empty() ? place_.model : model;
+  if (is_utf8(named) && !named.empty()) document[kModel] = named;
   document.erase(kSince);
   document.erase(kChanged);
   document.erase(kFrom);
@@ -184,10 +218,12 @@ std::string SyncState::text_with(const VersionNumber& version,
 }
 
 Result<void> SyncState::write(const VersionNumber& version, Durability durability) {
-  const std::string text = text_with(version, {});
-  const std::filesystem::path directory = model_directory();
-  auto replaced = storage_->replace(state_path(directory), temporary_state(directory),
-                                    std::as_bytes(std::span(text)), durability);
+  return write_text(text_with(version, {}), durability);
+}
+
+Result<void> SyncState::write_text(const std::string& text, Durability durability) {
+  auto replaced =
+      storage_->replace(place_.state(), temporary_state(place_), std::as_bytes(std::span(text)), durability);
   return replaced ? read() : replaced;
 }
 

@@ -96,7 +96,7 @@ class VersionApply {
           ErrorCode::InvalidArgument, EOPNOTSUPP,
           fmt::format("{}: lies in another directory than {}: one transaction cannot change both; copy "
                       "the model to a directory of its own",
-                      path.string(), (state_.model_directory() / kSyncStateName).string()));
+                      path.string(), state_.place().state().string()));
     }
     return {};
   }
@@ -186,17 +186,30 @@ class VersionApply {
     // Every tensor was new already: no transaction is needed for the state alone.
     if (!transaction_.has_patches()) return state_.write(version_.version(), durability);
     const std::string text = state_.text_with(version_.version(), changes());
-    if (auto replaced = transaction_.replace_sync_state(text); !replaced) return replaced;
+    // A journal names one place of states. The state of another place follows its transaction: a kill between
+    // the two leaves the state before, and the next pull finds the tensors done.
+    const bool is_in_transaction = state_.place().is_shared();
+    if (is_in_transaction) {
+      if (auto replaced = transaction_.replace_sync_state(text); !replaced) return replaced;
+    }
     auto committed = transaction_.commit([this](std::uint32_t) { return options_.commit; },
                                          [this](TensorPlace) -> ReaderWriterLock& { return readers_; });
     if (!committed) return committed;
+    if (!is_in_transaction) {
+      auto written = state_.write_text(text, durability);
+      if (!written) {
+        return tl::unexpected(std::move(written).error().within(
+            fmt::format("{}: the model has version {}, and its state does not say so: apply it once more",
+                        state_.place().state().string(), version_.version().text)));
+      }
+    }
     if (auto read = state_.read(); !read) return read;
     if (state_.version() && state_.version()->number == version_.version().number) return {};
     return fail(
         ErrorCode::ArchiveChanged, ESTALE,
         fmt::format("{}: another program removed or changed it during the commit: the model has version "
                     "{}; apply it once more, that writes the state again",
-                    (state_.model_directory() / kSyncStateName).string(), version_.version().text));
+                    state_.place().state().string(), version_.version().text));
   }
 
   /// Which tensors change, if that is known and worth telling.
