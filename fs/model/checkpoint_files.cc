@@ -4,12 +4,20 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "core/format/json_string.h"
+#include "core/model/model_directory.h"
+#include "core/model/model_index.h"
 #include "fs/base/log.h"
 #include "fs/write/checkpoint.h"
+#include "fs/write/checkpoint_index.h"
 
 namespace stfs {
 namespace {
@@ -17,6 +25,121 @@ namespace {
 /// The names of temporary files: those that safetensors makes, and others that tell.
 bool is_name_of_checkpoint(std::string_view name) {
   return name.find(".tmp") != std::string_view::npos || name.find(".safetensors") != std::string_view::npos;
+}
+
+/// A tensor of one of the files of a checkpoint.
+struct SavedTensor {
+  const Checkpoint* of = nullptr;
+  std::uint32_t at = 0;
+  [[nodiscard]] const Checkpoint::Saved& saved() const { return of->saved(at); }
+  [[nodiscard]] Tensor tensor() const { return of->header().tensors[at]; }
+};
+using Files = std::vector<const Checkpoint*>;
+
+std::optional<SavedTensor> find_saved(const Files& files, std::string_view name) {
+  for (const Checkpoint* const file : files) {
+    if (const auto at = file->header().tensors.find(name)) return SavedTensor{file, *at};
+  }
+  return std::nullopt;
+}
+
+std::vector<SavedTensor> changed_in(const Files& files) {
+  std::vector<SavedTensor> changed;
+  for (const Checkpoint* const file : files) {
+    for (std::uint32_t at = 0; at < file->header().tensors.size(); ++at) {
+      if (file->saved(at).is_changed()) changed.push_back({file, at});
+    }
+  }
+  return changed;
+}
+
+/// Makes the model what the files of a checkpoint say, in one edit.
+/// @param check  fails if a tensor has changed since its bytes were compared.
+Result<void> edit_to(const Files& files, ModelParts& parts, StructureEdits& structure,
+                     const std::function<Result<void>()>& check, std::vector<Stale>& found) {
+  StructureChange change;
+  std::vector<std::string> missing;
+  for (std::uint32_t at = 0; at < parts.model->tensors().size(); ++at) {
+    const std::string_view name = parts.model->tensors()[at].name;
+    const auto saved = find_saved(files, name);
+    if (!saved) missing.emplace_back(name);
+    if (saved && !saved->saved().is_changed()) continue;
+    const TensorId tensor = parts.model->ids().of(at);
+    if (saved && saved->saved().same && parts.model->is_of_base(parts.model->place(at).shard)) {
+      change.ids.emplace(name, tensor);  // only its bytes are new
+      found.push_back(parts.stale(InodeTable::ino_of_tensor(tensor), Stale::What::Content));
+    } else {
+      change.touched.push_back(tensor);
+    }
+  }
+  const std::vector<SavedTensor> changed = changed_in(files);
+  change.apply = [&](ModelEdit& edit) -> Result<void> {
+    if (auto same = check(); !same) return same;
+    for (const std::string& name : missing) {
+      if (auto removed = edit.remove(name); !removed) return removed;
+    }
+    for (const SavedTensor& one : changed) {
+      const Tensor tensor = one.tensor();
+      auto put = edit.put(std::string(tensor.name), tensor.dtype, {tensor.shape.begin(), tensor.shape.end()});
+      if (!put) return put;
+    }
+    const Metadata before = parts.model->metadata();
+    for (const auto& [key, value] : before) {
+      const bool is_kept = std::ranges::any_of(
+          files, [&](const Checkpoint* file) { return file->header().metadata.find(key).has_value(); });
+      if (!is_kept) edit.set_metadata(key, std::nullopt);
+    }
+    for (const Checkpoint* const file : files) {
+      for (const auto& [key, value] : file->header().metadata) edit.set_metadata(key, std::string(value));
+    }
+    return {};
+  };
+  change.fill = [&](ModelEdit& edit) -> Result<void> {
+    for (const SavedTensor& one : changed) {
+      Staging* const stage = edit.stage(one.tensor().name);
+      if (stage == nullptr) continue;  // it has no bytes
+      if (auto copied = one.of->copy_to(*stage, one.at); !copied) return copied;
+    }
+    return {};
+  };
+  auto outdated = structure.edit(change);
+  if (!outdated) return pass_on(std::move(outdated));
+  parts.tell_outdated(*outdated);
+  return {};
+}
+
+tl::unexpected<Error> refuse_shards(std::string why) {
+  return fail(ErrorCode::WrongSize, EINVAL, "the checkpoint is not saved: " + std::move(why));
+}
+
+/// The files that an index names: written beside it, whole, and with exactly its tensors. Locks their
+/// contents.
+Result<std::vector<Drafts::Draft>> shards_of(const ModelIndex& index, const ModelParts& parts, Ino directory,
+                                             std::vector<std::unique_lock<ContentLock>>& locks) {
+  std::vector<Drafts::Draft> shards;
+  std::uint64_t tensors = 0;
+  for (const std::string& name : index.shards()) {
+    auto draft = parts.drafts.find(directory, name);
+    if (!draft || draft->content->made()->checkpoint() == nullptr)
+      return refuse_shards(fmt::format("its index names {}, which was not written before", in_quotes(name)));
+    locks.emplace_back(draft->content->mutex);
+    if (draft->content->failure) return tl::unexpected(*draft->content->failure);
+    const Checkpoint& saved = *draft->content->made()->checkpoint();
+    if (auto whole = saved.check(); !whole) return pass_on(std::move(whole));
+    tensors += saved.header().tensors.size();
+    shards.push_back(std::move(*draft));
+  }
+  for (std::uint32_t at = 0; at < index.size(); ++at) {
+    const auto [tensor, shard] = index[at];
+    if (shards[shard].content->made()->checkpoint()->header().tensors.find(tensor)) continue;
+    return refuse_shards(fmt::format("tensor {} is not in {}, which its index names", in_quotes(tensor),
+                                     in_quotes(index.shards()[shard])));
+  }
+  if (tensors != index.size()) {
+    return refuse_shards(
+        fmt::format("its files have {} tensors, and its index names {}", tensors, index.size()));
+  }
+  return shards;
 }
 
 }  // namespace
@@ -47,10 +170,14 @@ Result<CreatedFile> CheckpointFiles::create(Ino directory, std::string_view name
   }
   if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());
   const Ino ino = InodeTable::ino_of_tensor(parts_.give_id());
-  auto content = std::make_shared<PendingContent>(
-      parts_.model, InodeTable::tensor(ino),
-      std::make_unique<Checkpoint>(parts_.model, parts_.reader, parts_.states, parts_.archive_for_new(),
-                                   true));
+  std::unique_ptr<NewContent> made;
+  if (name.ends_with(kModelIndexSuffix)) {
+    made = std::make_unique<CheckpointIndex>();
+  } else {
+    made = std::make_unique<Checkpoint>(parts_.model, parts_.reader, parts_.states, parts_.archive_for_new(),
+                                        true);
+  }
+  auto content = std::make_shared<PendingContent>(parts_.model, InodeTable::tensor(ino), std::move(made));
   if (!parts_.drafts.add(
           {.ino = ino, .directory = directory, .file_name = std::string(name), .content = content}))
     return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
@@ -73,6 +200,8 @@ Result<Outdated> CheckpointFiles::rename(Ino directory, std::string_view name, I
   }
   const std::scoped_lock lock(draft->content->mutex);
   if (draft->content->failure) return tl::unexpected(*draft->content->failure);
+  if (draft->content->made()->checkpoint() == nullptr)
+    return fail(ErrorCode::InvalidArgument, EPERM, "an index of shards can't be renamed to the model");
   Checkpoint& saved = *draft->content->made()->checkpoint();
   if (auto whole = saved.check(); !whole) {
     whole.error().errno_value = ENODATA;  // as for a transaction: mv(1) misreads EINVAL
@@ -85,6 +214,38 @@ Result<Outdated> CheckpointFiles::rename(Ino directory, std::string_view name, I
 }
 
 Result<std::vector<Stale>> CheckpointFiles::commit(PendingContent& content) {
+  if (const auto* const index = dynamic_cast<CheckpointIndex*>(content.made())) {
+    const auto pin = parts_.epochs.pin();
+    const auto parsed = parse_model_index(index->text());
+    const auto own = parts_.drafts.find(InodeTable::ino_of_tensor(content.tensor()));
+    if (!parsed) return tl::unexpected(parsed.error());
+    if (!own) return refuse_shards("its index was deleted");
+    std::vector<std::unique_lock<ContentLock>> locks;
+    auto shards = shards_of(*parsed, parts_, own->directory, locks);
+    if (!shards) return pass_on(std::move(shards));
+    Files files;
+    for (const Drafts::Draft& shard : *shards) files.push_back(shard.content->made()->checkpoint());
+    const auto check = [&]() -> Result<void> {
+      for (const Checkpoint* const file : files) {
+        if (auto same = check_unchanged(*file); !same) return same;
+      }
+      return {};
+    };
+    std::vector<Stale> found;
+    auto committed = edit_to(files, parts_, structure_, check, found);
+    if (!committed) {
+      for (const Stale& one : found) parts_.forget(one);
+      return pass_on(std::move(committed));
+    }
+    log::info("{}: checkpoint of {} files saved: {} of {} tensors differed", parts_.model->path().string(),
+              files.size(), changed_in(files).size(), parsed->size());
+    for (const Drafts::Draft& shard : *shards) {
+      shard.content->note_committed();
+      parts_.drafts.remove(shard.ino);
+    }
+    content.note_committed();
+    return found;
+  }
   Checkpoint& saved = *content.made()->checkpoint();
   const auto pin = parts_.epochs.pin();
   const TensorIndex& tensors = saved.header().tensors;
@@ -149,53 +310,10 @@ Result<void> CheckpointFiles::patch(const Checkpoint& saved, const std::vector<s
   return done;
 }
 
-Result<void> CheckpointFiles::edit(const Checkpoint& saved, const std::vector<std::uint32_t>& changed,
+Result<void> CheckpointFiles::edit(const Checkpoint& saved, const std::vector<std::uint32_t>&,
                                    std::vector<Stale>& found) {
-  const TensorIndex& tensors = saved.header().tensors;
-  StructureChange change;
-  std::vector<std::string> missing;
-  for (std::uint32_t at = 0; at < parts_.model->tensors().size(); ++at) {
-    const std::string_view name = parts_.model->tensors()[at].name;
-    const auto position = tensors.find(name);
-    if (!position) missing.emplace_back(name);
-    if (position && !saved.saved(*position).is_changed()) continue;
-    const TensorId tensor = parts_.model->ids().of(at);
-    if (position && saved.saved(*position).same && parts_.model->is_of_base(parts_.model->place(at).shard)) {
-      change.ids.emplace(name, tensor);  // only its bytes are new
-      found.push_back(parts_.stale(InodeTable::ino_of_tensor(tensor), Stale::What::Content));
-    } else {
-      change.touched.push_back(tensor);
-    }
-  }
-  change.apply = [&](ModelEdit& edit) -> Result<void> {
-    if (auto same = check_unchanged(saved); !same) return same;
-    for (const std::string& name : missing) {
-      if (auto removed = edit.remove(name); !removed) return removed;
-    }
-    for (const std::uint32_t at : changed) {
-      const Tensor tensor = tensors[at];
-      auto put = edit.put(std::string(tensor.name), tensor.dtype, {tensor.shape.begin(), tensor.shape.end()});
-      if (!put) return put;
-    }
-    const Metadata before = parts_.model->metadata();
-    for (const auto& [key, value] : before) {
-      if (!saved.header().metadata.find(key)) edit.set_metadata(key, std::nullopt);
-    }
-    for (const auto& [key, value] : saved.header().metadata) edit.set_metadata(key, std::string(value));
-    return {};
-  };
-  change.fill = [&](ModelEdit& edit) -> Result<void> {
-    for (const std::uint32_t at : changed) {
-      Staging* const stage = edit.stage(tensors[at].name);
-      if (stage == nullptr) continue;  // it has no bytes
-      if (auto copied = saved.copy_to(*stage, at); !copied) return copied;
-    }
-    return {};
-  };
-  auto outdated = structure_.edit(change);
-  if (!outdated) return pass_on(std::move(outdated));
-  parts_.tell_outdated(*outdated);
-  return {};
+  return edit_to(
+      {&saved}, parts_, structure_, [&] { return check_unchanged(saved); }, found);
 }
 
 }  // namespace stfs

@@ -110,7 +110,7 @@ Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
 
 Result<Stale> Filesystem::commit_new(const OpenFile& file) {
   PendingContent& content = *file.content;
-  if (content.made()->checkpoint() != nullptr) {
+  if (content.made()->tensor() == nullptr) {  // a checkpoint, or the index of its shards
     const auto found = checkpoints_.commit(content);
     if (!found) return tl::unexpected(found.error());
     for (const Stale& one : *found) parts_.forget(one);

@@ -127,6 +127,7 @@ void Checkpoint::forget() {
   saved_.clear();
   stream_.forget();
   next_ = 0;
+  is_kept_ = false;
 }
 
 Result<void> Checkpoint::copy_to(Staging& to, std::uint32_t position) const {
