@@ -3,11 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cctype>
 #include <utility>
 
 #include "core/base/utf8.h"
+#include "core/format/dtype_text.h"
 #include "core/format/json_string.h"
 
 namespace stfs {
@@ -34,10 +33,7 @@ std::optional<std::vector<std::uint64_t>> shape_as(const NewTensor::Form& now, D
 }  // namespace
 
 Result<Dtype> dtype_of_text(const std::string& text) {
-  std::string upper = text;
-  std::ranges::transform(upper, upper.begin(), [](unsigned char c) { return std::toupper(c); });
-  const auto dtype = dtype_named(upper);
-  if (dtype) return *dtype;
+  if (const auto dtype = parse_dtype(text)) return *dtype;
   return wrong(fmt::format("{} is no dtype such as BF16 or U8", in_quotes(text)));
 }
 

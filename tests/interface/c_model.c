@@ -31,6 +31,8 @@ const char* describes_a_model(const char* path) {
   EXPECT(stfs_check_current(model, &error) == 0);
   EXPECT(strcmp(stfs_dtype_name(STFS_BF16), "BF16") == 0 && strcmp(stfs_dtype_name(STFS_U64), "U64") == 0);
   EXPECT(stfs_dtype_bits(STFS_F6_E2M3) == 6 && stfs_dtype_bits(STFS_C64) == 64);
+  EXPECT(stfs_dtype_named("bfloat16") == STFS_BF16 && stfs_dtype_named("torch.float32") == STFS_F32);
+  EXPECT(stfs_dtype_named("float") == -1 && stfs_dtype_named(NULL) == -1);
   EXPECT(stfs_dtype_name(22) == NULL && stfs_dtype_name(-1) == NULL && stfs_dtype_bits(22) == 0);
   EXPECT(strlen(stfs_version()) >= 5);
   stfs_close(model);

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 
+#include "core/format/dtype_text.h"
 #include "core/tensor/npy.h"
 #include "tools/target/target.h"
 
@@ -22,9 +22,7 @@ tl::unexpected<Error> refuse_form(std::string why) {
 Result<TensorForm> parse_form(const std::string& dtype, const std::string& shape) {
   TensorForm form;
   if (!dtype.empty()) {
-    std::string upper = dtype;
-    std::ranges::transform(upper, upper.begin(), [](unsigned char c) { return std::toupper(c); });
-    form.dtype = dtype_named(upper);
+    form.dtype = parse_dtype(dtype);
     if (!form.dtype) {
       return refuse_form(fmt::format("--dtype: \"{}\": is not a dtype such as BF16, F8_E4M3 or U8", dtype));
     }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 
+#include "core/format/dtype_text.h"
 #include "core/tensor/float_conversion.h"
 #include "tools/text/printable.h"
 
@@ -109,10 +110,7 @@ std::vector<std::string> conversion_target_names() {
 }
 
 Result<Dtype> conversion_target_named(std::string_view name) {
-  std::string upper(name);
-  std::ranges::transform(upper, upper.begin(),
-                         [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
-  const auto wanted = dtype_named(upper);
+  const auto wanted = parse_dtype(name);
   if (wanted && is_conversion_target(*wanted)) return *wanted;
   return fail(ErrorCode::InvalidArgument, EINVAL,
               fmt::format("{}: is not a dtype to convert to: choose one of {}", tools::printable_name(name),

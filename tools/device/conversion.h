@@ -147,7 +147,7 @@ std::optional<FloatFormat> float_format_of(Dtype dtype);
 bool is_conversion_target(Dtype dtype);
 /// The names of all conversion targets.
 std::vector<std::string> conversion_target_names();
-/// Returns the conversion target of that name in any case: "BF16", "bf16".
+/// Returns the conversion target that the text means (parse_dtype()): "BF16", "bf16", "bfloat16".
 /// @return EINVAL if there is none; the message has the names of all targets.
 Result<Dtype> conversion_target_named(std::string_view name);
 

@@ -1,5 +1,8 @@
 // Maps the dtypes to the numbers that stfs.h promises.
+#include <optional>
+
 #include "core/format/dtype.h"
+#include "core/format/dtype_text.h"
 #include "tools/libstfs/stfs.h"
 
 namespace {
@@ -30,6 +33,11 @@ bool is_dtype(std::int32_t dtype) {
 const char* stfs_dtype_name(std::int32_t dtype) {
   // The name is a literal, so it ends in NUL.
   return is_dtype(dtype) ? stfs::name_of(static_cast<Dtype>(dtype)).data() : nullptr;
+}
+
+std::int32_t stfs_dtype_named(const char* text) {
+  const auto dtype = text == nullptr ? std::nullopt : stfs::parse_dtype(text);
+  return dtype ? static_cast<std::int32_t>(*dtype) : -1;
 }
 
 std::uint32_t stfs_dtype_bits(std::int32_t dtype) {

@@ -205,6 +205,9 @@ typedef enum stfs_dtype {
 
 /* The dtype's name, "BF16"; NULL if `dtype` is no stfs_dtype. The string is static. */
 STFS_API const char* stfs_dtype_name(int32_t dtype);
+/* The dtype that a text means: "BF16", "bf16", "bfloat16", "torch.bfloat16", "fp16", "float8_e4m3fn", ...; -1 if it
+ * is none. */
+STFS_API int32_t stfs_dtype_named(const char* text);
 /* The bits of one element: 4, 6, 8, 16, 32 or 64; 0 if `dtype` is no stfs_dtype. */
 STFS_API uint32_t stfs_dtype_bits(int32_t dtype);
 
