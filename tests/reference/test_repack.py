@@ -4,6 +4,7 @@ converted as ml_dtypes converts.
 
 import json
 import os
+import resource
 import subprocess
 from pathlib import Path
 
@@ -93,3 +94,68 @@ def test_numbers_are_converted_as_ml_dtypes_does(tmp_path, target):
         overflows += int((~np.isfinite(due.astype(np.float32))).sum())
     assert said["overflows"] == overflows
 
+
+
+def save(path, tensors):
+    """Writes {name: (dtype, shape, bytes)}: the reference library's NumPy part lacks some dtypes."""
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def spread(scales, shape, blocks):
+    """The scale of each element."""
+    for axis, block in enumerate(blocks):
+        scales = np.repeat(scales, block, axis=axis)
+    return scales[tuple(slice(size) for size in shape)]
+
+
+@pytest.mark.parametrize("target", ["F32", "BF16", "F16"])
+def test_scales_are_applied_as_their_quantizers_do(tmp_path, target):
+    random = np.random.default_rng(7)
+    fp8 = ml_dtypes.float8_e4m3fn
+    tensors, due = {}, {}
+
+    def add(name, shape, end, scale_shape, blocks, dtype="F32"):
+        values = random.standard_normal(shape).astype(fp8)
+        scales = np.exp(random.standard_normal(scale_shape)).astype(np.float32)
+        if dtype == "BF16":
+            scales = scales.astype(ml_dtypes.bfloat16)
+        tensors[name] = ("F8_E4M3", shape, values.tobytes())
+        tensors[name + end] = (dtype, scale_shape, scales.tobytes())
+        due[name] = values.astype(np.float32) * spread(scales.astype(np.float32), shape, blocks)
+
+    add("deepseek.weight", (1300, 2000), "_scale_inv", (11, 16), (128, 128))
+    add("experts.up", (3, 130, 300), "_scale_inv", (3, 2, 3), (1, 128, 128))
+    add("channels.weight", (40, 70), "_scale", (40, 1), (1, 70), "BF16")
+    add("tensor.weight", (40, 70), "_scale", (1, 1), (40, 70))
+    values = random.integers(0, 16, (6, 64), dtype=np.uint8)
+    exponents = random.integers(120, 134, (6, 2), dtype=np.uint8)
+    tensors["mx"] = ("F4", (6, 64), (values[:, ::2] | values[:, 1::2] << 4).tobytes())
+    tensors["mx_scales"] = ("F8_E8M0", (6, 2), exponents.tobytes())
+    numbers = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)[values]
+    due["mx"] = numbers * spread(np.exp2(exponents.astype(np.float32) - 127), (6, 64), (1, 32))
+    save(tmp_path / "m.safetensors", tensors)
+
+    stfs("repack", "--dtype", target, "--dequantize", "--threads", 3, tmp_path / "m.safetensors", tmp_path / "out.safetensors")
+    found, _ = parsed(tmp_path / "out.safetensors")
+    assert set(found) == set(due)
+    for name, array in due.items():
+        dtype, shape, content = found[name]
+        assert (dtype, list(shape)) == (target, list(array.shape))
+        assert content == array.astype(TARGETS[target]).tobytes(), name
+
+
+def test_more_shards_than_a_shell_lets_be_open(tmp_path):
+    arrays = {f"layer.{number}": np.full(4, number, np.uint8) for number in range(100)}
+    safetensors.numpy.save_file(arrays, tmp_path / "m.safetensors")
+    index = tmp_path / "m.safetensors.index.json"
+    stfs("repack", "--shard-size", "4", tmp_path / "m.safetensors", index)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    done = subprocess.run([STFS, "ls", "--names", index], capture_output=True, text=True,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)))
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == len(arrays)

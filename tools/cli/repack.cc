@@ -39,6 +39,13 @@ constexpr const char* kRepackExamples =
     "The format has no gaps between tensors: --align places the first one. With --order reference each "
     "tensor\n"
     "is then aligned to its elements. With --order name, layer 2 comes before layer 10.\n"
+    "--dtype names each tensor that it matches and leaves as it is: integers, and scales of quantized "
+    "tensors.\n"
+    "FP8, F6 and F4 tensors with scales beside them need --dequantize, which multiplies the values by their\n"
+    "scales and leaves the scales out, or --cast, which converts the values alone. Scales that are known:\n"
+    "weight_scale_inv in blocks of 128 x 128, weight_scale of a tensor, a row or such a block, and F8_E8M0 "
+    "of\n"
+    "32 elements each. For others --dequantize fails and writes nothing. A scale is never narrowed.\n"
     "\n"
     "Examples:\n"
     "  stfs repack model.safetensors packed.safetensors              align the data to pages\n"
@@ -47,6 +54,7 @@ constexpr const char* kRepackExamples =
     "  stfs repack --keep '*.mlp.*' model.safetensors mlp.safetensors\n"
     "  stfs repack --drop 'lm_head.*' model.safetensors body.safetensors\n"
     "  stfs repack --dtype '*.norm.*=F32' --dtype BF16 model.safetensors bf16.safetensors\n"
+    "  stfs repack --dtype bfloat16 --dequantize fp8.safetensors bf16.safetensors\n"
     "  stfs repack --delta kept.delta.safetensors model.safetensors variant.safetensors\n"
     "  stfs repack --dry-run --order name model.safetensors sorted.safetensors";
 
@@ -61,6 +69,8 @@ struct RepackRequest {
   std::string delta;
   RepackOptions options;
   RepackOutput output;
+  bool is_dequantizing = false;
+  bool is_casting = false;
   bool is_dry_run = false;
   bool json = false;
 };
@@ -93,6 +103,12 @@ std::string complete(RepackRequest& request, const CommandLine& line) {
     if (!rule) return "--dtype: " + rule.error().message;
     options.dtypes.push_back(std::move(*rule));
   }
+  for (const char* option : {"--dequantize", "--cast"}) {
+    if (line.has(option) && request.dtypes.empty()) return fmt::format("{}: needs --dtype", option);
+  }
+  options.quantized = request.is_dequantizing ? Quantized::Dequantize
+                      : request.is_casting    ? Quantized::Cast
+                                              : Quantized::Refuse;
   options.order = request.order == "name"        ? TensorOrder::Name
                   : request.order == "reference" ? TensorOrder::Reference
                                                  : TensorOrder::Source;
@@ -195,6 +211,14 @@ void print_text(const RepackRequest& request, const Model& model, const RepackPl
     out << (request.is_dry_run ? "would convert " : "converted ") << counted(plan.converted, "tensor")
         << '\n';
   }
+  if (plan.scales.size() > 0) {
+    out << (request.is_dry_run ? "would apply" : "applied") << " the scales of "
+        << counted(plan.scales.size(), "tensor") << '\n';
+  }
+  for (const KeptDtype& kept : plan.kept_dtypes) {
+    const Tensor tensor = model.tensors()[kept.source];
+    out << fmt::format("{} stays {}: {}\n", printable_name(tensor.name), name_of(tensor.dtype), kept.why);
+  }
   if (overflows > 0) out << counted(overflows, "element") << " did not fit the new dtype\n";
 }
 
@@ -218,6 +242,11 @@ void print_json(const RepackRequest& request, const Model& model, const RepackPl
   });
   document.member("data_size_bytes", plan.data_bytes);
   document.member("left_out", plan.left_out);
+  document.member("applied_scales", plan.scales.size());
+  document.array("kept_dtypes", plan.kept_dtypes, [&model](const KeptDtype& kept) {
+    const Tensor tensor = model.tensors()[kept.source];
+    return Json{{"name", tensor.name}, {"dtype", name_of(tensor.dtype)}, {"why", kept.why}};
+  });
   if (!request.is_dry_run) document.member("overflows", overflows);
   document.end();
 }
@@ -232,6 +261,10 @@ void declare(CommandLine& line, RepackRequest& request) {
   line.texts(request.dtypes, "--dtype", "[GLOB=]DTYPE",
              "Convert floating-point tensors to DTYPE. The first GLOB that matches decides.")
       .suggests(upload::conversion_target_names());
+  line.flag(request.is_dequantizing, "--dequantize",
+            "With --dtype: multiply quantized values by their scales, and leave the scales out.");
+  line.flag(request.is_casting, "--cast", "With --dtype: convert quantized values without their scales.")
+      .excludes("--dequantize");
   line.choice(request.order, "--order", "ORDER",
               "Order of the data: source (default), name, or reference (by alignment, then name).",
               {"source", "name", "reference"});

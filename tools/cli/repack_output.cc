@@ -4,18 +4,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
 
-#include "core/base/parallel.h"
+#include "core/tensor/float_conversion.h"
 #include "tools/cli/interrupt.h"
+#include "tools/cli/piece_conversion.h"
 #include "tools/cli/progress.h"
 #include "tools/compare/changed_files.h"
-#include "tools/device/conversion.h"
 #include "tools/target/common_mode.h"
 #include "tools/text/json_document.h"
 
@@ -23,35 +23,6 @@ namespace stfs::tools {
 namespace {
 
 constexpr std::uint64_t kPieceBytes = 4U << 20U;
-constexpr std::uint64_t kThreadPieceBytes = 1U << 20U;  // takes milliseconds, so it is worth a thread
-
-struct Converted {
-  Dtype from_dtype;
-  std::span<const std::byte> from;
-  Dtype to_dtype;
-  std::span<std::byte> to;
-};
-
-/// Calls convert_elements() on several threads, each with a part of the elements.
-std::uint64_t convert_by_threads(const Converted& all, std::uint64_t threads) {
-  const std::uint64_t from_bytes = bits_of(all.from_dtype) / 8;
-  const std::uint64_t to_bytes = bits_of(all.to_dtype) / 8;
-  const std::uint64_t elements = all.from.size() / from_bytes;
-  const std::uint64_t part = std::max(elements / threads + 1, kThreadPieceBytes / from_bytes);
-  std::atomic<std::uint64_t> overflows = 0;
-  const auto convert = [&](std::size_t at, unsigned) -> Result<void> {
-    const std::uint64_t first = at * part;
-    const std::uint64_t count = std::min(part, elements - first);
-    overflows +=
-        upload::convert_elements(all.from_dtype, all.from.subspan(first * from_bytes, count * from_bytes),
-                                 all.to_dtype, all.to.subspan(first * to_bytes, count * to_bytes));
-    return {};
-  };
-  // No conversion fails.
-  static_cast<void>(run_parallel(static_cast<std::size_t>((elements + part - 1) / part),
-                                 static_cast<unsigned>(threads), convert));
-  return overflows;
-}
 
 class Repack {
  public:
@@ -60,7 +31,7 @@ class Repack {
         plan_(plan),
         output_(output),
         mode_(common_mode(model)),
-        piece_bytes_(std::max(kPieceBytes, output.threads * kThreadPieceBytes)),
+        piece_bytes_(whole_pieces(std::max(kPieceBytes, output.threads * kPartBytes))),
         progress_(streams, plan.data_bytes) {}
 
   Result<std::uint64_t> run() {
@@ -100,9 +71,19 @@ class Repack {
   }
 
   Result<void> copy(const RepackedTensor& tensor, ArchiveWriter& to) {
-    const Dtype dtype = model_.tensors()[tensor.source].dtype;
+    const Tensor source = model_.tensors()[tensor.source];
     const ArchiveReader& archive = model_.archive_of(tensor.source);
     const ByteRange whole = model_.file_range(tensor.source);
+    const auto how = plan_.scales.find(tensor.source);
+    std::optional<PieceConversion> conversion;
+    if (how != plan_.scales.end()) {
+      auto scales = numbers_of(how->second.tensor);
+      if (!scales) return pass_on(std::move(scales));
+      conversion.emplace(source, tensor.dtype, how->second.blocks, std::move(*scales), output_.threads);
+    } else if (source.dtype != tensor.dtype) {
+      conversion.emplace(source, tensor.dtype, std::vector<std::uint64_t>(), std::vector<float>(),
+                         output_.threads);
+    }
     for (std::uint64_t done = 0; done < whole.size_bytes;) {
       if (interrupted()) {
         return fail(ErrorCode::System, EINTR, plan_.out.native() + ": interrupted, nothing is left");
@@ -110,19 +91,23 @@ class Repack {
       const std::uint64_t size_bytes = std::min(piece_bytes_, whole.size_bytes - done);
       const auto piece = archive.read({whole.offset + done, size_bytes}, scratch_);
       if (!piece) return tl::unexpected(piece.error());
-      const auto bytes = dtype == tensor.dtype ? *piece : convert(dtype, *piece, tensor.dtype);
+      const auto bytes = conversion ? conversion->convert(done, *piece) : *piece;
       if (auto appended = to.append(bytes); !appended) return appended;
       progress_.advance(bytes.size());
       done += size_bytes;
     }
+    if (conversion) overflows_ += conversion->overflows();
     return {};
   }
 
-  /// The dtypes have whole bytes, so a piece has whole elements: piece_bytes_ is a multiple of their sizes.
-  std::span<const std::byte> convert(Dtype from_dtype, std::span<const std::byte> from, Dtype to_dtype) {
-    converted_.resize(from.size() * 8 / bits_of(from_dtype) * bits_of(to_dtype) / 8);
-    overflows_ += convert_by_threads({from_dtype, from, to_dtype, converted_}, output_.threads);
-    return converted_;
+  /// The elements of a tensor of scales.
+  Result<std::vector<float>> numbers_of(std::uint32_t position) {
+    const Tensor source = model_.tensors()[position];
+    const auto bytes = model_.archive_of(position).read(model_.file_range(position), scratch_);
+    if (!bytes) return tl::unexpected(bytes.error());
+    std::vector<float> numbers(static_cast<std::size_t>(element_count(source.shape)));
+    if (auto done = convert_to_float32(source.dtype, *bytes, numbers); !done) return pass_on(std::move(done));
+    return numbers;
   }
 
   Result<void> finish() {
@@ -171,7 +156,6 @@ class Repack {
   std::size_t finished_ = 0;            // the number of archives that have their names
   std::uint64_t overflows_ = 0;
   std::vector<std::byte> scratch_;
-  std::vector<std::byte> converted_;
 };
 
 }  // namespace

@@ -11,8 +11,11 @@
 #include "core/format/header.h"
 #include "core/model/model_directory.h"
 #include "core/model/model_index.h"
+#include "core/tensor/float_conversion.h"
 #include "tools/compare/name_globs.h"
 #include "tools/device/conversion.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
 
 namespace stfs::tools {
 namespace {
@@ -53,12 +56,120 @@ std::strong_ordering compare_by_number(std::string_view a, std::string_view b) {
 /// A rule, and whether its glob has matched a name.
 struct UsedRule {
   NameGlobs glob;
+  bool is_for_all;
   Dtype dtype;
 };
 
-Dtype dtype_of(const Tensor& tensor, std::vector<UsedRule>& rules) {
-  const auto rule = std::ranges::find_if(rules, [&](UsedRule& each) { return each.glob.match(tensor.name); });
-  return rule != rules.end() && upload::float_format_of(tensor.dtype) ? rule->dtype : tensor.dtype;
+tl::unexpected<Error> refuse(std::string why) {
+  return fail(ErrorCode::InvalidArgument, EINVAL, std::move(why));
+}
+
+/// Whether each value of `from` is one of `to`.
+bool holds_all(Dtype to, Dtype from) {
+  const auto wide = upload::float_format_of(to);
+  const auto narrow = upload::float_format_of(from);
+  return wide && bits_of(to) > bits_of(from) &&
+         (!narrow ||
+          (wide->exponent_bits >= narrow->exponent_bits && wide->mantissa_bits >= narrow->mantissa_bits));
+}
+
+/// Decides what becomes of each tensor that a rule matches.
+class Conversions {
+ public:
+  Conversions(const TensorIndex& index, const RepackOptions& options)
+      : index_(index), quantized_(options.quantized) {
+    for (const DtypeRule& rule : options.dtypes) {
+      rules_.push_back({NameGlobs({rule.glob}), rule.glob == "*", rule.dtype});
+    }
+  }
+
+  /// The tensor as it will be written.
+  Result<RepackedTensor> convert(std::uint32_t position) {
+    const Tensor tensor = index_[position];
+    RepackedTensor to{.source = position, .dtype = tensor.dtype};
+    const auto rule =
+        std::ranges::find_if(rules_, [&](UsedRule& each) { return each.glob.match(tensor.name); });
+    if (rule != rules_.end()) {
+      if (auto decided = decide(tensor, *rule, to); !decided) return pass_on(std::move(decided));
+    }
+    const Result<std::uint64_t> size_bytes = data_size_bytes(to.dtype, tensor.shape);
+    if (!size_bytes) return tl::unexpected(Error(size_bytes.error()).within(std::string(tensor.name)));
+    to.size_bytes = *size_bytes;
+    return to;
+  }
+
+  /// Why nothing may be written, if quantized values would lose their scales.
+  [[nodiscard]] Result<void> check() const {
+    if (quantized_count_ == 0) return {};
+    const Tensor tensor = index_[first_quantized_];
+    const Tensor scales = index_[upload::scales_of(index_, tensor).front()];
+    std::string more;
+    if (quantized_count_ > 1) more = fmt::format(", and {} more are alike", grouped(quantized_count_ - 1));
+    return refuse(
+        fmt::format("{} is {} and needs its scales {}{}: give --dequantize to apply the scales, or "
+                    "--cast to convert the values without them",
+                    printable_name(tensor.name), name_of(tensor.dtype), printable_name(scales.name), more));
+  }
+
+  [[nodiscard]] const std::vector<UsedRule>& rules() const { return rules_; }
+  std::vector<KeptDtype> kept{};
+  std::map<std::uint32_t, upload::TensorScales> applied{};
+
+ private:
+  Result<void> decide(const Tensor& tensor, const UsedRule& rule, RepackedTensor& to) {
+    if (upload::is_scale(index_, tensor)) return decide_scale(tensor, rule, to);
+    if (quantized_ == Quantized::Dequantize) {
+      if (auto why = upload::packed_fault(index_, tensor)) return refuse(std::move(*why));
+    }
+    if (!is_floating(tensor.dtype)) {
+      kept.push_back({to.source, "only real floating-point numbers are converted"});
+      return {};
+    }
+    const bool has_scales = !upload::scales_of(index_, tensor).empty();
+    if (has_scales && quantized_ == Quantized::Dequantize) {
+      auto known = upload::known_scales_of(index_, tensor);
+      if (!known) return pass_on(std::move(known));
+      applied.emplace(to.source, std::move(*known));
+    } else if (has_scales && quantized_ == Quantized::Refuse && rule.dtype != tensor.dtype) {
+      if (quantized_count_++ == 0) first_quantized_ = to.source;
+    }
+    to.dtype = rule.dtype;
+    return {};
+  }
+
+  Result<void> decide_scale(const Tensor& tensor, const UsedRule& rule, RepackedTensor& to) {
+    if (rule.dtype == tensor.dtype) return {};
+    if (rule.is_for_all || !is_floating(tensor.dtype)) {
+      kept.push_back({to.source, "a scale"});
+      return {};
+    }
+    if (!holds_all(rule.dtype, tensor.dtype)) {
+      return refuse(
+          fmt::format("{} is a scale: {} can't hold all values of {}, and an inexact scale would "
+                      "change all values that it multiplies",
+                      printable_name(tensor.name), name_of(rule.dtype), name_of(tensor.dtype)));
+    }
+    to.dtype = rule.dtype;
+    return {};
+  }
+
+  const TensorIndex& index_;
+  const Quantized quantized_;
+  std::vector<UsedRule> rules_;
+  std::size_t quantized_count_ = 0;  // tensors that need their scales
+  std::uint32_t first_quantized_ = 0;
+};
+
+/// Leaves out the scales that are applied.
+void leave_out_applied(RepackPlan& plan) {
+  std::vector<std::uint32_t> applied;
+  for (const auto& [source, scales] : plan.scales) applied.push_back(scales.tensor);
+  std::ranges::sort(applied);
+  const auto is_applied = [&applied](std::uint32_t source) {
+    return std::ranges::binary_search(applied, source);
+  };
+  std::erase_if(plan.tensors, [&](const RepackedTensor& tensor) { return is_applied(tensor.source); });
+  std::erase_if(plan.kept_dtypes, [&](const KeptDtype& kept) { return is_applied(kept.source); });
 }
 
 void sort(std::vector<RepackedTensor>& tensors, const TensorIndex& index, TensorOrder order) {
@@ -111,27 +222,31 @@ Result<RepackPlan> plan_repack(const Model& model, const RepackOptions& options)
   RepackPlan plan;
   NameGlobs keep(options.keep);
   NameGlobs drop(options.drop);
-  std::vector<UsedRule> rules;
-  for (const DtypeRule& rule : options.dtypes) rules.push_back({NameGlobs({rule.glob}), rule.dtype});
+  Conversions conversions(index, options);
   for (std::uint32_t position = 0; position < index.size(); ++position) {
     const Tensor tensor = index[position];
     if (!keep.match(tensor.name) || (!drop.empty() && drop.match(tensor.name))) {
       plan.left_out += 1;
       continue;
     }
-    const Dtype dtype = dtype_of(tensor, rules);
-    const Result<std::uint64_t> size_bytes = data_size_bytes(dtype, tensor.shape);
-    if (!size_bytes) return tl::unexpected(Error(size_bytes.error()).within(std::string(tensor.name)));
-    if (dtype != tensor.dtype) plan.converted += 1;
-    plan.tensors.push_back({position, dtype, *size_bytes});
-    plan.data_bytes += *size_bytes;
+    auto converted = conversions.convert(position);
+    if (!converted) return pass_on(std::move(converted));
+    plan.tensors.push_back(std::move(*converted));
+  }
+  if (auto checked = conversions.check(); !checked) return pass_on(std::move(checked));
+  plan.kept_dtypes = std::move(conversions.kept);
+  plan.scales = std::move(conversions.applied);
+  leave_out_applied(plan);
+  for (const RepackedTensor& tensor : plan.tensors) {
+    if (tensor.dtype != index[tensor.source].dtype) plan.converted += 1;
+    plan.data_bytes += tensor.size_bytes;
   }
   const auto note_unused = [&plan](const NameGlobs& globs) {
     for (std::string& glob : globs.unused()) plan.unused_globs.push_back(std::move(glob));
   };
   note_unused(keep);
   note_unused(drop);
-  for (const UsedRule& rule : rules) note_unused(rule.glob);
+  for (const UsedRule& rule : conversions.rules()) note_unused(rule.glob);
   sort(plan.tensors, index, options.order);
   cut(plan, options.shard_bytes);
   if (plan.files.size() > kMaxShards) {

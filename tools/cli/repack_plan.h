@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "core/base/error.h"
 #include "core/format/dtype.h"
 #include "core/model/model.h"
+#include "tools/device/tensor_scales.h"
 
 namespace stfs::tools {
 
@@ -21,7 +23,15 @@ enum class TensorOrder : std::uint8_t {
   Reference,  // as the reference library writes: by descending alignment, then by name
 };
 
-/// Converts the floating-point tensors whose names match.
+/// What becomes of tensors that need their scales (tools/device/tensor_scales.h), where a rule converts them.
+enum class Quantized : std::uint8_t {
+  Refuse,      // plan_repack() fails
+  Dequantize,  // the values are multiplied by their scales, and the scales are left out
+  Cast,        // the values are converted as they are, and the scales stay
+};
+
+/// Converts the floating-point tensors whose names match. Scales stay, unless a glob other than "*" matches
+/// them; then a dtype that can't hold all their values is refused.
 struct DtypeRule {
   std::string glob;
   Dtype dtype = Dtype::F32;
@@ -34,6 +44,7 @@ struct RepackOptions {
   std::vector<std::string> keep;  // globs; none: keep all
   std::vector<std::string> drop;  // globs, of what is kept
   std::vector<DtypeRule> dtypes;  // the first rule that matches a name decides
+  Quantized quantized = Quantized::Refuse;
   TensorOrder order = TensorOrder::Source;
   std::optional<std::uint64_t> shard_bytes;  // the most data of a shard with several tensors
 };
@@ -42,6 +53,12 @@ struct RepackedTensor {
   std::uint32_t source = 0;  // the position in the model
   Dtype dtype = Dtype::U8;
   std::uint64_t size_bytes = 0;
+};
+
+/// A tensor that a rule matches and that stays as it is.
+struct KeptDtype {
+  std::uint32_t source = 0;
+  std::string_view why;
 };
 
 /// One archive: the tensors [first, first + count) of the plan.
@@ -61,11 +78,15 @@ struct RepackPlan {
   std::vector<std::string> unused_globs;
   std::size_t left_out = 0;   // tensors of the model that the plan lacks
   std::size_t converted = 0;  // tensors with another dtype than in the model
+  /// The scales that multiply the elements of a tensor, by its position in the model.
+  std::map<std::uint32_t, upload::TensorScales> scales;
+  std::vector<KeptDtype> kept_dtypes;
   std::uint64_t data_bytes = 0;
 };
 
 /// EFBIG: the index would name more than kMaxShards shards. EINVAL (ValidationOverflow): a converted tensor
-/// has more than 2^64-1 bits.
+/// has more than 2^64-1 bits. EINVAL: a rule converts quantized values, and their scales can't be applied or
+/// nobody said whether they shall be; or a rule narrows scales.
 Result<RepackPlan> plan_repack(const Model& model, const RepackOptions& options);
 
 /// The plan of one archive with these tensors of a model, as they are.

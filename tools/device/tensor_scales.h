@@ -1,0 +1,54 @@
+// The scales of quantized tensors: which tensors are scales, whose, and what they multiply.
+//
+// The format knows no scales. Quantizers agree on names, and the shapes tell the blocks:
+//
+//   scales of X            | by                        | shape of the scales
+//   -----------------------+---------------------------+-----------------------------------------------------
+//   X_scale_inv            | DeepSeek, transformers    | one element, or a block of 128 x 128 each
+//   P.scale (X is P.weight)| DeepSeek's own inference  | the same
+//   X_scale                | compressed-tensors,       | one element; [M,1], one for each row; a block of
+//                          | fbgemm, ModelOpt          | 128 x 128 each; as F8_E8M0 also 32 elements each
+//   X_scales               | the OCP's MX formats      | F8_E8M0, one for 32 elements of the last dimension
+//
+// All of them multiply; "inv" is only a name. Blocks of 128 x 128 lie in the last two dimensions, and the last
+// block of a dimension may be shorter.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/format/tensor_index.h"
+
+namespace stfs::upload {
+
+struct TensorScales {
+  std::uint32_t tensor = 0;           // the position of the scales
+  std::vector<std::uint64_t> blocks;  // as many elements of each dimension share a scale
+};
+
+/// Whether the tensor belongs to quantized values: by its dtype (F8_E8M0), by a name that only scales have
+/// ("weight_scale_inv", "k_scale"), or by a name with "scale" beside a quantized tensor ("scales" beside
+/// "qweight"). "logit_scale" and "norm.scale" are ordinary tensors.
+bool is_scale(const TensorIndex& index, const Tensor& tensor);
+
+/// The tensors without which the elements of an FP8, F6 or F4 tensor are not its values: its scales, scales of
+/// scales, and zero points. Nothing for tensors of other dtypes.
+std::vector<std::uint32_t> scales_of(const TensorIndex& index, const Tensor& tensor);
+
+/// How to apply the scales of a tensor that has some. EINVAL, with the reason: the names or the shapes are
+/// not in the table above.
+Result<TensorScales> known_scales_of(const TensorIndex& index, const Tensor& tensor);
+
+/// Why tensors of integers that hold quantized values (by a scale beside them) can't be converted; nothing
+/// for other tensors.
+std::optional<std::string> packed_fault(const TensorIndex& index, const Tensor& tensor);
+
+/// Multiplies values[i], element first + i of a tensor, by its scale.
+void apply_scales(std::span<const std::uint64_t> shape, std::span<const std::uint64_t> blocks,
+                  std::span<const float> scales, std::uint64_t first, std::span<float> values);
+
+}  // namespace stfs::upload
