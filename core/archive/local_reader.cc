@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/format/foreign_file.h"
 #include "core/journal/file_lock.h"
 #include "core/journal/recovery.h"
 
@@ -117,11 +118,17 @@ Result<void> LocalReader::change_structure(Header content, std::string_view json
 }
 
 Result<std::string> LocalReader::header_text(std::uint64_t file_size_bytes) const {
-  std::array<std::byte, kHeaderLengthBytes> first{};
-  const std::span<std::byte> there(first.data(), std::min<std::uint64_t>(file_size_bytes, first.size()));
+  std::array<std::byte, kForeignBytes> first{};
+  const std::span<std::byte> start(first.data(), std::min<std::uint64_t>(file_size_bytes, first.size()));
+  const auto there = start.first(std::min(start.size(), kHeaderLengthBytes));
   if (auto read = read_file(there, 0); !read) return pass_on(std::move(read));
   auto length = header_length(there, file_size_bytes);
-  if (!length) return pass_on(std::move(length));
+  if (!length) {
+    Error error = std::move(length).error();
+    const std::string_view kind = read_file(start, 0) ? foreign_file(start) : "";
+    if (!kind.empty()) error.message = kind;
+    return tl::unexpected(std::move(error));
+  }
   std::string json(static_cast<std::size_t>(*length), '\0');
   if (auto read = read_file(std::as_writable_bytes(std::span(json)), kHeaderLengthBytes); !read) {
     return pass_on(std::move(read));

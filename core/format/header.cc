@@ -9,6 +9,7 @@
 #include <new>
 #include <numeric>
 #include <optional>
+#include <vector>
 
 #include "core/format/header_parser.h"
 #include "core/format/json_string.h"
@@ -81,27 +82,26 @@ Result<void> validate(const TensorIndex& tensors, std::optional<std::uint64_t> o
   return {};
 }
 
-tl::unexpected<Error> duplicate(std::string_view what, std::string_view key, std::uint32_t first_at,
-                                std::uint32_t second_at) {
-  return invalid(ErrorCode::DuplicateKey,
-                 fmt::format("{} {} is given twice, at bytes {} and {} of the header", what, in_quotes(key),
-                             first_at, second_at));
-}
-
-Result<void> check_metadata_keys(const ParsedHeader& parsed) {
-  const Metadata& metadata = parsed.metadata;
+/// Keeps the last value of each key: so does the reference.
+Metadata with_last_values(Metadata metadata) {
   std::vector<std::uint32_t> order(metadata.size());
   std::iota(order.begin(), order.end(), 0U);
   std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
     const int compared = metadata[a].first.compare(metadata[b].first);
     return compared != 0 ? compared < 0 : a < b;
   });
-  const auto twin = std::adjacent_find(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return metadata[a].first == metadata[b].first;
-  });
-  if (twin == order.end()) return {};
-  return duplicate("__metadata__ key", metadata[*twin].first, parsed.metadata_keys_at[twin[0]],
-                   parsed.metadata_keys_at[twin[1]]);
+  std::vector<bool> is_repeated(metadata.size());
+  bool is_any_repeated = false;
+  for (std::size_t at = 1; at < order.size(); ++at) {
+    if (metadata[order[at - 1]].first != metadata[order[at]].first) continue;
+    is_any_repeated = is_repeated[order[at - 1]] = true;
+  }
+  if (!is_any_repeated) return metadata;
+  Metadata kept;
+  for (std::size_t at = 0; at < metadata.size(); ++at) {
+    if (!is_repeated[at]) kept.emplace_back(metadata[at].first, metadata[at].second);
+  }
+  return kept;
 }
 
 bool is_filler(const Tensor& tensor) {
@@ -131,14 +131,15 @@ Header split(TensorIndex tensors, Metadata metadata) {
 Result<Header> parse_and_validate(std::string_view json, std::optional<std::uint64_t> data_size_bytes) {
   Result<ParsedHeader> parsed = parse_header_json(json);
   if (!parsed) return pass_on(std::move(parsed));
-  if (auto ok = check_metadata_keys(*parsed); !ok) return pass_on(std::move(ok));
   auto tensors = std::move(parsed->tensors).build();
   if (!tensors) {
     const DuplicateName& twins = tensors.error();
-    return duplicate("tensor", twins.name, twins.first_key_at, twins.second_key_at);
+    return invalid(ErrorCode::DuplicateKey,
+                   fmt::format("tensor {} is given twice, at bytes {} and {} of the header",
+                               in_quotes(twins.name), twins.first_key_at, twins.second_key_at));
   }
   if (auto ok = validate(*tensors, data_size_bytes); !ok) return pass_on(std::move(ok));
-  return split(std::move(*tensors), std::move(parsed->metadata));
+  return split(std::move(*tensors), with_last_values(std::move(parsed->metadata)));
 }
 
 }  // namespace

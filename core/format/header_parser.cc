@@ -59,11 +59,10 @@ class HeaderReader {
       return {};
     }
     if (json_.peek() != '{') return mismatch("__metadata__", "an object of strings");
-    return json_.for_each_member([&](std::string_view key, std::size_t key_at) -> Result<void> {
+    return json_.for_each_member([&](std::string_view key, std::size_t) -> Result<void> {
       if (json_.peek() != '"') return mismatch("__metadata__ " + in_quotes(key), "a string");
       std::string decoded;
       parsed_.metadata.emplace_back(key, json_.take_string(decoded));
-      parsed_.metadata_keys_at.push_back(static_cast<std::uint32_t>(key_at));
       return {};
     });
   }

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <string_view>
-#include <vector>
 
 #include "core/base/error.h"
 #include "core/format/header.h"
@@ -21,8 +20,7 @@ namespace stfs {
 /// numbers and names are not yet.
 struct ParsedHeader {
   TensorIndex::Builder tensors;
-  Metadata metadata;
-  std::vector<std::uint32_t> metadata_keys_at;  // as in DuplicateName, one per entry of metadata
+  Metadata metadata;  // a key may be in it several times
 };
 
 /// Fails with InvalidHeader or InvalidHeaderDeserialization. May throw std::bad_alloc.

@@ -8,12 +8,16 @@
 namespace stfs {
 namespace {
 
-/// Whether the name ends in the suffix, and is longer.
+/// Whether the name ends in the suffix, and does not begin with a dot.
 bool has_suffix(std::string_view name, std::string_view suffix) {
-  return name.size() > suffix.size() && name.ends_with(suffix);
+  return !name.starts_with('.') && name.ends_with(suffix);
 }
 
 }  // namespace
+
+bool is_archive_name(std::string_view file_name) {
+  return has_suffix(file_name, kArchiveSuffix);
+}
 
 Result<ModelDirectory> list_model_directory(const std::filesystem::path& directory, Storage& storage) {
   auto names = storage.list(directory, "");
@@ -22,7 +26,7 @@ Result<ModelDirectory> list_model_directory(const std::filesystem::path& directo
   for (std::string& name : *names) {
     if (has_suffix(name, kModelIndexSuffix)) {
       found.indexes.push_back(std::move(name));
-    } else if (has_suffix(name, kArchiveSuffix)) {
+    } else if (is_archive_name(name)) {
       found.archives.push_back(std::move(name));
     }
   }

@@ -15,13 +15,18 @@ namespace stfs {
 inline constexpr std::string_view kModelIndexSuffix = ".safetensors.index.json";
 inline constexpr std::string_view kArchiveSuffix = ".safetensors";
 
+/// Whether a file of that name may be an archive: it ends in kArchiveSuffix and does not begin with a dot. Other
+/// systems and programs leave hidden files of that end: `._model.safetensors` of macOS, `.model.safetensors`
+/// of a copy that is under way.
+bool is_archive_name(std::string_view file_name);
+
 struct ModelDirectory {
   // File names, ascending.
   std::vector<std::string> indexes;
   std::vector<std::string> archives;
 };
 
-/// Looks only at names: the entries may be of any kind. A file named just `.safetensors` is no archive.
+/// Looks only at names: the entries may be of any kind. Names that begin with a dot are left out.
 Result<ModelDirectory> list_model_directory(const std::filesystem::path& directory,
                                             Storage& storage = system_storage());
 

@@ -27,9 +27,20 @@ tl::unexpected<Error> refuse(std::size_t at, fmt::format_string<Parts...> format
               fmt::format("byte {}: {}", at, fmt::format(format, std::forward<Parts>(parts)...)));
 }
 
+/// The name of a shard as a file name: some writers put "./" before it.
+std::string_view without_dot(std::string_view name) {
+  while (name.starts_with("./")) name.remove_prefix(2);
+  return name;
+}
+
 /// Why a shard may not have that name; "" if it may.
 std::string_view shard_fault(std::string_view name) {
-  if (name.find('/') != name.npos) return "leads out of the directory of the index";
+  if (name.find('/') != name.npos) {
+    const bool leads_out = name.starts_with('/') || name.starts_with("../") || name.ends_with("/..") ||
+                           name.find("/../") != name.npos;
+    return leads_out ? "leads out of the directory of the index"
+                     : "lies in a sub-folder: all shards must lie beside the index";
+  }
   // No file name can contain NUL. Other control characters would reach terminals in messages.
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '\x7f'; };
   if (std::ranges::any_of(name, is_control)) return "holds a control character";
@@ -79,12 +90,9 @@ class ModelIndexReader {
     if (json_.peek() != '{') return refuse(json_.position(), "metadata is not an object");
     bool has_total_size = false;
     return json_.for_each_member([&](std::string_view key, std::size_t key_at) -> Result<void> {
-      const std::size_t value_at = json_.position();
-      const std::string_view value = json_.take_value();
+      json_.take_value();  // of any kind: some writers give total_size as a text, and nothing reads it
       if (key != "total_size") return {};
       if (std::exchange(has_total_size, true)) return given_twice("metadata.total_size", key_at);
-      const bool is_number = value.front() == '-' || (value.front() >= '0' && value.front() <= '9');
-      if (!is_number && value != "null") return refuse(value_at, "metadata.total_size is not a number");
       return {};
     });
   }
@@ -95,7 +103,7 @@ class ModelIndexReader {
       if (json_.peek() != '"')
         return refuse(json_.position(), "tensor {}: its shard is not a string", in_quotes(tensor));
       const std::size_t value_at = json_.position();
-      const std::string_view shard = json_.take_string(shard_text_);
+      const std::string_view shard = without_dot(json_.take_string(shard_text_));
       const auto number = intern(shard);
       if (!number) {
         const std::string_view fault = shard_fault(shard);

@@ -30,7 +30,7 @@ SourceDirectory::SourceDirectory(const std::filesystem::path& path, const Option
     : options_(options), links_(path, [this](std::string_view name) { return is_model_(name); }) {}
 
 bool SourceDirectory::is_archive_name(std::string_view file_name) {
-  return file_name.size() > kArchiveSuffix.size() && file_name.ends_with(kArchiveSuffix);
+  return stfs::is_archive_name(file_name);
 }
 
 void SourceDirectory::disguise(Stat& st) const {

@@ -1,7 +1,7 @@
 """Our reader and the reference library must agree on what is an archive.
 
 Where they don't, ours is the stricter one, and that is listed here: nothing else may differ.
-- Duplicate names of tensors or of metadata (DuplicateKey): the format's text forbids them; the reference lets the last win.
+- Duplicate names of tensors (DuplicateKey): the format's text forbids them; the reference lets the last win.
 - The array form of an entry and the map form of a dtype: accidents of serde that no writer produces.
 - A number of more than a million digits in a field that nobody asked for.
 Of two tensors with one range the reference checks first whichever its hash map yields first, so that the code of its

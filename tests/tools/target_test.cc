@@ -166,6 +166,26 @@ TEST_CASE("target takes a directory with one archive for the archive, with every
                          ": not a safetensors archive: "));
 }
 
+TEST_CASE("target takes no hidden file for an archive", "[tools][target]") {
+  const test::TemporaryDirectory directory;
+  directory.write("._m.safetensors", std::string("\x00\x05\x16\x07 macOS", 10));
+  directory.write(".m.safetensors.index.json", "{}");
+  CHECK(failure(directory.path().string()).ends_with("and holds no archive"));
+  const std::string archive = directory.write("m.safetensors", kArchive);
+  const auto target = tools::open_target(directory.path(), Use::Tensors);
+  REQUIRE(target);
+  CHECK(target->model->path() == archive);
+}
+
+TEST_CASE("target calls a file of another kind by its name", "[tools][target]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.write(
+      "m.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n");
+  CHECK(failure(path) == path +
+                             ": not a safetensors archive: is a Git LFS pointer, not the file itself: fetch "
+                             "it with `git lfs pull`");
+}
+
 TEST_CASE("each use of each file of a mount means what the table says", "[tools][target]") {
   const test::TemporaryDirectory directory;
   const std::string archive = directory.write("m.safetensors", kArchive);

@@ -114,7 +114,7 @@ class VersionOpener {
   Result<void> find_archives(const std::vector<std::string>& names) {
     for (const std::string& name : names) {
       if (name.ends_with(".tmp")) return unfinished(directory(), fmt::format("{} is being written", name));
-      if (!name.ends_with(kArchiveSuffix) || name == kArchiveSuffix) continue;
+      if (!is_archive_name(name)) continue;
       if (is_shard_name(name))
         return unfinished(directory(), fmt::format("there is no {} yet", kVersionIndex));
       files_.push_back(name);
