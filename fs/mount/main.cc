@@ -1,5 +1,4 @@
 // The program safetensorsfs SOURCE MOUNTPOINT, and the steps of its start.
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "core/base/absolute_path.h"
+#include "core/base/descriptor_limit.h"
 #include "core/storage/bus_guard.h"
 #include "fs/base/log.h"
 #include "fs/model/filesystem.h"
@@ -41,14 +41,6 @@ int print(const stfs::CommandLine& line) {
   // A text that is longer than the buffer is written by fputs(3): nothing is left to flush then.
   if (is_put && std::fflush(stdout) == 0) return kDone;
   return failed(stfs::fail_system(errno, "standard output", "write").value());
-}
-
-/// Each shard needs a descriptor, and a model may have more shards than a shell's limit allows.
-void raise_limit_of_open_files() {
-  struct rlimit limit {};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));
 }
 
 /// Makes the forest of the models. Each member can reopen its model after the model was replaced.
@@ -100,7 +92,7 @@ std::unique_ptr<stfs::Forest> forest_of(stfs::Source& source, const stfs::Filesy
 }
 
 int mount(stfs::Options& options) {
-  raise_limit_of_open_files();
+  stfs::raise_descriptor_limit();
   stfs::SourceOptions how{
       .is_read_only = options.filesystem.is_read_only, .is_strict = options.is_strict, .io = options.io};
   for (const std::filesystem::path& delta : options.deltas) {

@@ -76,6 +76,23 @@ TEST_CASE("dispatch suggests the nearest verb for an unknown one", "[tools][disp
   CHECK(test::run_verb(run_top, {"--colour"}).err.find("no such option") != std::string::npos);
 }
 
+TEST_CASE("dispatch knows what other tools call a verb", "[tools][dispatch]") {
+  const std::array verbs = {tools::Verb{"ls", "", tools::ls}, tools::Verb{"rm", "", tools::rm},
+                            tools::Verb{"put", "", tools::put}};
+  const auto answer_to = [&](const std::string& word) {
+    std::istringstream in;
+    std::ostringstream out;
+    std::ostringstream err;
+    tools::Streams streams{in, out, err};
+    CHECK(tools::dispatch(verbs, {word}, streams) == 2);
+    return err.str();
+  };
+  CHECK(answer_to("list") == "stfs: list: no such verb, did you mean ls?\nTry 'stfs --help'.\n");
+  CHECK(answer_to("delete").starts_with("stfs: delete: no such verb, did you mean rm?\n"));
+  CHECK(answer_to("cp").starts_with("stfs: cp: no such verb, did you mean put?\n"));
+  CHECK(answer_to("rename") == "stfs: rename: no such verb\nTry 'stfs --help'.\n");  // there is no mv here
+}
+
 TEST_CASE("dispatch turns an exception into a message and exit code 1", "[tools][dispatch]") {
   const auto run = test::run_verb(run_top, {"swell"});
   CHECK(run.code == 1);

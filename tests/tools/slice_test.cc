@@ -141,9 +141,9 @@ TEST_CASE("slice says where in the text and why a slice is none, and writes noth
     CHECK(run.out.empty());
     CHECK(run.err == "stfs slice: " + model.path + ": " + why + "\n");
   };
-  refused("m[3]", "m[3]: byte 0: index 3 is out of range for dimension 0, which has 3 elements");
-  refused("m[0, ::0]", "m[0, ::0]: byte 3: a step of 0");
-  refused("m[1,2,3]", "m[1,2,3]: byte 4: more indices than the 2 dimensions of [3,4]");
+  refused("m[3]", "m[3]: index 3 is out of range for dimension 0, which has 3 elements\n  m[3]\n    ^");
+  refused("m[0, ::0]", "m[0, ::0]: a step of 0\n  m[0, ::0]\n       ^");
+  refused("m[1,2,3]", "m[1,2,3]: more indices than the 2 dimensions of [3,4]\n  m[1,2,3]\n        ^");
   refused("hlaf[0]", "hlaf: no such tensor, did you mean half?");
   CHECK(run_verb(tools::slice, {model.path, "four[0, 1]"}).code == 1);
   CHECK(run_verb(tools::slice, {model.path, "m[]"}).code == 1);

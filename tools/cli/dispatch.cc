@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <new>
 #include <ostream>
@@ -19,6 +20,22 @@ const Verb* find(std::span<const Verb> verbs, std::string_view name) {
   const auto found = std::find_if(verbs.begin(), verbs.end(), [&](const Verb& v) { return v.name == name; });
   return found == verbs.end() ? nullptr : &*found;
 }
+
+struct OtherWord {
+  std::string_view word;
+  std::string_view verb;
+};
+
+// What other tools call these verbs.
+constexpr std::array kOtherWords = {
+    OtherWord{"list", "ls"},    OtherWord{"dir", "ls"},       OtherWord{"show", "info"},
+    OtherWord{"stat", "info"},  OtherWord{"inspect", "info"}, OtherWord{"delete", "rm"},
+    OtherWord{"del", "rm"},     OtherWord{"remove", "rm"},    OtherWord{"cp", "put"},
+    OtherWord{"copy", "put"},   OtherWord{"add", "put"},      OtherWord{"write", "put"},
+    OtherWord{"rename", "mv"},  OtherWord{"move", "mv"},      OtherWord{"read", "cat"},
+    OtherWord{"get", "cat"},    OtherWord{"merge", "commit"}, OtherWord{"convert", "repack"},
+    OtherWord{"create", "put"}, OtherWord{"check", "verify"}, OtherWord{"compare", "diff"},
+};
 
 std::string help(std::span<const Verb> verbs) {
   std::string text =
@@ -65,6 +82,8 @@ int unknown(std::span<const Verb> verbs, std::string_view name, Streams& streams
   if (option) {
     for (const char* known : {"--help", "--version"}) near.offer(known);
   } else {
+    const auto known = std::ranges::find(kOtherWords, name, &OtherWord::word);
+    if (known != kOtherWords.end() && find(verbs, known->verb) != nullptr) near = NearNames(known->verb);
     for (const Verb& verb : verbs) near.offer(verb.name);
   }
   streams.err << fmt::format("stfs: {}: no such {}{}\nTry 'stfs --help'.\n", printable_name(name),

@@ -1,4 +1,5 @@
 // stfs: the table of verbs, and main().
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -6,10 +7,12 @@
 #include <clocale>
 #include <iostream>
 
+#include "core/base/descriptor_limit.h"
 #include "core/storage/bus_guard.h"
 #include "tools/cli/descriptor_stream.h"
 #include "tools/cli/dispatch.h"
 #include "tools/cli/verb.h"
+#include "tools/text/table.h"
 
 int main(int argc, char** argv) {
   using namespace stfs::tools;
@@ -36,11 +39,14 @@ int main(int argc, char** argv) {
       Verb{"sample", "write a small model for experiments", sample},
   };
 
+  stfs::raise_descriptor_limit();
   stfs::install_bus_guard();  // for slices of short runs (core/archive/slice_reader.h)
   // Tensor names are UTF-8, whatever the user's locale is. Patterns and widths count characters.
   std::setlocale(LC_CTYPE, "C.UTF-8");
 
   DescriptorStream out(STDOUT_FILENO);
+  winsize window{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0) set_terminal_columns(out, window.ws_col);
   Streams streams{std::cin, out, std::cerr, isatty(STDOUT_FILENO) == 1, isatty(STDERR_FILENO) == 1};
   const Arguments arguments(argv + std::min(argc, 1), argv + argc);
   const int code = dispatch(kVerbs, arguments, streams);

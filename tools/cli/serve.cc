@@ -1,6 +1,5 @@
 // stfs serve: keeps tensors in the memory of their devices; other processes map them.
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <csignal>
 #include <optional>
@@ -60,14 +59,6 @@ std::vector<std::string> absolute_paths(const std::vector<std::string>& sources)
   std::vector<std::string> paths;
   for (const std::string& source : sources) paths.push_back(json_path(source));
   return paths;
-}
-
-/// Raises the limit of descriptors: each lease takes one, each shard two.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 /// Ignores SIGPIPE: if the reader of the output goes, the server must still serve its leases.
@@ -218,7 +209,6 @@ int start(const ServeRequest& request, Streams& streams) {
   auto plan = plan_request(request, streams);
   if (!plan) return plan.error();
   if (request.socket.empty()) return report_wrong_usage(streams, "--socket is required");
-  raise_descriptor_limit();
   const BrokenPipeGuard pipes;
   const InterruptGuard guard;
   // Listen before uploading anything: early clients can wait, and a conflict with another server shows at

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <ostream>
 
@@ -62,21 +63,53 @@ std::optional<Selection> split(const std::string& argument) {
   return Selection{argument.substr(0, bracket), argument.substr(bracket + 1, argument.size() - bracket - 2)};
 }
 
+/// Takes "byte N: " from the beginning of a message of parse_slice(). Returns N; nothing if it is not there.
+std::optional<std::size_t> take_place(std::string& message) {
+  constexpr std::string_view kBegin = "byte ";
+  if (!message.starts_with(kBegin)) return std::nullopt;
+  std::size_t place = 0;
+  const char* const end = message.data() + message.size();
+  const auto number = std::from_chars(message.data() + kBegin.size(), end, place);
+  if (number.ec != std::errc() || !std::string_view(number.ptr, end).starts_with(": ")) return std::nullopt;
+  message.erase(0, static_cast<std::size_t>(number.ptr - message.data()) + 2);
+  return place;
+}
+
+/// Reports that the slice's text is wrong, with a caret below the place where it is.
+int report_wrong_slice(const SliceRequest& request, const Selection& selection, Error error,
+                       Streams& streams) {
+  constexpr std::size_t kMostShown = 120;  // a longer line would be broken, and the caret point anywhere
+  const std::string before = request.selected.substr(0, request.selected.size() - selection.text.size() - 1);
+  const auto place = take_place(error.message);
+  report_failure(streams, fmt::format("{}: {}: {}", request.target, request.selected, error.message));
+  if (!place || *place > selection.text.size()) return kFailed;
+  const std::string shown = printable(before + selection.text.substr(0, *place));
+  const std::string all = printable(request.selected);
+  if (all.size() > kMostShown) return kFailed;
+  streams.err << "  " << all << "\n  " << std::string(display_width(shown), ' ') << "^\n";
+  return kFailed;
+}
+
 struct Found {
   std::uint32_t tensor = 0;
   Slice slice;
   std::string head;  // the header of an .npy file
 };
 
-Result<Found> find(const Target& target, const SliceRequest& request, const Selection& selection) {
+/// Reports why there is no such slice.
+std::optional<Found> find(const Target& target, const SliceRequest& request, const Selection& selection,
+                          Streams& streams) {
   const auto position = target.tensor ? Result<std::uint32_t>(*target.tensor)
                                       : find_tensor(*target.model, request.target, selection.name);
-  if (!position) return tl::unexpected(position.error());
+  if (!position) {
+    report_failure(streams, position.error().message);
+    return std::nullopt;
+  }
   const Tensor tensor = target.model->tensors()[*position];
   auto slice = parse_slice(selection.text, tensor.dtype, tensor.shape);
   if (!slice) {
-    return tl::unexpected(
-        std::move(slice).error().within(fmt::format("{}: {}", request.target, request.selected)));
+    report_wrong_slice(request, selection, std::move(slice).error(), streams);
+    return std::nullopt;
   }
   Found found{*position, std::move(*slice), {}};
   if (request.is_npy) {
@@ -207,8 +240,8 @@ int slice(const Arguments& arguments, Streams& streams) {
   if (const std::string mistake = mistake_in(request, *target, selection); !mistake.empty()) {
     return report_wrong_usage(streams, mistake);
   }
-  const auto found = find(*target, request, *selection);
-  if (!found) return report_failure(streams, found.error().message);
+  const auto found = find(*target, request, *selection, streams);
+  if (!found) return kFailed;
 
   const bool has_data_on_stream = request.output.empty() && !request.json;
   if (has_data_on_stream && streams.out_is_terminal && !request.force) {

@@ -1,5 +1,8 @@
 // Prints rows with aligned columns.
 //
+// On a terminal the rows fit its width: long cells at the left are shortened in their middle. Elsewhere, and
+// with --json, nothing is shortened.
+//
 // The table makes each row twice, once to find the widths and once to print it. It keeps no rows in memory,
 // because an archive may have a million tensors.
 #pragma once
@@ -8,9 +11,17 @@
 #include <ostream>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace stfs::tools {
+
+/// Says that the stream goes to a terminal of so many columns. A table that is printed to it then fits it.
+void set_terminal_columns(std::ostream& out, std::size_t columns);
+
+/// Returns the text if it takes at most so many columns, else its beginning and its end with "..." between
+/// them. The end is the longer part: names of tensors differ there. The text must come from printable.h.
+std::string shortened(std::string_view text, std::size_t columns);
 
 class Table {
  public:
@@ -26,6 +37,7 @@ class Table {
              std::span<const std::string> heading = {}) {
     fit(heading);
     for (const auto& item : items) fit(cells_of(item));
+    shrink_to_terminal(out);
     if (!heading.empty()) print_row(out, heading);
     for (const auto& item : items) {
       if (!out) return;
@@ -36,11 +48,14 @@ class Table {
  private:
   /// Widens the columns for one row.
   void fit(std::span<const std::string> cells);
+  /// Makes left-aligned columns narrower, the widest first, until a row fits the terminal.
+  void shrink_to_terminal(std::ostream& out);
   /// Prints one row.
   void print_row(std::ostream& out, std::span<const std::string> cells) const;
 
   std::vector<Align> columns_;
   std::vector<std::size_t> widths_;  // in terminal columns
+  bool is_cutting_ = false;          // cells that are wider than their column
 };
 
 }  // namespace stfs::tools
