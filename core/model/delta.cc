@@ -208,6 +208,9 @@ Result<Delta> parse_delta(const Metadata& metadata) {
   const bool is_edited = version == kEditVersion;
   std::vector<std::string_view> due = {kBase, kBaseTensors, kRemoved, is_edited ? kRenamed : kBaseBytes};
   if (version != kFirstVersion) due.push_back(kBaseFiles);
+  // Version 2 has renamed tensors too, where stfs diff has found some. Its base_bytes go by their new names.
+  const bool has_renamed = is_edited || (version == kDiffVersion && keys.contains(kRenamed));
+  if (has_renamed && !is_edited) due.push_back(kRenamed);
   if (is_edited && keys.contains(kAllBaseBytes)) due.push_back(kAllBaseBytes);
   for (const std::string_view key : due) {
     if (!keys.contains(key)) return not_a_delta("its metadata has no key {}", key);
@@ -225,7 +228,7 @@ Result<Delta> parse_delta(const Metadata& metadata) {
     if (!files) return tl::unexpected(std::move(files).error());
     delta.base_files = std::move(*files);
   }
-  if (is_edited) {
+  if (has_renamed) {
     auto renamed = parse_array(kRenamed, keys[kRenamed], 4, take_renamed);
     if (!renamed) return tl::unexpected(std::move(renamed).error());
     delta.renamed = std::move(*renamed);
@@ -248,7 +251,7 @@ Metadata metadata_of(const Delta& delta) {
   if (is_edited && !delta.all_base_bytes.empty()) metadata.emplace_back(kAllBaseBytes, delta.all_base_bytes);
   metadata.emplace_back(kBaseFiles, text_of(delta.base_files));
   metadata.emplace_back(kRemoved, text_of(delta.removed));
-  if (is_edited) metadata.emplace_back(kRenamed, text_of(delta.renamed));
+  if (is_edited || !delta.renamed.empty()) metadata.emplace_back(kRenamed, text_of(delta.renamed));
   return metadata;
 }
 

@@ -9,12 +9,14 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <climits>
 #include <ctime>
 #include <numeric>
 #include <span>
 #include <thread>
 #include <utility>
 
+#include "core/base/absolute_path.h"
 #include "core/base/checksum.h"
 #include "core/base/wall_clock.h"
 
@@ -143,6 +145,25 @@ Result<std::string> digest_of_bytes(const Model& model, std::vector<std::uint32_
   return checksum.hex();
 }
 
+void keep_path_of_base(const Model& model) {
+  const ArchiveReader& delta = *model.shards().back().archive;
+  const auto absolute = absolute_path(model.path());
+  if (!absolute || delta.local_file() == nullptr) return;
+  const std::string& path = absolute->native();
+  if (known_path_of_base(delta) == path) return;
+  static_cast<void>(::fsetxattr(delta.local_file()->descriptor(), kBasePath, path.data(), path.size(), 0));
+}
+
+std::optional<std::string> known_path_of_base(const ArchiveReader& delta) {
+  if (delta.local_file() == nullptr) return std::nullopt;
+  std::string path(PATH_MAX, '\0');
+  const ssize_t size_bytes =
+      ::fgetxattr(delta.local_file()->descriptor(), kBasePath, path.data(), path.size());
+  if (size_bytes <= 0 || path.front() != '/') return std::nullopt;
+  path.resize(static_cast<std::size_t>(size_bytes));
+  return path;
+}
+
 std::vector<std::uint32_t> kept_tensors(const Model& model) {
   std::vector<std::uint32_t> positions;
   for (std::uint32_t position = 0; position < model.tensors().size(); ++position) {
@@ -198,9 +219,15 @@ Result<BaseCheck> check_base(const Model& model,
                              const std::function<void(std::uint64_t size_bytes, std::string_view why)>& begin,
                              const GoesOn& goes_on) {
   const std::string why = differences_of_base(model);
-  if (why.empty()) return BaseCheck::Known;
+  if (why.empty()) {
+    keep_path_of_base(model);
+    return BaseCheck::Known;
+  }
   auto facts = facts_of_base(model);
-  if (facts && is_remembered(model, *facts)) return BaseCheck::Known;
+  if (facts && is_remembered(model, *facts)) {
+    keep_path_of_base(model);
+    return BaseCheck::Known;
+  }
   std::uint64_t size_bytes = 0;
   if (!model.delta()->base_bytes.empty()) {
     for (const std::uint32_t position : kept_tensors(model))
@@ -216,6 +243,7 @@ Result<BaseCheck> check_base(const Model& model,
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 model.path().native() + ": was changed while it was compared with the delta");
   }
+  keep_path_of_base(model);
   return facts && remember(model, *facts) ? BaseCheck::Remembered : BaseCheck::Read;
 }
 

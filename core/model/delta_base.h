@@ -25,6 +25,10 @@ namespace stfs {
 /// The extended attribute of a delta's file that remembers a base.
 inline constexpr char kRememberedBase[] = "user.safetensorsfs.base";
 
+/// The extended attribute of a delta's file with the absolute path of its base. A stranger's delta may have one
+/// too, so it is a hint: check what is there.
+inline constexpr char kBasePath[] = "user.safetensorsfs.base_path";
+
 /// Runs after each piece that was read. False ends the reading: EINTR.
 using GoesOn = std::function<bool(std::uint64_t size_bytes)>;
 
@@ -41,6 +45,11 @@ Result<std::string> digest_of_bytes(const Model& model, std::vector<std::uint32_
 Result<std::string> digest_of_all_bytes(const Model& model, const GoesOn& goes_on);
 
 // Of a model with a delta on top:
+
+/// Keeps the path of the base in the file of the delta on top, where that is possible: for stfs commit.
+void keep_path_of_base(const Model& model);
+/// The path that the delta's file keeps; nothing if it keeps none.
+std::optional<std::string> known_path_of_base(const ArchiveReader& delta);
 
 /// The tensors that the delta keeps of its base.
 std::vector<std::uint32_t> kept_tensors(const Model& model);

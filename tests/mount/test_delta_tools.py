@@ -84,6 +84,14 @@ def test_a_mounted_delta_is_not_committed(single, mounts):
     assert (plain / "embedding").read_bytes() == single.tensors["embed"].tobytes() and not (plain / "embed").exists()
 
 
+def test_commit_finds_the_base_where_the_mount_found_it(shown):
+    shown.rename("a", "z")
+    shown.check()
+    assert shown.delta.parent != shown.base.path.parent and shown.mount.unmount() == 0
+    plan = stfs("commit", "--dry-run", shown.delta)
+    assert "rename a to z" in plan and f"in {shown.base.path}" in plan
+
+
 def test_a_variant_with_renamed_tensors_is_written_and_compared(shown, tmp_path):
     shown.rename("a", "z")
     os.setxattr(shown / "c.w", "user.safetensors.shape", b"[700,100]")

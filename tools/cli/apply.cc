@@ -13,6 +13,7 @@
 #include "core/model/delta.h"
 #include "tools/cli/change.h"
 #include "tools/cli/command_line.h"
+#include "tools/cli/delta_commit.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/mismatch.h"
 #include "tools/cli/verb.h"
@@ -32,9 +33,8 @@ constexpr const char* kApplyExamples =
     "changes.\n"
     "DELTA may also be the directory of a version that training has published (weight_v000042): see WEIGHT\n"
     "SYNC in stfs(1). Each version is applied exactly once. Its checksums are compared before the commit.\n"
-    "A DELTA of stfs diff --out is refused if it was made for another base, or if it removes tensors. "
-    "TARGET\n"
-    "keeps its own metadata.\n"
+    "A DELTA of stfs diff --out is refused if it was made for another base. If it adds, removes, renames or\n"
+    "retypes tensors, TARGET is changed as by stfs commit. TARGET keeps its own metadata.\n"
     "After any failure TARGET holds all new tensors or all old tensors.\n"
     "\n"
     "Examples:\n"
@@ -48,6 +48,7 @@ struct ApplyRequest {
   std::string delta;
   ChangeOptions options;
   std::uint64_t threads = 0;
+  bool keeps_space = false;
   bool is_dry_run = false;
   bool json = false;
 };
@@ -74,9 +75,28 @@ std::optional<std::string> misfit_of(const Model& delta, const TensorIndex& targ
   const auto parsed = parse_delta(delta.metadata());
   if (!parsed) return parsed.error().message;
   if (const auto fits = check_delta(*parsed, delta.tensors(), target); !fits) return fits.error().message;
-  if (parsed->removed.empty()) return std::nullopt;
-  return fmt::format("it removes {}, which needs a new archive: stfs repack --delta writes it",
-                     counted(parsed->removed.size(), "tensor"));
+  return std::nullopt;
+}
+
+/// Whether a delta does more to the target than to replace bytes. No for one that does not fit.
+bool changes_structure(const Model& delta, const Model& target) {
+  const auto parsed = is_delta(delta.metadata()) ? parse_delta(delta.metadata()) : Result<Delta>();
+  if (!is_delta(delta.metadata()) || !parsed) return false;
+  auto merge = merge_of(*parsed, delta, target);
+  if (!merge) return false;
+  merge->metadata.clear();
+  return !merge->is_patch();
+}
+
+/// Applies a delta that changes the structure of the target.
+int apply_structure(const ApplyRequest& request, Streams& streams) {
+  const auto delta = open_delta(request.delta);
+  if (!delta) return report_failure(streams, delta.error().message);
+  const EditOptions options{.change = request.options,
+                            .is_dry_run = request.is_dry_run,
+                            .keeps_space = request.keeps_space,
+                            .json = request.json};
+  return commit_delta({.base = request.target, .options = options, .keeps_metadata = true}, *delta, streams);
 }
 
 Plan plan_of(const TensorIndex& target, const Model& delta_model) {
@@ -197,6 +217,7 @@ int apply(const Arguments& arguments, Streams& streams) {
   line.flag(request.is_dry_run, "-n,--dry-run",
             "Check all and list the tensors that would change. Change nothing.");
   add_change_options(line, request.options);
+  add_keep_space(line, request.keeps_space);
   line.number(request.threads, "--threads", "N",
               "Threads that apply a published version. Default: one for each processor.", 0, kMostWorkers);
   line.flag(request.json, "--json", "Print the result as a JSON object.");
@@ -211,12 +232,18 @@ int apply(const Arguments& arguments, Streams& streams) {
                            streams);
   }
 
-  const auto delta = open_model(request.delta, Use::Tensors, Access::ReadOnly);
+  auto delta = open_model(request.delta, Use::Tensors, Access::ReadOnly);
   if (!delta) return report_failure(streams, delta.error().message);
-  const auto target =
+  auto target =
       open_model(request.target, Use::Change, request.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
   if (!target) return report_failure(streams, target.error().message);
   report_recovered(streams, **target);
+  if (changes_structure(**delta, **target)) {
+    // An edit needs that nobody reads the files, not even this process.
+    delta->reset();
+    target->reset();
+    return apply_structure(request, streams);
+  }
   const Plan plan = plan_of((*target)->tensors(), **delta);
 
   std::optional<Change> change;

@@ -8,13 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/model/delta_merge.h"
+#include "core/model/delta_base.h"
 #include "core/model/model_directory.h"
-#include "tools/cli/change.h"
 #include "tools/cli/command_line.h"
-#include "tools/cli/delta_output.h"
+#include "tools/cli/delta_commit.h"
 #include "tools/cli/diagnostic.h"
-#include "tools/cli/edit.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/output_path.h"
 #include "tools/cli/repack_output.h"
@@ -49,196 +47,38 @@ struct CommitRequest {
   EditOptions options;
 };
 
-/// The delta as the archive that it is, and its keys.
-struct OpenDelta {
-  std::unique_ptr<Model> model;
-  Delta keys;
-};
-
-Result<OpenDelta> open_delta(const CommitRequest& request) {
-  auto target = open_target(request.delta, Use::Tensors);
-  if (!target) return pass_on(std::move(target));
-  if (target->tensor || target->model->is_sharded()) {
-    return fail(ErrorCode::InvalidArgument, EINVAL,
-                request.delta + ": is not the archive of a delta: name its file");
-  }
-  auto keys = parse_delta(target->model->metadata());
-  if (!keys) return tl::unexpected(std::move(keys).error().within(request.delta));
-  return OpenDelta{std::move(target->model), std::move(*keys)};
+/// Whether a model is there that the delta fits, as far as its headers tell.
+bool fits_delta(const std::string& base, const OpenDelta& delta) {
+  const auto model = open_whole(base, Use::Tensors);
+  return model && check_delta(delta.keys, delta.model->tensors(), (*model)->tensors());
 }
 
-/// The base as the user named it; else the file with the base's name beside the delta.
+/// The base as the user named it. Else the file with the base's name beside the delta, or the one where the last
+/// mount of the delta has found it.
 Result<std::string> base_of(const CommitRequest& request, const OpenDelta& delta) {
   if (!request.base.empty()) return request.base;
   const std::filesystem::path name(delta.keys.base);
-  if (name.empty() || name != name.filename()) {
+  std::vector<std::string> candidates;
+  if (!name.empty() && name == name.filename()) {
+    candidates.push_back(delta.model->path().parent_path() / name);
+  }
+  if (const auto known = known_path_of_base(delta.model->front())) candidates.push_back(*known);
+  for (const std::string& candidate : candidates) {
+    if (fits_delta(candidate, delta)) return candidate;
+  }
+  // Tells what is wrong with the first that is there.
+  std::error_code failed;
+  for (const std::string& candidate : candidates) {
+    if (std::filesystem::exists(candidate, failed)) return candidate;
+  }
+  if (candidates.empty()) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 fmt::format("{}: does not tell the name of its base: give it with --base", request.delta));
   }
-  const std::filesystem::path beside = delta.model->path().parent_path() / name;
-  std::error_code failed;
-  if (std::filesystem::exists(beside, failed)) return beside.string();
   return fail(ErrorCode::NotFound, ENOENT,
-              fmt::format("{}: its base {} does not lie beside it: give the base with --base", request.delta,
-                          printable(name.native())));
-}
-
-/// Opens the base for reading, with the delta on top, and checks that it has the bytes that the delta was
-/// made for.
-Result<std::unique_ptr<Model>> open_variant(const std::string& base, const OpenDelta& delta,
-                                            Streams& streams) {
-  auto model = open_whole(base, Use::Tensors);
-  if (!model) return model;
-  if (auto fits = check_delta(delta.keys, delta.model->tensors(), (*model)->tensors()); !fits) {
-    return fail(ErrorCode::InvalidArgument, EINVAL,
-                fmt::format("{}: {}: {}. Of deltas on top of each other, commit the lowest first", base,
-                            delta.model->path().string(), fits.error().message));
-  }
-  model = open_whole(base, Use::Tensors, {.deltas = {delta.model->path()}});
-  if (!model) return model;
-  const InterruptGuard guard;
-  if (auto fits = check_base_of(**model, streams); !fits) return pass_on(std::move(fits));
-  return model;
-}
-
-std::string summary_of(const DeltaMerge& merge) {
-  std::string text;
-  const auto add = [&text](std::string_view what, std::size_t count, std::string_view noun) {
-    if (count == 0) return;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", what, counted(count, noun));
-  };
-  add("changed", merge.replaced.size() + merge.remade.size(), "tensor");
-  add("added", merge.added.size(), "tensor");
-  add("removed", merge.removed.size(), "tensor");
-  add("renamed or retyped", merge.renamed.size(), "tensor");
-  add("set", merge.metadata.size(), "key");
-  return fmt::format("{}, {}", text, human_size(merge.size_bytes));
-}
-
-void print_names(const DeltaMerge& merge, const Model& changed, std::ostream& out) {
-  const auto print = [&](std::string_view what, const std::vector<std::uint32_t>& positions) {
-    for (const std::uint32_t at : positions) {
-      const Tensor tensor = changed.tensors()[at];
-      out << fmt::format("{} {}: {} {}, {}\n", what, printable_name(tensor.name), name_of(tensor.dtype),
-                         shape_text(tensor.shape), human_size(tensor.data.size_bytes));
-    }
-  };
-  print("change", merge.replaced);
-  print("change", merge.remade);
-  print("add", merge.added);
-  for (const std::string& name : merge.removed) out << fmt::format("remove {}\n", printable_name(name));
-  for (const Delta::Renamed& renamed : merge.renamed) {
-    out << fmt::format("rename {} to {}: {} {}\n", printable_name(renamed.from), printable_name(renamed.name),
-                       name_of(renamed.dtype), shape_text(renamed.shape));
-  }
-  for (const auto& [key, value] : merge.metadata) {
-    out << fmt::format("{} metadata {}\n", value ? "set" : "unset", printable(key));
-  }
-}
-
-Json names_of(const std::vector<std::uint32_t>& positions, const Model& changed) {
-  Json tensors = Json::array();
-  for (const std::uint32_t at : positions) tensors.push_back(json_of(changed.tensors()[at]));
-  return tensors;
-}
-
-/// Only bytes change: the same transaction as that of `stfs apply`.
-Result<void> patch(const EditTarget& target, const EditOptions& options, const DeltaMerge& merge,
-                   const Model& changed, Streams& streams) {
-  Change change(streams, *target.model, options.change, merge.size_bytes);
-  for (const std::uint32_t at : merge.replaced) {
-    const auto position = target.model->tensors().find(changed.tensors()[at].name);
-    if (auto staged = change.stage(*position, changed, at); !staged) return staged;
-  }
-  return change.commit();
-}
-
-Result<void> edit(EditTarget& target, const EditOptions& options, const DeltaMerge& merge,
-                  const Model& changed, Streams& streams) {
-  if (auto added = add_to(target.edit, merge, changed); !added) return added;
-  const auto fill = [&](const Advance& advance) -> Result<void> {
-    std::vector<std::byte> scratch;
-    for (std::uint32_t at = 0; at < changed.tensors().size(); ++at) {
-      Staging* stage = target.edit.stage(changed.tensors()[at].name);
-      const ByteRange from = changed.file_range(at);
-      for (std::uint64_t offset = 0; offset < from.size_bytes;) {
-        const std::uint64_t size_bytes = std::min(Change::kPieceBytes, from.size_bytes - offset);
-        const auto piece = changed.archive_of(at).read({from.offset + offset, size_bytes}, scratch);
-        if (auto goes_on = advance(size_bytes); !goes_on) return goes_on;
-        if (!piece) return tl::unexpected(piece.error());
-        if (auto written = stage->write(*piece, offset); !written) return written;
-        offset += size_bytes;
-      }
-    }
-    return {};
-  };
-  return carry_out(target, options, merge.size_bytes, fill, streams);
-}
-
-void print_merged(const CommitRequest& request, const std::string& base, const EditTarget& target,
-                  const DeltaMerge& merge, const OpenDelta& delta, std::ostream& out) {
-  const Model& changed = *delta.model;
-  const bool is_dry_run = request.options.is_dry_run;
-  if (request.options.json) {
-    Json document = json_of_edit(target, request.options);
-    document["changed"] = !is_dry_run && (!merge.is_patch() || !merge.replaced.empty());
-    document["delta"] = json_path(changed.path());
-    document["size_bytes"] = merge.size_bytes;
-    std::vector<std::uint32_t> replaced = merge.replaced;
-    replaced.insert(replaced.end(), merge.remade.begin(), merge.remade.end());
-    document["replaced"] = names_of(replaced, changed);
-    document["added"] = names_of(merge.added, changed);
-    document["removed"] = merge.removed;
-    document["renamed"] = Json::object();
-    for (const Delta::Renamed& renamed : merge.renamed) document["renamed"][renamed.from] = renamed.name;
-    document["metadata"] = Json::object();
-    for (const auto& [key, value] : merge.metadata) {
-      document["metadata"][key] = value ? Json(*value) : Json(nullptr);
-    }
-    write_json(document, out);
-    return;
-  }
-  if (is_dry_run) print_names(merge, changed, out);
-  const bool is_nothing = merge.is_patch() && merge.replaced.empty();
-  if (is_nothing) {
-    out << fmt::format("nothing to change in {}\n", printable(base));
-  } else {
-    print_result(out, target, request.options, fmt::format("{} in {}", summary_of(merge), printable(base)));
-  }
-  if (is_dry_run) return;
-  const std::string name = printable(request.delta);
-  out << (merge.is_patch()
-              ? fmt::format("{} is not needed any more: delete it\n", name)
-              : fmt::format("{} no longer fits its base, which has all its changes: delete it\n", name));
-}
-
-int merge_in_place(const CommitRequest& request, const std::string& base, const OpenDelta& delta,
-                   Streams& streams) {
-  if (!request.options.is_dry_run && !request.options.change.has_no_locks &&
-      delta.model->archive(0).has_other_readers()) {
-    return report_failure(streams, request.delta +
-                                       ": is mounted, or another program has it open: unmount it "
-                                       "first, since it will not fit its base any more");
-  }
-  // First: it recovers the base. Both models are open then, and this process must not be a reader of the
-  // base when the edit begins: so the other one is closed at once.
-  auto target = open_for_edit(base, streams);
-  if (!target) return kFailed;
-  if (const auto variant = open_variant(base, delta, streams); !variant) {
-    return report_failure(streams, variant.error().message);
-  }
-  const auto merge = merge_of(delta.keys, *delta.model, *target->model);
-  if (!merge) return report_failure(streams, fmt::format("{}: {}", request.delta, merge.error().message));
-  Result<void> done;
-  if (!merge->is_patch()) {
-    done = edit(*target, request.options, *merge, *delta.model, streams);
-  } else if (!request.options.is_dry_run) {
-    done = patch(*target, request.options, *merge, *delta.model, streams);
-  }
-  if (!done) return report_failure(streams, done.error().message);
-  print_merged(request, base, *target, *merge, delta, streams.out);
-  streams.out.flush();
-  return streams.out ? kDone : kFailed;
+              fmt::format("{}: its base {} does not lie beside it{}: give the base with --base",
+                          request.delta, printable(name.native()),
+                          candidates.size() > 1 ? ", nor at " + printable(candidates.back()) : ""));
 }
 
 /// As `stfs repack --delta`.
@@ -303,7 +143,7 @@ int commit(const Arguments& arguments, Streams& streams) {
     return report_wrong_usage(streams, "--into: OUT is an archive: `stfs repack --delta` writes shards");
   }
 
-  const auto delta = open_delta(request);
+  const auto delta = open_delta(request.delta);
   if (!delta) return report_failure(streams, delta.error().message);
   if (report_problems(streams, *delta->model) != kDone) {
     return report_failure(streams, fmt::format("{}: is not whole: nothing was changed", request.delta));
@@ -311,7 +151,7 @@ int commit(const Arguments& arguments, Streams& streams) {
   const auto base = base_of(request, *delta);
   if (!base) return report_failure(streams, base.error().message);
   return line.has("--into") ? write_into(request, *base, *delta, streams)
-                            : merge_in_place(request, *base, *delta, streams);
+                            : commit_delta({*base, request.options}, *delta, streams);
 }
 
 }  // namespace stfs::tools

@@ -28,24 +28,39 @@ GoesOn progress_of(const Model& model, const std::vector<std::uint32_t>& positio
   };
 }
 
+bool is_renamed(const HeaderDifference& difference) {
+  return difference.kinds.front() == "renamed";
+}
+
 /// B's tensors that the delta has, in the order of B's data.
 std::vector<std::uint32_t> changed_tensors(const DiffReport& report) {
   std::vector<std::uint32_t> positions;
   for (const HeaderDifference& difference : report.difference.tensors) {
-    if (difference.b) positions.push_back(*difference.b);
+    if (difference.b && !is_renamed(difference)) positions.push_back(*difference.b);
   }
   for (const std::size_t at : report.other_bytes()) positions.push_back(report.difference.pairs[at].b);
   std::ranges::sort(positions);
   return positions;
 }
 
-/// A's tensors that B keeps.
+/// B's tensors that have the bytes of one of A.
 std::vector<std::uint32_t> tensors_kept_by_b(const DiffReport& report) {
   std::vector<std::uint32_t> positions;
   for (std::size_t at = 0; at < report.comparisons.size(); ++at) {
-    if (!report.comparisons[at].is_different) positions.push_back(report.difference.pairs[at].a);
+    if (!report.comparisons[at].is_different) positions.push_back(report.difference.pairs[at].b);
+  }
+  for (const HeaderDifference& difference : report.difference.tensors) {
+    if (is_renamed(difference)) positions.push_back(*difference.b);
   }
   return positions;
+}
+
+Delta::Renamed renamed_of(const ModelPair& models, const HeaderDifference& difference) {
+  const Tensor tensor = models.b.tensors()[*difference.b];
+  return {.name = std::string(tensor.name),
+          .from = std::string(models.a.tensors()[*difference.a].name),
+          .dtype = tensor.dtype,
+          .shape = {tensor.shape.begin(), tensor.shape.end()}};
 }
 
 }  // namespace
@@ -58,7 +73,8 @@ Result<WrittenDelta> write_delta(const DiffReport& report, const DeltaOutput& ou
   }
   const auto kept = tensors_kept_by_b(report);
   wait_for_later_times(a);
-  auto base_bytes = digest_of_bytes(a, kept, progress_of(a, kept, streams));
+  // Read from B, because the digest goes by the names in the variant.
+  auto base_bytes = digest_of_bytes(b, kept, progress_of(b, kept, streams));
   if (!base_bytes) return tl::unexpected(std::move(base_bytes).error());
   if (auto unchanged = check_unchanged(a); !unchanged) return pass_on(std::move(unchanged));
   Delta delta{.base = a.path().filename(),
@@ -69,11 +85,13 @@ Result<WrittenDelta> write_delta(const DiffReport& report, const DeltaOutput& ou
               .base_files = base_files_of(a)};
   for (const HeaderDifference& difference : report.difference.tensors) {
     if (!difference.b) delta.removed.emplace_back(a.tensors()[*difference.a].name);
+    if (is_renamed(difference)) delta.renamed.push_back(renamed_of(report.models, difference));
   }
   const RepackPlan plan = plan_of_tensors(b, changed_tensors(report), output.path, metadata_of(delta));
   auto written = write_repacked(b, plan, {.is_replacing = output.is_replacing}, streams);
   if (!written) return tl::unexpected(std::move(written).error());
-  return WrittenDelta{output.path, plan.tensors.size(), plan.data_bytes, delta.removed.size()};
+  return WrittenDelta{output.path, plan.tensors.size(), plan.data_bytes, delta.removed.size(),
+                      delta.renamed.size()};
 }
 
 Result<void> check_base_bytes(const Model& model, Streams& streams) {

@@ -15,7 +15,7 @@ struct DeltaOutput {
   bool is_replacing = false;  // replace a file that exists
 };
 
-/// Writes the delta that leads from A to B. Reads all of A's tensors that B keeps, for their digest.
+/// Writes the delta that leads from A to B. Reads all tensors that B keeps of A, for their digest.
 /// @param report  of all tensors of two whole models, without problems.
 /// @return EINVAL: B is a delta itself. ESTALE: A or B has changed since it was opened. EINTR if
 /// interrupted()

@@ -19,6 +19,7 @@
 #include "tools/cli/publish_output.h"
 #include "tools/cli/verb.h"
 #include "tools/compare/changed_files.h"
+#include "tools/compare/renamed_tensors.h"
 #include "tools/target/target.h"
 #include "tools/text/near_names.h"
 #include "tools/text/printable.h"
@@ -27,7 +28,8 @@ namespace stfs::tools {
 namespace {
 
 constexpr const char* kDiffExamples =
-    "Prints tensors that only one model has, other dtypes, other shapes, other bytes, and other metadata.\n"
+    "Prints tensors that only one model has, other names of the same tensor (with equal dtype, shape and\n"
+    "bytes), other dtypes, other shapes, other bytes, and other metadata.\n"
     "For tensors with other bytes, prints statistics of their elements:\n"
     "  different   elements whose bits differ\n"
     "  not finite  elements that are NaN or infinite in A or B; the columns to the right leave them out\n"
@@ -40,7 +42,8 @@ constexpr const char* kDiffExamples =
     "The exit code is 0 if A and B are equal, 1 if they differ or if something failed, and 2 for wrong\n"
     "usage. With --out it is 0 if OUT was written. Differences go to standard output, failures to standard\n"
     "error.\n"
-    "OUT is a delta: it has the tensors of B that A lacks or that differ, and names what B lacks.\n"
+    "OUT is a delta: it has the tensors of B that A lacks or that differ, and names what B lacks or has by\n"
+    "another name.\n"
     "stfs repack --delta writes B again from A and OUT.\n"
     "With --encoding, OUT is a directory, in which a version for weight sync is published: OUT/weight_vN "
     "has\n"
@@ -159,17 +162,19 @@ int diff(const Arguments& arguments, Streams& streams) {
   report.unused_globs = globs.unused();
 
   std::optional<InterruptGuard> guard(std::in_place);
+  const auto watch = [&streams](std::uint64_t total_bytes) -> Watch {
+    return [progress = std::make_shared<Progress>(streams, total_bytes)](std::uint64_t done_bytes) {
+      progress->show(done_bytes);
+      return !interrupted();
+    };
+  };
   auto comparisons =
       compare_tensors(report.models, report.difference.pairs,
-                      {.threads = request.threads,
-                       .has_statistics = !request.is_brief,
-                       .watch = [&streams](std::uint64_t total_bytes) -> Watch {
-                         return [&streams, progress = std::make_shared<Progress>(streams, total_bytes)](
-                                    std::uint64_t done_bytes) {
-                           progress->show(done_bytes);
-                           return !interrupted();
-                         };
-                       }});
+                      {.threads = request.threads, .has_statistics = !request.is_brief, .watch = watch});
+  if (comparisons) {
+    auto found = find_renamed(report.models, report.difference, request.threads, watch);
+    if (!found) return report_failure(streams, found.error().message);
+  }
   if (!comparisons) return report_failure(streams, comparisons.error().message);
   report.comparisons = std::move(*comparisons);
   for (const Model* model : {a.model.get(), b.model.get()}) {

@@ -100,7 +100,8 @@ void print_diff_json(const DiffReport& report, std::ostream& out) {
     document.member("delta", {{"path", json_path(report.delta->path)},
                               {"tensors", report.delta->tensors},
                               {"data_size_bytes", report.delta->data_bytes},
-                              {"removed", report.delta->removed}});
+                              {"removed", report.delta->removed},
+                              {"renamed", report.delta->renamed}});
   }
   document.array("problems", problems_of(report), [](const Json& problem) { return problem; });
   document.end();

@@ -132,6 +132,7 @@ void print_counts(const DiffReport& report, std::ostream& out) {
   };
   add(count_kind(report.difference, "only_in_a"), "only in A");
   add(count_kind(report.difference, "only_in_b"), "only in B");
+  add(count_kind(report.difference, "renamed"), "renamed");
   add(count_kind(report.difference, "dtype"), "of another dtype");
   add(count_kind(report.difference, "shape"), "of another shape");
   add(report.other_bytes().size(), "with other bytes");
@@ -182,6 +183,7 @@ void print_diff_summary(const DiffReport& report, std::ostream& out) {
   out << fmt::format("wrote {}: {}, {}", printable(delta.path.native()), counted(delta.tensors, "tensor"),
                      human_size(delta.data_bytes));
   if (delta.removed > 0) out << fmt::format("; {} removed", grouped(delta.removed));
+  if (delta.renamed > 0) out << fmt::format("; {} renamed", grouped(delta.renamed));
   out << '\n';
 }
 

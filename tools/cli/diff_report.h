@@ -20,6 +20,7 @@ struct WrittenDelta {
   std::uint64_t tensors = 0;
   std::uint64_t data_bytes = 0;
   std::uint64_t removed = 0;  // tensors of A that B lacks
+  std::uint64_t renamed = 0;  // tensors of A that B has by another name
 };
 
 struct DiffReport {

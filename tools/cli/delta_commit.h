@@ -1,0 +1,40 @@
+// Merges a delta into its base, in place: for stfs commit and stfs apply.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/base/error.h"
+#include "core/model/delta.h"
+#include "core/model/delta_merge.h"
+#include "core/model/model.h"
+#include "tools/cli/edit.h"
+#include "tools/cli/verb.h"
+
+namespace stfs::tools {
+
+/// The delta as the archive that it is, and its keys.
+struct OpenDelta {
+  std::string named;  // by the user
+  std::unique_ptr<Model> model;
+  Delta keys;
+};
+
+/// Opens a delta that stfs diff --out or a mount has written.
+Result<OpenDelta> open_delta(const std::string& named);
+
+/// Opens the base for reading, with the delta on top, and checks that it has the bytes that the delta was made
+/// for.
+Result<std::unique_ptr<Model>> open_variant(const std::string& base, const OpenDelta& delta,
+                                            Streams& streams);
+
+struct DeltaCommit {
+  std::string base;
+  EditOptions options;
+  bool keeps_metadata = false;  // the base keeps its own
+};
+
+/// Makes all changes of the delta in its base as one, and prints what has changed. @return the exit code.
+int commit_delta(const DeltaCommit& commit, const OpenDelta& delta, Streams& streams);
+
+}  // namespace stfs::tools
