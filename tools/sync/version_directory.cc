@@ -73,7 +73,10 @@ Result<VersionDirectory> VersionDirectory::create(const std::filesystem::path& p
     }
     return fail(ErrorCode::InvalidArgument, EEXIST, path.native() + ": this version is published already");
   }
-  VersionDirectory directory(storage, path, *is_made, std::move(*lock));
+  const auto published_status = storage.status(published);
+  if (!published_status) return tl::unexpected(published_status.error());
+  VersionDirectory directory(storage, path, (published_status->mode & 0666U) | 0600U, *is_made,
+                             std::move(*lock));
   // The index is gone for good before its shards go: else a loss of power could leave it without them.
   if (std::ranges::any_of(*names, is_leftover)) {
     if (auto ok = storage.sync_directory(path); !ok) return pass_on(std::move(ok));
@@ -88,6 +91,7 @@ Result<VersionDirectory> VersionDirectory::create(const std::filesystem::path& p
 VersionDirectory::VersionDirectory(VersionDirectory&& other) noexcept
     : storage_(other.storage_),
       path_(std::exchange(other.path_, {})),
+      mode_(other.mode_),
       is_made_(other.is_made_),
       is_finished_(other.is_finished_),
       lock_(std::move(other.lock_)),

@@ -38,6 +38,10 @@ class VersionDirectory {
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] Storage& storage() const { return *storage_; }
+  /// The mode of a version's files, before the umask: whoever may read or write the published directory may do so
+  /// with them. The modes of the models do not matter: many writers of checkpoints give them 0600, and receivers
+  /// may be other users.
+  [[nodiscard]] mode_t file_mode() const { return mode_; }
   /// The path of a shard. Numbers begin with 1.
   [[nodiscard]] std::filesystem::path shard_path(std::size_t number, std::size_t count) const;
   /// Names the settled shards in this order, then writes the index. Everything is on stable storage when it
@@ -45,11 +49,12 @@ class VersionDirectory {
   Result<void> finish(std::span<VersionShard> shards, std::string_view index, mode_t mode);
 
  private:
-  VersionDirectory(Storage& storage, std::filesystem::path path, bool is_made, UniqueFd lock)
-      : storage_(&storage), path_(std::move(path)), is_made_(is_made), lock_(std::move(lock)) {}
+  VersionDirectory(Storage& storage, std::filesystem::path path, mode_t mode, bool is_made, UniqueFd lock)
+      : storage_(&storage), path_(std::move(path)), mode_(mode), is_made_(is_made), lock_(std::move(lock)) {}
 
   Storage* storage_;
   std::filesystem::path path_;  // empty: moved from
+  mode_t mode_ = 0;             // of files
   bool is_made_ = false;        // by us
   bool is_finished_ = false;
   UniqueFd lock_;  // of the directory: keeps other publishers out

@@ -21,7 +21,6 @@
 #include "tools/sync/version_name.h"
 #include "tools/sync/version_plan.h"
 #include "tools/sync/version_shard.h"
-#include "tools/target/common_mode.h"
 #include "tools/text/json_document.h"
 
 namespace stfs::sync {
@@ -37,9 +36,7 @@ ReadPiece reader_of(const Model& model, std::uint32_t position) {
 class Publisher {
  public:
   Publisher(const tools::ModelPair& models, const PublishOptions& options)
-      : models_(models),
-        options_(options),
-        mode_(tools::common_mode(models.a) & tools::common_mode(models.b)) {}
+      : models_(models), options_(options) {}
 
   Result<WrittenVersion> run(const std::filesystem::path& published) {
     if (auto ok = check(); !ok) return pass_on(std::move(ok));
@@ -54,6 +51,7 @@ class Publisher {
     auto directory = VersionDirectory::create(published, options_.version, *options_.storage);
     if (!directory) return pass_on(std::move(directory));
     written_.path = directory->path();
+    mode_ = directory->file_mode();
     auto done = write_shards(*directory);
     if (done) done = check_unchanged();
     if (done) done = finish(*directory);
@@ -227,7 +225,7 @@ class Publisher {
 
   const tools::ModelPair& models_;
   const PublishOptions& options_;
-  const mode_t mode_;
+  mode_t mode_ = 0;
   std::optional<MountedModel> mounted_;
   WrittenVersion written_{};
   std::vector<PlannedShard> plan_;

@@ -230,17 +230,24 @@ TEST_CASE("models that change during the publishing are refused", "[tools][sync]
   CHECK(names_in(models.published()).empty());
 }
 
-TEST_CASE("files of a version have the permissions that both models have", "[tools][sync]") {
+TEST_CASE("files of a version have the permissions of the published directory", "[tools][sync]") {
   const Models models(before_tensors(), after_tensors());
-  fs::permissions(models.a->path(), fs::perms(0640));
-  fs::permissions(models.b->path(), fs::perms(0604));
+  for (const auto* model : {&models.a, &models.b}) fs::permissions((*model)->path(), fs::perms(0600));
   const std::unique_ptr<Model> a = *Model::open(models.a->path(), {});
   const std::unique_ptr<Model> b = *Model::open(models.b->path(), {});
-  const auto written = sync::publish_version({*a, *b}, models.published(), {});
-  REQUIRE(written);
-  for (const auto& entry : fs::directory_iterator(written->path)) {
-    CHECK(entry.status().permissions() == fs::perms(0600));
+  const mode_t umask = ::umask(022);
+  std::uint64_t version = 1;
+  for (const auto& [directory, file] : {std::pair{0755U, 0644U}, {0700U, 0600U}, {0750U, 0640U}}) {
+    CAPTURE(directory);
+    fs::create_directories(models.published());
+    fs::permissions(models.published(), fs::perms(directory));
+    const auto written = sync::publish_version({*a, *b}, models.published(), {.version = ++version});
+    REQUIRE(written);
+    for (const auto& entry : fs::directory_iterator(written->path)) {
+      CHECK(entry.status().permissions() == fs::perms(file));
+    }
   }
+  ::umask(umask);
 }
 
 TEST_CASE("shards of a plan are about equal, and their headers are limited", "[tools][sync]") {
