@@ -31,7 +31,8 @@ def test_each_kind_of_edit_goes_to_the_delta(base, tmp_path):
     with stfs.open(path, "r+", delta=delta) as model:
         assert is_same(arrays_of(model), due)
         due["a"] = model["a"] = np.full(1000, 7, "f4")  # the same form
-        due["b"] = model["b"] = np.arange(5, dtype="f8")
+        due["b"] = np.arange(5, dtype="f8")
+        model.replace("b", due["b"])
         model.rename("c", "empty")
         due["empty"] = due.pop("c")
         with model.transaction():

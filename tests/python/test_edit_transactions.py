@@ -42,7 +42,7 @@ def test_an_exception_in_a_transaction_changes_nothing(small):
     with stfs.open(path, "r+") as model:
         with pytest.raises(ZeroDivisionError):
             with model.transaction():
-                model["a"] = np.zeros(3)
+                model.replace("a", np.zeros(3))
                 del model["b"]
                 1 / 0
         with pytest.raises(KeyError):
@@ -63,7 +63,7 @@ def test_a_program_that_is_killed_in_a_transaction_changes_nothing(small, last):
         import os, sys, stfs
         model = stfs.open(sys.argv[1], "r+")
         with model.transaction():
-            model["a"] = bytes(4800) if {last!r} != "pass" else memoryview(bytes(4800)).cast("f").cast("B").cast("f", (30, 40))
+            model.replace("a", bytes(4800) if {last!r} != "pass" else memoryview(bytes(4800)).cast("f", (30, 40)))
             {last}
             os.kill(os.getpid(), 9)
     """

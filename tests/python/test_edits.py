@@ -19,7 +19,8 @@ def test_each_kind_of_edit(small):
     with stfs.open(path, "r+") as model:
         due["new"] = model["new"] = random_array("f8", (5, 1, 2), 4)
         check(path, due, {"title": "small"})
-        due["b"] = model["b"] = random_array("u2", (9, 9), 5)
+        due["b"] = random_array("u2", (9, 9), 5)
+        model.replace("b", due["b"])
         check(path, due)
         assert (model["b"].dtype, model["b"].shape) == ("U16", (9, 9))
         del model["c"], due["c"]
@@ -49,6 +50,38 @@ def test_the_same_dtype_and_shape_is_written_in_place(small):
         due["a"] = model["a"] = random_array("f4", (30, 40), 9)
         assert model["a"].offset == offset and path.stat().st_size == size
         assert shared.tobytes() == due["a"].tobytes()
+        check(path, due)
+
+
+def test_another_dtype_or_shape_needs_replace(small):
+    path, due = small
+    before = path.read_bytes()
+    with stfs.open(path, "r+") as model:
+        for wrong in (due["a"].astype("f8"), due["a"].T, due["a"][:1], due["a"].reshape(-1)):
+            with pytest.raises(ValueError, match=r"a: is F32 \[30, 40\], and the array is .*: replace\(\) gives"):
+                model["a"] = wrong
+        with pytest.raises(ValueError, match="replace"):
+            model.put("a", due["a"].tobytes(), dtype="float16", shape=(60, 40))
+        with pytest.raises(KeyError, match="wieght"):
+            model.replace("wieght", due["a"])
+        assert path.read_bytes() == before
+        model.put("a", due["a"].tobytes(), dtype="float32", shape=(30, 40))  # the same form by another name
+        model.replace("a", due["a"].astype("f8"))
+        due["a"] = due["a"].astype("f8")
+        check(path, due)
+        with model.transaction():  # what counts is the state inside of it
+            model["new"] = np.zeros(3)
+            with pytest.raises(ValueError, match="new: is F64"):
+                model["new"] = np.zeros(4)
+            model.rename({"new": "a", "a": "new"})
+            with pytest.raises(ValueError, match="a: is F64"):
+                model["a"] = np.zeros((30, 40))
+            model["a"] = due["a"].reshape(-1)[:3]
+            model.reinterpret("a", dtype="int64")
+            model["a"] = np.arange(3)
+            del model["c"]
+            model["c"] = np.ones(2, "u1")
+        due["new"], due["a"], due["c"] = due["a"], np.arange(3), np.ones(2, "u1")
         check(path, due)
 
 
@@ -115,7 +148,7 @@ def test_types_that_numpy_lacks(small):
         # Unsigned integers stand for them.
         model["bf16"] = array[::-1].view("u2")
         assert model["bf16"].dtype == "BF16" and model["bf16"].tobytes() == array[::-1].tobytes()
-        model["bf16"] = array.view("u2")[0]
+        model.replace("bf16", array.view("u2")[0])
         assert (model["bf16"].dtype, model["bf16"].shape) == ("U16", (3,))
 
 

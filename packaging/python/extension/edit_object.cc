@@ -74,11 +74,10 @@ class Text {
   stfs_text text_{};
 };
 
-/// Returns -1 with ValueError if there is no dtype of that name, in any case.
+/// Returns -1 with ValueError if the text means no dtype (stfs_dtype_named()).
 std::int32_t dtype_named(const char* name) {
-  for (std::int32_t dtype = 0; stfs_dtype_name(dtype) != nullptr; ++dtype) {
-    if (PyOS_stricmp(stfs_dtype_name(dtype), name) == 0) return dtype;
-  }
+  const std::int32_t dtype = stfs_dtype_named(name);
+  if (dtype >= 0) return dtype;
   PyErr_Format(PyExc_ValueError, "dtype %s: is not a dtype such as BF16, F8_E4M3 or U8", name);
   return -1;
 }
@@ -254,6 +253,12 @@ PyType_Spec kSpec = {"stfs._stfs.Edit", sizeof(EditObject), 0, static_cast<unsig
                      kSlots};
 
 }  // namespace
+
+PyObject* dtype_of_text(PyObject*, PyObject* text) {
+  const char* const utf8 = PyUnicode_AsUTF8(text);
+  const std::int32_t dtype = utf8 == nullptr ? -1 : dtype_named(utf8);
+  return dtype < 0 ? nullptr : PyUnicode_FromString(stfs_dtype_name(dtype));
+}
 
 bool add_edit_type(PyObject* module) {
   edit_type = add_type(module, kSpec);

@@ -16,7 +16,9 @@ namespace {
 
 using namespace stfs::python;
 
-PyMethodDef kFunctions[] = {{"devices", as_method(list_devices), METH_NOARGS, "devices()\n--\n\n"},
+PyMethodDef kFunctions[] = {{"dtype_named", as_method(dtype_of_text), METH_O,
+                             "dtype_named(text)\n--\n\nThe archive's name of the dtype that a text means."},
+                            {"devices", as_method(list_devices), METH_NOARGS, "devices()\n--\n\n"},
                             {"attach", as_method(attach), METH_VARARGS, "attach(socket, seconds)\n--\n\n"},
                             {"pull", as_method(pull), METH_VARARGS,
                              "pull(model, published, to, threads, process, wait, on_event)\n--\n\n"},

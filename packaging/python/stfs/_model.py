@@ -64,7 +64,8 @@ class Model(Mapping[str, Tensor]):
     A model of mode "r+" changes its files, in place:
 
     >>> with stfs.open("model.safetensors", "r+") as model:
-    ...     model["lm_head.weight"] = array     # replaces it, or makes it
+    ...     model["lm_head.weight"] = array     # its new elements, or a new tensor
+    ...     model.replace("mask", other)        # of another dtype or shape
     ...     model.metadata["author"] = "me"
     ...     with model.transaction():           # all of these changes, or none
     ...         del model["lm_head.bias"]
@@ -96,13 +97,17 @@ class Model(Mapping[str, Tensor]):
         return self._handle.tensor(Tensor, name)
 
     def __setitem__(self, name: str, array: Any) -> None:
-        """Replaces a tensor, or makes a new one, as put() does."""
+        """Gives a tensor new elements, or makes a new one, as put() does.
+
+        Raises ValueError if the array has another dtype or shape than the tensor; replace() changes them.
+        """
         self.put(name, array)
 
     def __delitem__(self, name: str) -> None:
         """Deletes a tensor. Raises KeyError if there is none."""
         with self._changes.change() as edit:
             edit.remove(name)
+            self._changes.note({name: None})
 
     def __contains__(self, name: object) -> bool:
         return self._handle.contains(name)
@@ -153,7 +158,7 @@ class Model(Mapping[str, Tensor]):
         self._handle.check_current()
 
     def put(self, name: str, array: Any, *, dtype: str | None = None, shape: Iterable[int] | None = None) -> None:
-        """Replaces a tensor, or makes a new one, in the last shard.
+        """Gives a tensor new elements, or makes a new one, in the last shard.
 
         array  a NumPy array (also of a type of ml_dtypes), a PyTorch tensor on the CPU, a Tensor, or an object with the
                buffer protocol. It need not be contiguous
@@ -161,18 +166,19 @@ class Model(Mapping[str, Tensor]):
         shape  the shape, if it is not the array's own
 
         An array of the tensor's dtype and shape is written in place. Unsigned integers stand for BF16 and fp8 if the tensor
-        has such a dtype. Another dtype or shape changes the archive's structure.
+        has such a dtype. Raises ValueError for another dtype or shape than the tensor's: replace() changes them.
 
         In a transaction, the bytes of a writable array are copied at once. An array that is read-only is read when the
         transaction ends.
         """
-        its = array_of(array)
-        new = Array(dtype or its.dtype, its.shape if shape is None else tuple(shape), its.data, True)
-        if dtype is None and shape is None and not its.is_exact:
-            new = new._replace(dtype=self._meant_dtype(name, its))
-        with self._changes.change() as edit:
-            data = new.data if new.data.readonly or not self._changes.is_collecting else bytes(new.data)
-            edit.put(name, new.dtype, new.shape, data)
+        self._write(name, array, dtype, shape, may_change_form=False)
+
+    def replace(self, name: str, array: Any, *, dtype: str | None = None, shape: Iterable[int] | None = None) -> None:
+        """Replaces a tensor by an array of any dtype and shape, which changes the archive's structure.
+
+        The arguments are those of put(). Raises KeyError if there is no tensor of that name.
+        """
+        self._write(name, array, dtype, shape, may_change_form=True)
 
     def rename(self, old: str | Mapping[str, str], new: str | None = None) -> None:
         """Renames a tensor, or all tensors of a mapping {old: new} at once: names may be exchanged.
@@ -183,16 +189,19 @@ class Model(Mapping[str, Tensor]):
             raise TypeError("rename() takes the old and the new name, or a mapping")
         pairs = list(old.items()) if isinstance(old, Mapping) else [(old, new)]
         with self._changes.change() as edit:
+            forms = {old: self._changes.form_of(old) for old, _ in pairs} if self._changes.is_collecting else {}
             edit.rename(pairs)
+            self._changes.note({**dict.fromkeys(forms), **{new: forms[old] for old, new in pairs if old in forms}})
 
     def reinterpret(self, name: str, *, dtype: str | None = None, shape: Iterable[int] | None = None) -> None:
         """Gives the bytes of a tensor another dtype or shape. Their number must be the same; else OSError (EINVAL)."""
-        if dtype is None or shape is None:
-            own = self[name]
-            dtype, shape = dtype or own.dtype, own.shape if shape is None else shape
-            del own
         with self._changes.change() as edit:
-            edit.reinterpret(name, dtype, tuple(shape))
+            known = self._changes.form_of(name)
+            if known is None:
+                raise KeyError(name)
+            form = known[0] if dtype is None else _stfs.dtype_named(dtype), known[1] if shape is None else tuple(shape)
+            edit.reinterpret(name, *form)
+            self._changes.note({name: form})
 
     def transaction(self) -> Transaction:
         """Makes the changes inside a `with` block as one when the block ends, and none of them if it raises.
@@ -206,14 +215,30 @@ class Model(Mapping[str, Tensor]):
         """
         return Transaction(self._changes)
 
-    def _meant_dtype(self, name: str, array: Array) -> str:
+    def _write(self, name: str, array: Any, dtype: str | None, shape: Iterable[int] | None, *,
+               may_change_form: bool) -> None:
+        its = array_of(array)
+        new_shape = its.shape if shape is None else tuple(shape)
+        with self._changes.change() as edit:
+            known = self._changes.form_of(name)
+            if known is None and may_change_form:
+                raise KeyError(name)
+            new_dtype = _stfs.dtype_named(dtype) if dtype is not None else its.dtype
+            if dtype is None and shape is None and not its.is_exact and known is not None:
+                new_dtype = self._meant_dtype(its, *known)
+            if known is not None and not may_change_form and known != (new_dtype, new_shape):
+                raise ValueError(f"{name}: is {known[0]} {list(known[1])}, and the array is {new_dtype} {list(new_shape)}: "
+                                 "replace() gives a tensor another dtype or shape")
+            data = its.data if its.data.readonly or not self._changes.is_collecting else bytes(its.data)
+            edit.put(name, new_dtype, new_shape, data)
+            self._changes.note({name: (new_dtype, new_shape)})
+
+    @staticmethod
+    def _meant_dtype(array: Array, known_dtype: str, known_shape: tuple[int, ...]) -> str:
         """The dtype of the tensor that is replaced, if unsigned integers of this size stand for it."""
-        if name not in self:
-            return array.dtype
-        known = self[name]
-        size = f"U{known.bits}"
-        is_meant = known.dtype in _EXTRA_TYPES and size == array.dtype and known.shape == array.shape
-        return known.dtype if is_meant else array.dtype
+        is_meant = known_dtype in _EXTRA_TYPES and known_shape == array.shape and \
+            array.dtype == _EXTRA_TYPES[known_dtype][1].replace("uint", "U")
+        return known_dtype if is_meant else array.dtype
 
     def _set_metadata(self, key: str, value: str | None) -> None:
         with self._changes.change() as edit:

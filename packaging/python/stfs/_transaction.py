@@ -26,11 +26,27 @@ class Changes:
         self.is_writable = is_writable
         self._turn = threading.RLock()
         self._edit: _stfs.Edit | None = None  # of the open transaction
+        #: What the open transaction has made of names: dtype and shape, or None where no tensor has the name any more.
+        self._forms: dict[str, tuple[str, tuple[int, ...]] | None] = {}
 
     @property
     def is_collecting(self) -> bool:
         """Whether the changes of this thread wait for the end of its transaction."""
         return self._edit is not None
+
+    def form_of(self, name: str) -> tuple[str, tuple[int, ...]] | None:
+        """The dtype and shape of the tensor of that name, after the changes so far. None: there is none."""
+        if name in self._forms:
+            return self._forms[name]
+        if not self._handle.contains(name):
+            return None
+        tensor = self._handle.tensor(_stfs.Tensor, name)
+        return tensor.dtype, tensor.shape
+
+    def note(self, forms: dict[str, tuple[str, tuple[int, ...]] | None]) -> None:
+        """Notes what a change of this thread has made of names."""
+        if self._edit is not None:
+            self._forms.update(forms)
 
     @contextmanager
     def change(self) -> Iterator[_stfs.Edit]:
@@ -58,6 +74,7 @@ class Changes:
 
     def leave(self, must_commit: bool) -> None:
         edit, self._edit = self._edit, None
+        self._forms = {}
         try:
             if must_commit:
                 edit.commit()
