@@ -14,6 +14,7 @@
 #include "core/format/json_string.h"
 #include "core/model/delta_base.h"
 #include "core/model/model_directory.h"
+#include "core/model/neighbours.h"
 #include "core/model/settled_model.h"
 #include "fs/base/log.h"
 #include "fs/model/forest.h"
@@ -236,6 +237,7 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
     if (shard.archive) log_journals(*shard.archive);
   }
   log_problems(**model);
+  if (const std::string text = models_beside_text(**model); !text.empty()) log::info("{}", text);
   log_io(**model);
   log_copies(**model);
   return model;

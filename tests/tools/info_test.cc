@@ -98,3 +98,25 @@ TEST_CASE("info refuses a second target", "[tools][info]") {
   const InfoModel model;
   CHECK(run_verb(tools::info, {model.path, model.path}).code == 2);
 }
+
+TEST_CASE("info tells of another whole model beside the index", "[tools][info]") {
+  const test::TemporaryDirectory directory;
+  const auto archive = [&](const std::string& name, const std::string& metadata) {
+    directory.write(
+        name,
+        test::archive_bytes("{" + metadata + R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"));
+  };
+  const std::string index = directory.write("model.safetensors.index.json",
+                                            R"({"weight_map":{"a":"model-00001-of-00001.safetensors"}})");
+  archive("model-00001-of-00001.safetensors", "");
+  archive("model-00001-of-00002.safetensors", "");
+  archive("delta.safetensors", R"("__metadata__":{"safetensorsfs.delta":"2"},)");
+  archive("._consolidated.safetensors", "");
+  directory.write("torn.safetensors", "x");
+  CHECK(run_verb(tools::info, {directory / "."}).err.empty());
+  archive("consolidated.safetensors", "");
+  const auto run = run_verb(tools::info, {directory / "."});
+  CHECK(run.code == 0);
+  CHECK(
+      contains(run.err, R"(also holds the model "consolidated.safetensors", which the index does not name)"));
+}

@@ -5,6 +5,7 @@
 #include <array>
 #include <ostream>
 
+#include "core/model/neighbours.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/verb.h"
@@ -229,6 +230,9 @@ int info(const Arguments& arguments, Streams& streams) {
   }
   int code = report_problems(streams, *target->model);
   if (!version) code = report_failure(streams, version.error().message);
+  if (const std::string text = models_beside_text(*target->model); !text.empty()) {
+    report_failure(streams, text);  // a hint: the exit code stays
+  }
   return streams.out ? code : kFailed;
 }
 
