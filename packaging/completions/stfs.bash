@@ -13,19 +13,19 @@ _stfs_verb() {
     verify) options="--record --against --finite --threads --json --help" kinds=(file tensor...) ;;
     diff) options="--brief --threads --out --force --encoding --version --base --checksum --since --json --help" kinds=(file file tensor...) ;;
     put) options="--from-tensor --raw --create --dtype --shape --dry-run --keep-space --durability --nolock --wait --json --help" kinds=(file tensor_or_file file) ;;
-    apply) options="--dry-run --durability --nolock --wait --threads --json --help" kinds=(file file) ;;
+    apply) options="--dry-run --durability --nolock --wait --keep-space --threads --json --help" kinds=(file file) ;;
     pull) options="--to --follow --interval --exec --status --threads --durability --nolock --wait --json --help" kinds=(file file) ;;
     rm) options="--dry-run --nolock --wait --json --keep-space --help" kinds=(file tensor...) ;;
     mv) options="--dry-run --nolock --wait --json --keep-space --help" kinds=(file tensor tensor) ;;
     set) options="--metadata --unset --dtype --shape --dry-run --nolock --wait --json --keep-space --help" kinds=(file tensor...) ;;
     commit) options="--base --into --force --dry-run --nolock --wait --json --keep-space --help" kinds=(file) ;;
     compact) options="--dry-run --nolock --wait --json --help" kinds=(file) ;;
-    repack) options="--delta --keep --drop --dtype --order --align --slack --shard-size --threads --force --dry-run --json --help" kinds=(file file) ;;
+    repack) options="--delta --keep --drop --dtype --dequantize --cast --order --align --slack --shard-size --threads --force --dry-run --json --help" kinds=(file file) ;;
     recover) options="--dry-run --force --json --help" kinds=(file) ;;
     upload) options="--device --select --dtype --verify --dry-run --json --help" kinds=(file...) ;;
     devices) options="--json --help" kinds=() ;;
     serve) options="--device --select --dtype --socket --verify --no-follow --status --json --help" kinds=(file...) ;;
-    sample) options="--layers --hidden --size --seed --force --json --help" kinds=(file) ;;
+    sample) options="--layers --hidden --size --seed --odd --force --json --help" kinds=(file) ;;
     *) return 1 ;;
   esac
 }
