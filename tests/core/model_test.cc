@@ -274,14 +274,14 @@ TEST_CASE("many disagreements are counted and the first of them named", "[core][
   CHECK(contains(message, "... and 30 more"));
 }
 
-TEST_CASE("names that only end like an index or an archive are none", "[core][model]") {
+TEST_CASE("hidden files and names that only end like an index or an archive are none", "[core][model]") {
   const TemporaryDirectory directory;
   for (const char* name : {".safetensors", ".safetensors.index.json", "a.safetensors", "b.txt",
-                           "m.safetensors.index.json", ".hidden.safetensors"})
+                           "m.safetensors.index.json", ".hidden.safetensors", ".h.safetensors.index.json"})
     static_cast<void>(directory.write(name, ""));
   const auto found = list_model_directory(directory.path());
   REQUIRE(found);
-  CHECK(found->archives == std::vector<std::string>{".hidden.safetensors", "a.safetensors"});
+  CHECK(found->archives == std::vector<std::string>{"a.safetensors"});
   CHECK(found->indexes == std::vector<std::string>{"m.safetensors.index.json"});
 }
 
