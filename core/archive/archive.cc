@@ -113,10 +113,14 @@ Result<void> Archive::recover_journals() {
 }
 
 bool Archive::has_dead_commit() const {
-  const auto found = scan_journals(storage(), real_path(), file());
-  return found && std::ranges::any_of(*found, [](const FoundJournal& journal) {
-           return journal.report.state == JournalState::Committed;
-         });
+  const auto is_dead = [](const FoundJournal& journal) {
+    return journal.report.state == JournalState::Committed;
+  };
+  return guard_memory([&]() -> Result<bool> {
+           auto found = scan_journals(storage(), real_path(), file());
+           return found && std::ranges::any_of(*found, is_dead);
+         })
+      .value_or(false);
 }
 
 Result<bool> Archive::finish_dead_commits() {
@@ -164,8 +168,8 @@ Result<void> Archive::open_for_writing_unguarded() {
   // From now on the file that is open for writing holds the lock, so that it can become an exclusive one.
   auto locked = (*opened)->try_lock(kReadersByte, LockKind::Shared);
   if (!locked && !lacks_readers_lock(locked.error())) return pass_on(std::move(locked));
-  opened_file().unlock(kReadersByte);
   if (auto switched = switch_to(**opened, *before, *after); !switched) return switched;
+  opened_file().unlock(kReadersByte);
   writable_ = std::move(*opened);
   if (!is_copy(*before, *after)) return {};
   copy_up_ = {after->identity.size_bytes, std::chrono::duration_cast<std::chrono::milliseconds>(took)};

@@ -57,7 +57,9 @@ Result<void> add_to(ModelEdit& edit, const DeltaMerge& merge, const Model& chang
       if (!done) return done;
     }
   }
-  for (const auto& [key, value] : merge.metadata) edit.set_metadata(key, value);
+  for (const auto& [key, value] : merge.metadata) {
+    if (auto set = edit.set_metadata(key, value); !set) return set;
+  }
   return {};
 }
 

@@ -92,24 +92,30 @@ Delta ModelEdit::next_delta() const {
 }
 
 Result<std::uint32_t> ModelEdit::find(std::string_view name) const {
-  const auto found = by_name_.find(std::string(name));
+  const auto found = by_name_.find(name);
   if (found != by_name_.end()) return found->second;
   return fail(ErrorCode::NotFound, ENOENT,
               fmt::format("{}: no tensor {}", model_->path().string(), in_quotes(name)));
 }
 
 Result<void> ModelEdit::remove(std::string_view name) {
-  const auto row = find(name);
-  if (!row) return tl::unexpected(row.error());
-  rows_[*row].is_removed = true;
-  by_name_.erase(rows_[*row].tensor.name);
-  touch(rows_[*row].shard);
-  is_index_changed_ = true;
-  return {};
+  return guard_memory([&]() -> Result<void> {
+    const auto row = find(name);
+    if (!row) return tl::unexpected(row.error());
+    rows_[*row].is_removed = true;
+    by_name_.erase(rows_[*row].tensor.name);
+    touch(rows_[*row].shard);
+    is_index_changed_ = true;
+    return {};
+  });
 }
 
 Result<void> ModelEdit::rename(std::span<const Renaming> renamings) {
-  std::unordered_map<std::string, std::uint32_t> names = by_name_;
+  return guard_memory([&] { return rename_unguarded(renamings); });
+}
+
+Result<void> ModelEdit::rename_unguarded(std::span<const Renaming> renamings) {
+  RowByName names = by_name_;
   std::vector<std::uint32_t> rows;
   for (const Renaming& renaming : renamings) {
     const auto row = find(renaming.from);
@@ -124,10 +130,12 @@ Result<void> ModelEdit::rename(std::span<const Renaming> renamings) {
         fmt::format("{}: {} can't be named {}: there is a tensor of that name", model_->path().string(),
                     in_quotes(renamings[at].from), in_quotes(renamings[at].to)));
   }
+  std::vector<std::string> new_names;
+  for (const Renaming& renaming : renamings) new_names.push_back(renaming.to);
   for (std::size_t at = 0; at < renamings.size(); ++at) {
     std::string& name = rows_[rows[at]].tensor.name;
-    if (name == renamings[at].to) continue;
-    name = renamings[at].to;
+    if (name == new_names[at]) continue;
+    name.swap(new_names[at]);
     touch(rows_[rows[at]].shard);
     is_index_changed_ = true;
   }
@@ -136,6 +144,11 @@ Result<void> ModelEdit::rename(std::span<const Renaming> renamings) {
 }
 
 Result<void> ModelEdit::reinterpret(std::string_view name, Dtype dtype, std::vector<std::uint64_t> shape) {
+  return guard_memory([&] { return reinterpret_unguarded(name, dtype, std::move(shape)); });
+}
+
+Result<void> ModelEdit::reinterpret_unguarded(std::string_view name, Dtype dtype,
+                                              std::vector<std::uint64_t> shape) {
   const auto row = find(name);
   if (!row) return tl::unexpected(row.error());
   EditedTensor& tensor = rows_[*row].tensor;
@@ -155,13 +168,19 @@ Result<void> ModelEdit::reinterpret(std::string_view name, Dtype dtype, std::vec
 }
 
 Result<void> ModelEdit::put(std::string name, Dtype dtype, std::vector<std::uint64_t> shape) {
+  return guard_memory([&] { return put_unguarded(std::move(name), dtype, std::move(shape)); });
+}
+
+Result<void> ModelEdit::put_unguarded(std::string name, Dtype dtype, std::vector<std::uint64_t> shape) {
   auto size_bytes = stfs::data_size_bytes(dtype, shape);
   if (!size_bytes) return tl::unexpected(std::move(size_bytes).error().within("tensor " + in_quotes(name)));
   const auto known = by_name_.find(name);
   if (known == by_name_.end()) {
     const std::uint32_t shard = model_->top();
-    by_name_.emplace(name, static_cast<std::uint32_t>(rows_.size()));
-    rows_.push_back({.shard = shard, .tensor = {std::move(name), dtype, std::move(shape), std::nullopt}});
+    Row row{.shard = shard, .tensor = {name, dtype, std::move(shape), std::nullopt}};
+    if (rows_.size() == rows_.capacity()) rows_.reserve(2 * rows_.size() + 1);
+    by_name_.emplace(std::move(name), static_cast<std::uint32_t>(rows_.size()));
+    rows_.push_back(std::move(row));
     is_index_changed_ = true;
     touch(shard);
     return {};
@@ -177,7 +196,15 @@ Result<void> ModelEdit::put(std::string name, Dtype dtype, std::vector<std::uint
   return {};
 }
 
-void ModelEdit::set_metadata(std::string_view key, const std::optional<std::string>& value) {
+Result<void> ModelEdit::set_metadata(std::string_view key, const std::optional<std::string>& value) {
+  return guard_memory([&]() -> Result<void> {
+    set_metadata_unguarded(key, value);
+    return {};
+  });
+}
+
+void ModelEdit::set_metadata_unguarded(std::string_view key, const std::optional<std::string>& value) {
+  std::map<std::uint32_t, Metadata> next;
   const auto has_key = [&](const Metadata& metadata) { return metadata.find(key).has_value(); };
   const bool is_anywhere = std::ranges::any_of(metadata_, has_key);
   const std::uint32_t first = model_->delta() ? model_->top() : 0;
@@ -193,7 +220,9 @@ void ModelEdit::set_metadata(std::string_view key, const std::optional<std::stri
       }
     }
     if (value && !is_set) changed.emplace_back(key, *value);
-    if (changed == metadata_[shard]) continue;
+    if (changed != metadata_[shard]) next.emplace(shard, std::move(changed));
+  }
+  for (auto& [shard, changed] : next) {
     metadata_[shard] = std::move(changed);
     touch(shard);
   }
@@ -224,15 +253,21 @@ std::map<std::uint32_t, ArchiveEdit> ModelEdit::edits() {
 Result<void> ModelEdit::plan(bool uses_locks) {
   return guard_memory([&]() -> Result<void> {
     layouts_.clear();
+    changed_.clear();
     for (const auto& [shard, edit] : edits()) {
       Archive& archive = model_->archive(shard);
       if (auto opened = archive.open_for_writing(); !opened) return opened;
       auto layout = lay_out(model_->version(shard), edit, uses_locks && archive.has_other_readers());
       if (!layout) return tl::unexpected(std::move(layout).error().within(archive.path().string()));
-      layouts_.emplace(shard, std::move(*layout));
+      add_layout(shard, std::move(*layout));
     }
     return {};
   });
+}
+
+void ModelEdit::add_layout(std::uint32_t shard, EditLayout layout) {
+  const auto added = layouts_.emplace(shard, std::move(layout)).first;
+  changed_.push_back({shard, &added->second});
 }
 
 std::uint64_t ModelEdit::freed_bytes() const {
@@ -254,11 +289,13 @@ std::uint64_t ModelEdit::moved_bytes() const {
 Result<void> ModelEdit::begin(bool uses_locks) {
   return guard_memory([&]() -> Result<void> {
     layouts_.clear();
+    changed_.clear();
     for (auto& [shard, edit] : edits()) {
       Transaction& transaction = transactions_.try_emplace(shard, model_->archive(shard)).first->second;
       if (auto begun = transaction.edit(std::move(edit), uses_locks); !begun) return begun;
-      layouts_.emplace(shard, *transaction.layout());
+      add_layout(shard, *transaction.layout());
     }
+    note_moved();
     return is_index_changed_ && model_->has_index() ? begin_index(uses_locks) : Result<void>{};
   });
 }
@@ -266,24 +303,36 @@ Result<void> ModelEdit::begin(bool uses_locks) {
 Result<void> ModelEdit::begin_index(bool uses_locks) {
   auto text = index_text();
   if (!text) return pass_on(std::move(text));
-  const auto [first, is_new] = transactions_.try_emplace(0, model_->archive(0));
+  const std::uint32_t first = first_named();
+  const auto [holder, is_new] = transactions_.try_emplace(first, model_->archive(first));
   if (is_new) {
-    if (auto begun = first->second.edit(edit_of(model_->version(0)), uses_locks); !begun) return begun;
+    if (auto begun = holder->second.edit(edit_of(model_->version(first)), uses_locks); !begun) return begun;
   }
-  return first->second.replace_index(model_->path(), *text);
+  return holder->second.replace_index(model_->path(), *text);
+}
+
+std::uint32_t ModelEdit::first_named() const {
+  std::uint32_t first = model_->top();
+  for (const Row& row : rows_) {
+    if (!row.is_removed) first = std::min(first, row.shard);
+  }
+  return first;
 }
 
 Staging* ModelEdit::stage(std::string_view name) {
-  const auto row = find(name);
-  if (!row) return nullptr;
-  const auto transaction = transactions_.find(rows_[*row].shard);
-  return transaction == transactions_.end() ? nullptr : transaction->second.stage_new(rows_[*row].place);
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) return nullptr;
+  const Row& row = rows_[found->second];
+  const auto transaction = transactions_.find(row.shard);
+  return transaction == transactions_.end() ? nullptr : transaction->second.stage_new(row.place);
 }
 
 Result<void> ModelEdit::commit(const CommitOptions& options) {
-  ReaderWriterLock lock;  // nobody else reads through this model
-  return commit([&](std::uint32_t) -> Result<CommitOptions> { return options; },
-                [&lock](TensorPlace) -> ReaderWriterLock& { return lock; });
+  return guard_memory([&] {
+    ReaderWriterLock lock;  // nobody else reads through this model
+    return commit([&](std::uint32_t) -> Result<CommitOptions> { return options; },
+                  [&lock](TensorPlace) -> ReaderWriterLock& { return lock; });
+  });
 }
 
 Result<void> ModelEdit::commit(const TransactionGroup::OptionsOf& options_of,
@@ -291,23 +340,16 @@ Result<void> ModelEdit::commit(const TransactionGroup::OptionsOf& options_of,
   return commit_together(transactions_, options_of, lock_of);
 }
 
-std::vector<ModelEdit::Changed> ModelEdit::changed() const {
-  std::vector<Changed> changed;
-  for (const auto& [shard, layout] : layouts_) changed.push_back({shard, &layout});
-  return changed;
-}
-
-std::vector<TensorPlace> ModelEdit::moved() const {
-  std::vector<TensorPlace> moved;
+void ModelEdit::note_moved() {
+  moved_.clear();
   for (const Row& row : rows_) {
     const auto layout = layouts_.find(row.shard);
     if (row.is_removed || layout == layouts_.end() || !row.tensor.from) continue;
     const bool moves = std::ranges::any_of(layout->second.placed, [&](const EditLayout::Placed& placed) {
       return placed.moved_from && placed.tensor == row.place;
     });
-    if (moves) moved.push_back({row.shard, *row.tensor.from});
+    if (moves) moved_.push_back({row.shard, *row.tensor.from});
   }
-  return moved;
 }
 
 Result<std::string> ModelEdit::index_text() const {

@@ -2,8 +2,10 @@
 //
 //   the shards' headers and bytes    each shard that changes has an edit of its own (commit/archive_edit.h)
 //   the index                        is replaced in the same transaction, if a name or a size changes. The
-//                                    first shard's journal has it: so its lock is the index's, too, and
-//                                    whoever holds that has finished what others have committed to the index
+//                                    journal of the first shard that the new index names has it. So the lock
+//                                    of the first shard is the index's, too: an edit that changes which shard
+//                                    is the first one also locks all shards before it. Whoever holds the lock
+//                                    has finished what others have committed to the index
 //   a new tensor                     goes to the shard of the tensor that it replaces, else to the last shard
 //   metadata                         of shards that have the key, else of the first shard
 //
@@ -13,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -53,7 +56,7 @@ class ModelEdit {
   /// Makes a new tensor, or gives one of that name new bytes, dtype and shape.
   Result<void> put(std::string name, Dtype dtype, std::vector<std::uint64_t> shape);
   /// @param value  nothing: removes the key, if it is there.
-  void set_metadata(std::string_view key, const std::optional<std::string>& value);
+  Result<void> set_metadata(std::string_view key, const std::optional<std::string>& value);
 
   /// For a program that goes on with the model and has readers of its own: tensors that the edit deletes, and
   /// those of Model::removed(), keep their bytes.
@@ -85,9 +88,9 @@ class ModelEdit {
     std::uint32_t shard = 0;
     const EditLayout* layout = nullptr;
   };
-  [[nodiscard]] std::vector<Changed> changed() const;
+  [[nodiscard]] std::span<const Changed> changed() const { return changed_; }
   /// The tensors that get another place, without those of put(); after begin().
-  [[nodiscard]] std::vector<TensorPlace> moved() const;
+  [[nodiscard]] const std::vector<TensorPlace>& moved() const { return moved_; }
 
  private:
   struct Row {
@@ -97,6 +100,12 @@ class ModelEdit {
     std::string base_name{};  // of a tensor that keeps the base's bytes
     std::uint32_t place = 0;  // position in its shard's ArchiveEdit, after begin()
   };
+  /// Finds a row without making a string.
+  struct NameHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const { return std::hash<std::string_view>{}(name); }
+  };
+  using RowByName = std::unordered_map<std::string, std::uint32_t, NameHash, std::equal_to<>>;
   explicit ModelEdit(const Model& model) : model_(&model) {}
   [[nodiscard]] Result<std::uint32_t> find(std::string_view name) const;
   /// Of the base of a delta nothing is touched, but the delta.
@@ -107,22 +116,33 @@ class ModelEdit {
   void add_base();
   /// The delta after the edit.
   [[nodiscard]] Delta next_delta() const;
+  Result<void> rename_unguarded(std::span<const Renaming> renamings);
+  Result<void> reinterpret_unguarded(std::string_view name, Dtype dtype, std::vector<std::uint64_t> shape);
+  Result<void> put_unguarded(std::string name, Dtype dtype, std::vector<std::uint64_t> shape);
+  void set_metadata_unguarded(std::string_view key, const std::optional<std::string>& value);
+  void add_layout(std::uint32_t shard, EditLayout layout);
+  /// Fills in moved().
+  void note_moved();
   /// The edits of the shards that change.
   [[nodiscard]] std::map<std::uint32_t, ArchiveEdit> edits();
   [[nodiscard]] Result<std::string> index_text() const;
-  /// Adds the new index to the first shard's transaction.
+  /// The first shard that keeps a tensor.
+  [[nodiscard]] std::uint32_t first_named() const;
+  /// Adds the new index to the transaction of first_named().
   Result<void> begin_index(bool uses_locks);
 
   const Model* model_;
   std::vector<Row> rows_;
-  std::unordered_map<std::string, std::uint32_t> by_name_;
+  RowByName by_name_;
   std::vector<Metadata> metadata_;  // by shard
   std::vector<bool> is_touched_;    // by shard
   bool is_changed_ = false;
   bool is_index_changed_ = false;
   bool keeps_deleted_ = false;
   bool makes_room_ = false;
-  std::map<std::uint32_t, EditLayout> layouts_;        // by shard
+  std::map<std::uint32_t, EditLayout> layouts_;  // by shard
+  std::vector<Changed> changed_;                 // layouts_
+  std::vector<TensorPlace> moved_;
   std::map<std::uint32_t, Transaction> transactions_;  // by shard
 };
 

@@ -7,6 +7,31 @@
 #include "core/commit/commit_protocol.h"
 
 namespace stfs {
+namespace {
+
+Result<void> commit_together_unguarded(std::map<std::uint32_t, Transaction>& transactions,
+                                       const TransactionGroup::OptionsOf& options_of,
+                                       const TransactionGroup::LockOf& lock_of) {
+  struct Part {
+    CommitOptions options;
+    Transaction::LockOf lock_of;
+  };
+  std::map<std::uint32_t, Part> parts;
+  CommitProtocol protocol;
+  for (auto& [shard, transaction] : transactions) {
+    if (!transaction.is_dirty()) continue;
+    auto options = options_of(shard);
+    if (!options) return pass_on(std::move(options));
+    const auto lock_in_shard = [&lock_of, at = shard](TensorId tensor) -> ReaderWriterLock& {
+      return lock_of({at, tensor});
+    };
+    const Part& part = parts.emplace(shard, Part{std::move(*options), lock_in_shard}).first->second;
+    protocol.add(transaction, part.options, part.lock_of);
+  }
+  return protocol.commit();
+}
+
+}  // namespace
 
 TransactionGroup::TransactionGroup(const Model& model) {
   for (const Shard& shard : model.shards()) archives_.push_back(shard.archive.get());
@@ -20,8 +45,10 @@ tl::unexpected<Error> TransactionGroup::refuse_base() const {
 }
 
 Result<Staging*> TransactionGroup::stage(TensorPlace place) {
-  if (place.shard < base_.size()) return guard_memory([&] { return stage_copy(place); });
-  return transactions_.try_emplace(place.shard, *archives_[place.shard]).first->second.stage(place.tensor);
+  return guard_memory([&] {
+    if (place.shard < base_.size()) return stage_copy(place);
+    return transactions_.try_emplace(place.shard, *archives_[place.shard]).first->second.stage(place.tensor);
+  });
 }
 
 Result<Staging*> TransactionGroup::stage_copy(TensorPlace place) {
@@ -32,9 +59,10 @@ Result<Staging*> TransactionGroup::stage_copy(TensorPlace place) {
     if (!journal) return pass_on(std::move(journal));
     journal_ = std::move(*journal);
   }
-  auto& stage = copies_[place];
-  if (!stage) stage = std::make_unique<Staging>(*journal_, base_[place.shard]->file_range(place.tensor));
-  return stage.get();
+  const auto found = copies_.find(place);
+  if (found != copies_.end()) return found->second.get();
+  auto stage = std::make_unique<Staging>(*journal_, base_[place.shard]->file_range(place.tensor));
+  return copies_.emplace(place, std::move(stage)).first->second.get();
 }
 
 void TransactionGroup::drop(TensorPlace place) {
@@ -45,6 +73,11 @@ void TransactionGroup::drop(TensorPlace place) {
 
 Result<void> TransactionGroup::begin_patches(const std::vector<TensorPlace>& places,
                                              const OptionsOf& options_of) {
+  return guard_memory([&] { return begin_patches_unguarded(places, options_of); });
+}
+
+Result<void> TransactionGroup::begin_patches_unguarded(const std::vector<TensorPlace>& places,
+                                                       const OptionsOf& options_of) {
   std::map<std::uint32_t, std::vector<TensorId>> tensors;
   for (const TensorPlace place : places) {
     if (place.shard < base_.size()) return refuse_base();
@@ -84,6 +117,10 @@ bool TransactionGroup::is_empty() const {
 }
 
 Result<void> TransactionGroup::commit(const OptionsOf& options_of, const LockOf& lock_of) {
+  return guard_memory([&] { return commit_unguarded(options_of, lock_of); });
+}
+
+Result<void> TransactionGroup::commit_unguarded(const OptionsOf& options_of, const LockOf& lock_of) {
   if (has_copies()) return refuse_base();
   std::vector<const Transaction*> changed;
   for (const auto& [shard, transaction] : transactions_) {
@@ -98,23 +135,7 @@ Result<void> TransactionGroup::commit(const OptionsOf& options_of, const LockOf&
 Result<void> commit_together(std::map<std::uint32_t, Transaction>& transactions,
                              const TransactionGroup::OptionsOf& options_of,
                              const TransactionGroup::LockOf& lock_of) {
-  struct Part {
-    CommitOptions options;
-    Transaction::LockOf lock_of;
-  };
-  std::map<std::uint32_t, Part> parts;
-  CommitProtocol protocol;
-  for (auto& [shard, transaction] : transactions) {
-    if (!transaction.is_dirty()) continue;
-    auto options = options_of(shard);
-    if (!options) return pass_on(std::move(options));
-    const auto lock_in_shard = [&lock_of, at = shard](TensorId tensor) -> ReaderWriterLock& {
-      return lock_of({at, tensor});
-    };
-    const Part& part = parts.emplace(shard, Part{std::move(*options), lock_in_shard}).first->second;
-    protocol.add(transaction, part.options, part.lock_of);
-  }
-  return protocol.commit();
+  return guard_memory([&] { return commit_together_unguarded(transactions, options_of, lock_of); });
 }
 
 }  // namespace stfs

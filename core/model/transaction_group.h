@@ -53,6 +53,8 @@ class TransactionGroup {
 
  private:
   Result<Staging*> stage_copy(TensorPlace place);
+  Result<void> begin_patches_unguarded(const std::vector<TensorPlace>& places, const OptionsOf& options_of);
+  Result<void> commit_unguarded(const OptionsOf& options_of, const LockOf& lock_of);
   [[nodiscard]] tl::unexpected<Error> refuse_base() const;
 
   std::vector<Archive*> archives_;                     // by shard; null for one that can't be used

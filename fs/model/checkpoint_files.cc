@@ -87,10 +87,13 @@ Result<void> edit_to(const Files& files, ModelParts& parts, StructureEdits& stru
     for (const auto& [key, value] : before) {
       const bool is_kept = std::ranges::any_of(
           files, [&](const Checkpoint* file) { return file->header().metadata.find(key).has_value(); });
-      if (!is_kept) edit.set_metadata(key, std::nullopt);
+      if (is_kept) continue;
+      if (auto removed = edit.set_metadata(key, std::nullopt); !removed) return removed;
     }
     for (const Checkpoint* const file : files) {
-      for (const auto& [key, value] : file->header().metadata) edit.set_metadata(key, std::string(value));
+      for (const auto& [key, value] : file->header().metadata) {
+        if (auto set = edit.set_metadata(key, std::string(value)); !set) return set;
+      }
     }
     return {};
   };

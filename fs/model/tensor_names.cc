@@ -100,8 +100,7 @@ Result<Outdated> TensorNames::set_metadata(std::string_view key, const std::opti
   if (is_there && value && (flags & XATTR_CREATE) != 0) return refuse(EEXIST, "the attribute is there");
   if (auto text = check_metadata(key, value); !text) return pass_on(std::move(text));
   return structure_.edit({.touched = {}, .apply = [&](ModelEdit& edit) -> Result<void> {
-                            edit.set_metadata(key, value);
-                            return {};
+                            return edit.set_metadata(key, value);
                           }});
 }
 

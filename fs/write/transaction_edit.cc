@@ -97,7 +97,9 @@ Result<void> TransactionEdit::apply(ModelEdit& edit) const {
     if (!form) return pass_on(std::move(form));
     if (auto made = edit.put(put.staged->name, form->dtype, std::move(form->shape)); !made) return made;
   }
-  for (const auto& [key, value] : staged_.metadata()) edit.set_metadata(key, value.value);
+  for (const auto& [key, value] : staged_.metadata()) {
+    if (auto set = edit.set_metadata(key, value.value); !set) return set;
+  }
   return {};
 }
 

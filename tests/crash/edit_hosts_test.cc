@@ -126,7 +126,7 @@ TEST_CASE("an archive opens while somebody recovers the edit of a dead writer", 
   put_model(disk, layout, {}, choices);
   const auto set = [&](Storage& storage, const char* value) {
     OpenEdit edit(layout, storage);
-    edit.edit.set_metadata("key", value);
+    REQUIRE(edit.edit.set_metadata("key", value));
     REQUIRE(edit.edit.begin(true));
     return edit.edit.commit(commit_options(Durability::Power)).has_value();
   };

@@ -30,6 +30,8 @@ class Draft {
     const bool may_remove = rows_.size() > (step_.before.has_index() ? 1U : 0U);
     if (rows_.empty()) return choices_.one_in(2) ? put_new() : set_metadata();
     if (rows_.size() > kManyTensors && choices_.one_in(3)) return remove();
+    if (step_.before.has_index() && choices_.one_in(6))
+      return choices_.one_in(3) ? rename_shard() : empty_shard();
     switch (choices_.below(6)) {
       case 0: return put_new();
       case 1: return put_over();
@@ -109,12 +111,42 @@ class Draft {
     step_.changes.emplace_back(ModelStep::SetMetadata{key, value});
   }
 
-  void remove() {
-    const std::string name = known_name();
+  void remove() { remove(known_name()); }
+  void remove(const std::string& name) {
     touched_.insert(rows_[name].shard);
     rows_.erase(name);
     step_.changes_index = true;
     step_.changes.emplace_back(ModelStep::Remove{name});
+  }
+
+  /// The names of all tensors of any shard.
+  std::vector<std::string> names_of_shard() {
+    const std::uint32_t shard = rows_.at(known_name()).shard;
+    std::vector<std::string> names;
+    for (const auto& [name, row] : rows_)
+      if (row.shard == shard) names.push_back(name);
+    return names;
+  }
+
+  /// Removes all tensors of a shard, so that the index does not name it any more.
+  void empty_shard() {
+    const std::vector<std::string> names = names_of_shard();
+    if (names.size() == rows_.size()) return rename_shard();  // an index names a tensor
+    for (const std::string& name : names) remove(name);
+  }
+
+  void rename_shard() {
+    ModelStep::Rename change;
+    for (const std::string& from : names_of_shard()) {
+      const std::string to = new_name();
+      auto row = rows_.extract(from);
+      row.key() = to;
+      touched_.insert(row.mapped().shard);
+      rows_.insert(std::move(row));
+      change.names.emplace_back(from, to);
+    }
+    step_.changes_index = true;
+    step_.changes.emplace_back(std::move(change));
   }
 
   void rename() {
@@ -200,8 +232,7 @@ Result<void> change(ModelEdit& edit, const ModelStep::Change& change) {
         } else if constexpr (std::is_same_v<What, ModelStep::Put>) {
           return edit.put(what.name, *dtype_named(what.value.dtype), what.value.shape);
         } else {
-          edit.set_metadata(what.key, what.value);
-          return {};
+          return edit.set_metadata(what.key, what.value);
         }
       },
       change);

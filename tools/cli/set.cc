@@ -70,14 +70,14 @@ Result<std::string> make_changes(const SetRequest& request, const TensorForm& fo
     if (!is_utf8(key) || !is_utf8(*value))
       return std::string(is_utf8(pair) ? "--metadata: the file's text is not UTF-8"
                                        : "--metadata: is not UTF-8");
-    edit.set_metadata(key, std::move(*value));
+    if (auto set = edit.set_metadata(key, std::move(*value)); !set) return pass_on(std::move(set));
   }
   for (const std::string& key : request.unset) {
     if (!model.metadata().find(key)) {
       return fail(ErrorCode::NotFound, ENOENT,
                   fmt::format("{}: has no metadata of the key \"{}\"", request.target, key));
     }
-    edit.set_metadata(key, std::nullopt);
+    if (auto unset = edit.set_metadata(key, std::nullopt); !unset) return pass_on(std::move(unset));
   }
   if (request.name.empty()) return std::string();
   auto position = find_tensor(model, request.target, request.name.front());

@@ -107,7 +107,7 @@ Result<void> stfs_edit::set_metadata(const std::string& key, const std::optional
     return fail(ErrorCode::NotFound, ENOENT,
                 fmt::format("{}: no metadata of the key {}", shared->path, tools::printable_name(key)));
   }
-  (*changed)->set_metadata(key, value);
+  if (auto set = (*changed)->set_metadata(key, value); !set) return set;
   keys.insert_or_assign(key, value.has_value());
   return {};
 }
