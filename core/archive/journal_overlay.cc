@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/byte_range.h"
+#include "core/base/xxh3.h"
 #include "core/journal/byte_patch.h"
 
 namespace stfs {
@@ -18,6 +19,21 @@ std::optional<std::uint64_t> JournalOverlay::size_bytes() const {
     if (journal.after) size_bytes = journal.after->size_bytes;
   }
   return size_bytes;
+}
+
+Result<std::optional<std::string>> JournalOverlay::new_index(std::string_view name,
+                                                             std::string_view present) const {
+  std::optional<std::string> none;
+  if (!has_pending_) return none;
+  const std::uint64_t hash = XXH3_64bits(present.data(), present.size());
+  const std::shared_lock lock(lock_);
+  for (const PendingJournal& journal : pending_) {
+    if (!journal.index || journal.index->name != name || journal.index->old_hash != hash) continue;
+    auto text = read_text(*journal.file, journal.index->in_journal);
+    if (!text) return pass_on(std::move(text));
+    return std::optional(std::move(*text));
+  }
+  return none;
 }
 
 Result<void> JournalOverlay::lay_over(std::span<std::byte> to, std::uint64_t offset) const {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/error.h"
@@ -25,6 +27,11 @@ class JournalOverlay {
 
   /// The size that an edit which waits for recovery gives the archive; nothing if there is none.
   [[nodiscard]] std::optional<std::uint64_t> size_bytes() const;
+
+  /// The index that a pending journal gives the model; nothing if none replaces this one.
+  /// @param name  of the index's file.
+  [[nodiscard]] Result<std::optional<std::string>> new_index(std::string_view name,
+                                                             std::string_view present) const;
 
   /// Overwrites `to` with the blocks that journals hold of the archive's range at `offset`.
   [[nodiscard]] Result<void> lay_over(std::span<std::byte> to, std::uint64_t offset) const;

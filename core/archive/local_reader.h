@@ -29,6 +29,11 @@ class LocalReader : public ArchiveReader {
     return overlay_.is_empty() && ArchiveReader::copy_from(file_range, copy);
   }
   [[nodiscard]] bool is_as_in_file() const override { return !overlay_.has_pending(); }
+  /// JournalOverlay::new_index().
+  [[nodiscard]] Result<std::optional<std::string>> new_index(std::string_view name,
+                                                             std::string_view present) const {
+    return overlay_.new_index(name, present);
+  }
   [[nodiscard]] const ByteSource& bytes() const override { return *bytes_.load(); }
   [[nodiscard]] const File* local_file() const override { return present_; }
 

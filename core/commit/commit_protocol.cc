@@ -79,7 +79,11 @@ Result<void> CommitProtocol::commit_unguarded() {
 
 Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
   if (parts.empty()) return {};
-  Archive& first = parts.front()->archive();
+  // The part that replaces the index comes last: before that, the old index names all archives. The new one
+  // names the archive of that part (ModelEdit::begin_index()).
+  std::vector<Part*> in_order = parts;
+  std::ranges::stable_partition(in_order, [](const Part* part) { return !part->index; });
+  Archive& first = in_order.back()->index ? in_order.back()->archive() : parts.front()->archive();
   const std::filesystem::path directory = first.real_path().parent_path();
   const Durability durability = parts.front()->durability();
   std::optional<GroupRecord> group_record;
@@ -120,8 +124,9 @@ Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
   }
 
   for (Part* part : parts) part->reserved.keep();
-  for (Part* part : parts) {
-    auto finished = apply(*part);
+  for (Part* part : in_order) {
+    // Once the index is replaced, nobody may look for the journal of another archive.
+    auto finished = apply(*part, part->index && !done ? &done.error() : nullptr);
     if (finished) finished = retire(*part);
     if (finished) end_stages(*part);
     if (!finished && done) done = std::move(finished);
@@ -304,7 +309,7 @@ void CommitProtocol::withdraw(Part& part, const Error& why) {
   }
 }
 
-Result<void> CommitProtocol::apply(Part& part) {
+Result<void> CommitProtocol::apply(Part& part, const Error* others_failure) {
   Archive& archive = part.archive();
   const CommitOptions& options = *part.options;
   const std::vector<JournalRange>& operations = part.plan.operations();
@@ -314,7 +319,7 @@ Result<void> CommitProtocol::apply(Part& part) {
   // see them. Only writes that come during our own writes can't be told apart.
   // After an edit the archive has another header: its next opening shows it.
   const bool is_known = !part.plan.after() && archive.is_as_known();
-  auto applied = guard_memory([&] {
+  auto applied = guard_memory([&]() -> Result<void> {
     // Writing waits for the disk when too many pages are dirty. Readers do not wait.
     part.readers.during([&] {
       if (part.plan.after()) return archive.show_moved(std::move(part.moves));
@@ -324,6 +329,7 @@ Result<void> CommitProtocol::apply(Part& part) {
       done += bytes;
       if (options.on_progress) options.on_progress(total / 2 + done / 2, total);
     };
+    if (others_failure != nullptr) return tl::unexpected(*others_failure);
     return apply_ranges(archive.file(), part.journal().file(), operations, count, part.plan.after());
   });
   const auto written = archive.file().status();

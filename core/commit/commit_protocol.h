@@ -14,7 +14,8 @@
 //     archives name a group record (group_record.h), which is sealed last
 //  6. publish each journal (fsync of the directory), and the group record last: THE COMMIT POINT. With a lane
 //     journal (lane_journal.h), the fsync of step 5 is the commit point
-//  7. apply: clone or write every block, while readers read the journal; fdatasync the archive
+//  7. apply: clone or write every block, while readers read the journal; fdatasync the archive. The archive
+//     whose journal replaces the index, or the sync state, comes last
 //  8. retire each journal; then unlock all archives, and remove the group record
 // A new index, or a new sync state, is made without a name in step 3, and gets its name at the end of step 7.
 // An edit (archive_edit.h) differs in these: step 2 locks the header byte exclusively, and waits for every
@@ -26,7 +27,8 @@
 //
 // After a failure in step 7 the journal stays and holds the valid bytes, as does the group record: that
 // archive takes no more writes, and reads of these ranges come from the journal until it can be applied. The
-// error's message says so. The other archives are finished.
+// error's message says so. The other archives are finished, but not the one that replaces the index: the old
+// index names all archives, so that the next opening of the model for writing finds their journals.
 #pragma once
 
 #include <memory>
@@ -93,7 +95,8 @@ class CommitProtocol {
   /// Undoes step 6 after `why`, before the group record has committed the part.
   static void withdraw(Part& part, const Error& why);
   /// Steps 7 and 8. Nothing is undone from here on. What can't be finished stays in the journal.
-  static Result<void> apply(Part& part);
+  /// @param others_failure  of another archive. The part then stays in its journal. Null: there was none.
+  static Result<void> apply(Part& part, const Error* others_failure);
   static Result<void> retire(Part& part);
   /// Gives the disk space of an edit's fillers back. A failure leaves the space in use, and harms nothing.
   static void free_fillers(Part& part);

@@ -102,11 +102,16 @@ Result<std::filesystem::path> find_group_record(Storage& storage, const std::fil
   return std::filesystem::path();
 }
 
-Result<bool> has_journals(Storage& storage, const std::filesystem::path& path) {
+Result<std::vector<std::string>> journals_of_group(Storage& storage, const std::filesystem::path& path) {
   auto journals = read_group_record(storage, path);
   if (!journals) return pass_on(std::move(journals));
-  if (!*journals) return false;
-  for (const std::string& journal : **journals) {
+  return std::move(*journals).value_or(std::vector<std::string>{});
+}
+
+Result<bool> has_journals(Storage& storage, const std::filesystem::path& path) {
+  auto journals = journals_of_group(storage, path);
+  if (!journals) return pass_on(std::move(journals));
+  for (const std::string& journal : *journals) {
     auto there = storage.status(path.parent_path() / journal);
     if (there) return true;
     if (there.error().errno_value != ENOENT) return pass_on(std::move(there));

@@ -1,9 +1,9 @@
 // The record that makes the journals of several archives one commit.
 //
 // A transaction over the shards of a model writes one journal per shard. Each journal names the group record.
-// The group record, `.NAME.stj.ID.group`, is written last, beside the first archive. Once its name is on
-// stable storage, all of its journals are committed; before that, none is. The group record is removed when
-// the last of its journals is gone.
+// The group record, `.NAME.stj.ID.group`, is written last, beside the archive whose journal replaces the
+// index, else beside the first one. Once its name is on stable storage, all of its journals are committed;
+// before that, none is. The group record is removed when the last of its journals is gone.
 #pragma once
 
 #include <filesystem>
@@ -40,13 +40,15 @@ Result<GroupState> look_at_group_record(Storage& storage, const std::filesystem:
                                         const std::string& journal);
 /// Finds the group record that names a journal whose own record is gone. Empty if none does.
 Result<std::filesystem::path> find_group_record(Storage& storage, const std::filesystem::path& journal);
+/// The names of the group record's journals; none if it does not exist or is void.
+Result<std::vector<std::string>> journals_of_group(Storage& storage, const std::filesystem::path& path);
 /// Whether one of the group record's journals still has its name.
 Result<bool> has_journals(Storage& storage, const std::filesystem::path& path);
 
 /// Writes a group record, publishes it and removes it. For one thread.
 class GroupRecord {
  public:
-  /// @param archive_path  the first archive's path.
+  /// @param archive_path  one of the archives.
   static Result<GroupRecord> create(Storage& storage, const std::filesystem::path& archive_path);
 
   [[nodiscard]] std::string name() const { return made_.path.filename().string(); }

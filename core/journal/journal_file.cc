@@ -47,6 +47,26 @@ Result<bool> is_listed(Storage& storage, const std::filesystem::path& journal) {
   return std::ranges::find(*names, name) != names->end();
 }
 
+Result<std::filesystem::path> find_archive(Storage& storage, const std::filesystem::path& journal) {
+  const std::string name = journal.filename().string();
+  const std::string prefix = name.substr(0, name.rfind(kJournalMark) + kJournalMark.size());
+  const auto has_prefix = [&](const std::string& archive) { return journal_prefix(archive) == prefix; };
+  const std::string uncut = prefix.substr(1, prefix.size() - 1 - kJournalMark.size());
+  if (has_prefix(uncut)) {
+    const std::filesystem::path path = journal.parent_path() / uncut;
+    auto there = storage.status(path);
+    if (there) return path;
+    if (there.error().errno_value != ENOENT) return pass_on(std::move(there));
+  }
+  // The journals of an archive with a long name have a part of it, and a hash.
+  constexpr std::size_t kHashBytes = 17;
+  if (uncut.size() <= kHashBytes || uncut[uncut.size() - kHashBytes] != '~') return std::filesystem::path();
+  auto names = storage.list(journal.parent_path(), uncut.substr(0, uncut.size() - kHashBytes));
+  if (!names) return pass_on(std::move(names));
+  const auto found = std::ranges::find_if(*names, has_prefix);
+  return found == names->end() ? std::filesystem::path() : journal.parent_path() / *found;
+}
+
 Result<void> make_void(File& journal, ByteRange heads) {
   const std::string zeros(heads.size_bytes, '\0');
   auto done = journal.write(std::as_bytes(std::span(zeros)), heads.offset);

@@ -33,6 +33,9 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
 /// after another host has removed the name.
 Result<bool> is_listed(Storage& storage, const std::filesystem::path& journal);
 
+/// The path of the archive that a journal of this name belongs to; empty if there is no such archive.
+Result<std::filesystem::path> find_archive(Storage& storage, const std::filesystem::path& journal);
+
 /// Writes zeros over a journal's heads and syncs them. Only this ends the journal's promise for good: a
 /// removed name may come back after a power loss, and the file's content with it.
 Result<void> make_void(File& journal, ByteRange heads);

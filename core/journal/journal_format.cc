@@ -13,7 +13,6 @@ namespace stfs {
 namespace {
 
 constexpr std::string_view kJournalMagic = "STFSJRNL";
-constexpr std::string_view kJournalMark = ".stj.";  // in the name of each journal, before its id
 constexpr std::uint32_t kMaxRanges = 1U << 26U;
 constexpr std::uint32_t kFirstVersionWithBoot = 3;
 constexpr std::uint32_t kFirstVersionWithTypes = 4;

@@ -99,6 +99,8 @@ struct JournalId {
   friend bool operator==(const JournalId&, const JournalId&) = default;
 };
 
+/// In the name of each journal, between the archive's name and the id.
+inline constexpr std::string_view kJournalMark = ".stj.";
 /// The start of the names of an archive's journals, ".NAME.stj.". A committed journal is called
 /// ".NAME.stj.ID". On a file system without unnamed files, a journal in staging is called
 /// ".NAME.stj.ID.staged".

@@ -277,6 +277,13 @@ std::string_view name_of(JournalState state) {
   return "unknown";
 }
 
+bool is_journal_name(std::string_view file_name) {
+  const std::size_t mark = file_name.rfind(kJournalMark);
+  if (!file_name.starts_with('.') || mark == std::string_view::npos) return false;
+  const std::string_view rest = file_name.substr(mark + kJournalMark.size());
+  return kind_of(rest).has_value() || is_new_index(rest);
+}
+
 Result<ArchiveStamp> stamp_of(const File& archive) {
   auto status = archive.status();
   if (!status) return pass_on(std::move(status));

@@ -72,6 +72,10 @@ struct FoundJournal {
   bool is_hidden = false;
 };
 
+/// Whether a file of that name is a journal, a group record, or a new index, of any archive, or is being
+/// staged. Stricter than is_journal_file_name(), which also knows names of other versions.
+bool is_journal_name(std::string_view file_name);
+
 /// Returns the archive's current stamp: its status, and the length and hash of its header.
 Result<ArchiveStamp> stamp_of(const File& archive);
 

@@ -133,8 +133,9 @@ Result<bool> remove_or_leave(Storage& storage, FoundJournal& found, bool made_vo
 /// Applies a committed journal. Takes the archive's locks first and the journal's own second: a committer
 /// that holds the archive's locks then knows that no other process is about to apply anything to its bytes.
 /// If the journal has gone meanwhile, its owner or another recovery has finished it.
+/// @param only_judges  judges the journal of an owner that was alive during the scan, and applies nothing.
 Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, File& archive,
-                   FoundJournal& found) {
+                   FoundJournal& found, bool only_judges = false) {
   std::vector<ByteRange> ranges;
   for (const JournalRange& range : found.record.ranges) ranges.push_back(range.archive);
   auto locks = found.record.after
@@ -152,6 +153,10 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
     auto is_there = judge_again(storage, archive_path, archive, found);
     if (!is_there) return pass_on(std::move(is_there));
     if (!*is_there || found.report.state != JournalState::Committed) return {};
+  }
+  if (only_judges) {
+    found.file->unlock(kOwnerByte);
+    return {};
   }
   if (found.is_lane_journal) {
     if (auto alone = void_other_lanes(*found.file, found.record); !alone) return alone;
@@ -172,6 +177,41 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
   found.report.action = JournalAction::Applied;
   auto removed = remove_or_leave(storage, found, true);
   return removed ? Result<void>{} : pass_on(std::move(removed));
+}
+
+/// Finishes the other archives of the transaction of a journal that replaces the index. The caller holds no
+/// lock of the archive.
+Result<void> finish_others(Storage& storage, const FoundJournal& found) {
+  const std::filesystem::path directory = found.report.path.parent_path();
+  auto journals = journals_of_group(storage, directory / found.record.group_record);
+  if (!journals) return pass_on(std::move(journals));
+  for (const std::string& journal : *journals) {
+    if (journal == found.report.path.filename()) continue;
+    auto is_there = is_listed(storage, directory / journal);
+    if (!is_there) return pass_on(std::move(is_there));
+    auto path = *is_there ? find_archive(storage, directory / journal) : std::filesystem::path();
+    if (!path) return pass_on(std::move(path));
+    if (path->empty()) continue;
+    auto archive = storage.open_no_link(*path, Access::ReadWrite);
+    if (!archive && archive.error().errno_value == ENOENT) continue;
+    if (!archive) return pass_on(std::move(archive));
+    auto recovered = recover(storage, *path, **archive, {.is_alone = true});
+    if (!recovered) return pass_on(std::move(recovered));
+  }
+  return {};
+}
+
+/// Applies a committed journal after the journals that have to be applied before it.
+Result<void> apply_in_order(Storage& storage, const std::filesystem::path& archive_path, File& archive,
+                            FoundJournal& found, const RecoveryOptions& options) {
+  const bool comes_last = found.record.index && !found.record.group_record.empty() && !options.is_alone;
+  if (!comes_last) return apply(storage, archive_path, archive, found);
+  if (found.report.state == JournalState::InUse) {
+    auto judged = apply(storage, archive_path, archive, found, true);
+    if (!judged || found.report.state != JournalState::Committed) return judged;
+  }
+  if (auto finished = finish_others(storage, found); !finished) return finished;
+  return apply(storage, archive_path, archive, found);
 }
 
 /// Does for one journal what its state demands.
@@ -224,7 +264,7 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
     if (*removed) report.action = JournalAction::Removed;
   }
   if (!is_due) return {};
-  auto applied = apply(storage, archive_path, archive, found);
+  auto applied = apply_in_order(storage, archive_path, archive, found, options);
   // The owner is alive and slow. It finishes the journal itself.
   if (!applied && applied.error().code == ErrorCode::Busy && report.state == JournalState::InUse) return {};
   return applied;
@@ -310,7 +350,8 @@ Result<PendingJournals> pending_journals(Storage& storage, const std::filesystem
       if (found.report.state != JournalState::Committed) continue;
       pending.shown.push_back({.file = std::move(found.file),
                                .ranges = std::move(found.record.ranges),
-                               .after = found.record.after});
+                               .after = found.record.after,
+                               .index = std::move(found.record.index)});
     }
     return pending;
   });

@@ -23,6 +23,8 @@ struct RecoveryOptions {
   /// Apply a Foreign journal too, if every block of the archive that it names is either the old one or the
   /// new one, by the journal's hashes.
   bool is_forced = false;
+  /// Only this archive, not the others of a transaction: the caller recovers these.
+  bool is_alone = false;
 };
 
 /// What blocks a commit that holds the archive's locks on `locked`.
@@ -50,6 +52,10 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
 /// of this File: recover() takes the archive's locks and then the journal's own, as a committer does. It
 /// waits for a living owner that is about to commit. It only reports a journal that can't be used. A failure
 /// to apply a committed journal is an error.
+///
+/// A journal of a transaction over several archives that replaces the index is applied last: before that,
+/// recover() finishes the other archives. The new index may not name them any more, so that nobody would look
+/// for their journals.
 Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesystem::path& archive_path,
                                            File& archive, const RecoveryOptions& options = {});
 
@@ -58,7 +64,8 @@ Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesyst
 struct PendingJournal {
   std::unique_ptr<File> file;
   std::vector<JournalRange> ranges;
-  std::optional<ArchiveShape> after{};  // set: the archive has this size and header in truth
+  std::optional<ArchiveShape> after{};      // set: the archive has this size and header in truth
+  std::optional<IndexReplacement> index{};  // the model's index is the new one in truth
 };
 struct PendingJournals {
   std::vector<PendingJournal> shown;     // later ones override earlier ones

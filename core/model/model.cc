@@ -7,6 +7,7 @@
 #include <chrono>
 #include <limits>
 #include <map>
+#include <set>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
@@ -16,6 +17,7 @@
 #include "core/format/json_string.h"
 #include "core/format/tensor_index_builder.h"
 #include "core/journal/file_lock.h"
+#include "core/journal/left_journals.h"
 #include "core/model/model_directory.h"
 #include "core/model/model_index.h"
 
@@ -50,6 +52,13 @@ Result<std::unique_ptr<Model>> Model::open(const std::filesystem::path& source, 
 
 Result<std::unique_ptr<Model>> Model::open_unguarded(const std::filesystem::path& source,
                                                      const ModelOptions& options) {
+  auto model = open_layers(source, options);
+  if (model && options.access == Access::ReadWrite) (*model)->remove_left_journals();
+  return model;
+}
+
+Result<std::unique_ptr<Model>> Model::open_layers(const std::filesystem::path& source,
+                                                  const ModelOptions& options) {
   if (options.deltas.empty()) return open_base(source, options);
   ModelOptions below = options;
   below.access = Access::ReadOnly;
@@ -126,15 +135,12 @@ Result<std::unique_ptr<Model>> Model::open_index_once(const std::filesystem::pat
   model->storage_ = options.storage;
   auto text = read_index_at(model->path_, *options.storage, model->index_identity_);
   if (!text) return pass_on(std::move(text));
-  auto index = parse_model_index(*text);
-  if (!index) return tl::unexpected(std::move(index).error().within(name));
-  *text = std::string();
-  if (index->shards().empty())
-    return fail(ErrorCode::InvalidArgument, EINVAL, name + ": names no tensor and no shard");
-
-  auto shards = open_shards(model->path_.parent_path(), index->shards(), options);
-  if (!shards) return pass_on(std::move(shards));
-  model->shards_ = std::move(*shards);
+  auto index = model->open_named_shards(*text, options);
+  if (!index) return pass_on(std::move(index));
+  auto pending = model->pending_index(*text);
+  if (!pending) return pass_on(std::move(pending));
+  if (*pending) index = model->open_named_shards(**pending, options);
+  if (!index) return pass_on(std::move(index));
   const auto usable =
       std::ranges::find_if(model->shards_, [](const Shard& shard) { return shard.archive != nullptr; });
   if (usable == model->shards_.end()) {
@@ -151,6 +157,37 @@ Result<std::unique_ptr<Model>> Model::open_index_once(const std::filesystem::pat
       return tl::unexpected(std::move(whole).error().within(name));
   }
   return model;
+}
+
+Result<ModelIndex> Model::open_named_shards(std::string_view text, const ModelOptions& options) {
+  auto index = parse_model_index(text);
+  if (!index) return tl::unexpected(std::move(index).error().within(path_.string()));
+  if (index->shards().empty())
+    return fail(ErrorCode::InvalidArgument, EINVAL, path_.string() + ": names no tensor and no shard");
+  auto shards = open_shards(path_.parent_path(), index->shards(), options);
+  if (!shards) return pass_on(std::move(shards));
+  shards_ = std::move(*shards);
+  return index;
+}
+
+Result<std::optional<std::string>> Model::pending_index(std::string_view present) const {
+  for (const Shard& shard : shards_) {
+    if (!shard.archive) continue;
+    auto text = shard.archive->new_index(path_.filename().native(), present);
+    if (!text || *text) return text;
+  }
+  return std::optional<std::string>();
+}
+
+void Model::remove_left_journals() const {
+  std::map<std::filesystem::path, std::set<std::string>> opened;  // names of archives by directory
+  for (const Shard& shard : shards_) {
+    if (!shard.archive || shard.archive->access() == Access::ReadOnly) continue;
+    const std::filesystem::path& path = shard.archive->real_path();
+    opened[path.parent_path()].insert(path.filename());
+  }
+  for (const auto& [directory, names] : opened)
+    stfs::remove_left_journals(archive(front_).storage(), directory, names, has_index());
 }
 
 Result<void> Model::adopt(const ModelIndex& index, TensorPlacement placement) {

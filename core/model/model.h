@@ -197,6 +197,14 @@ class Model {
                                                    const ModelOptions& options);
   static Result<std::unique_ptr<Model>> open_index_once(const std::filesystem::path& source,
                                                         const ModelOptions& options);
+  static Result<std::unique_ptr<Model>> open_layers(const std::filesystem::path& source,
+                                                    const ModelOptions& options);
+  /// Parses the index, and opens the shards that it names.
+  Result<ModelIndex> open_named_shards(std::string_view text, const ModelOptions& options);
+  /// The index of an edit that is committed and that this process may not finish; nothing if there is none.
+  [[nodiscard]] Result<std::optional<std::string>> pending_index(std::string_view present) const;
+  /// Tidies the directories of the archives that are open for writing (left_journals.h).
+  void remove_left_journals() const;
   /// Whether its index was replaced since it was read, or another process changes a shard's structure.
   [[nodiscard]] bool is_being_edited() const;
   static Result<std::unique_ptr<Model>> open_base(const std::filesystem::path& source,

@@ -2,6 +2,7 @@
 #include "tests/crash/edit_judge.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "core/journal/recovery.h"
@@ -95,6 +96,7 @@ std::optional<std::string> EditJudge::check_plainly(const DiskImage& image, cons
 /// Somebody who may not write sees what is committed all the same.
 std::optional<std::string> EditJudge::look(DiskModel& disk, const std::vector<EditedModel>& allowed,
                                            std::size_t boot) {
+  if (choices_.one_in(2)) return look_at_model(disk, allowed, boot);
   const auto process = cast_.start_process(disk, boot);
   EditedModel found;
   for (std::size_t shard = 0; shard < layout_.shards.size(); ++shard) {
@@ -107,14 +109,40 @@ std::optional<std::string> EditJudge::look(DiskModel& disk, const std::vector<Ed
   return "A READER sees what never was:" + difference(found, allowed.front());
 }
 
+/// The same through the index. Shards that it does not name have no tensors then.
+std::optional<std::string> EditJudge::look_at_model(DiskModel& disk, const std::vector<EditedModel>& allowed,
+                                                    std::size_t boot) {
+  const auto process = cast_.start_process(disk, boot);
+  const auto model = open_model(layout_, Access::ReadOnly, *process);
+  if (!model) return "A READER can't open the model: " + text_of(model.error());
+  if (auto whole = (*model)->check_whole("a reader"); !whole) return "A READER: " + text_of(whole.error());
+  std::map<std::string, EditedContent> named;
+  for (const Shard& shard : (*model)->shards()) {
+    auto content = content_of(*shard.archive);
+    if (!content) return "A READER of the model can't read: " + text_of(content.error());
+    named.emplace(shard.path.native(), std::move(*content));
+  }
+  const auto is_it = [&](const EditedModel& one) {
+    for (std::size_t shard = 0; shard < one.shards.size(); ++shard) {
+      const auto content = named.find(path_of_shard(layout_, shard).native());
+      if (content == named.end() ? !one.shards[shard].tensors.empty() : one.shards[shard] != content->second)
+        return false;
+    }
+    return true;
+  };
+  if (std::ranges::any_of(allowed, is_it)) return std::nullopt;
+  return "A READER of the model sees what never was";
+}
+
 /// Beginning with any shard, each by somebody else.
 Result<EditJudge::End> EditJudge::recover_all(DiskModel& disk, std::size_t boot, bool is_killed) {
+  reports_.clear();
+  may_stay_.clear();
+  if (choices_.one_in(2)) return recover_model(disk, boot, is_killed);
   std::vector<std::size_t> order(layout_.shards.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::rotate(order, order.begin() + static_cast<std::ptrdiff_t>(choices_.below(order.size())));
   const std::size_t victim = is_killed ? choices_.below(order.size()) : order.size();
-  reports_.clear();
-  may_stay_.clear();
   for (std::size_t at = 0; at < order.size(); ++at) {
     const auto path = path_of_shard(layout_, order[at]);
     const auto process = cast_.start_process(disk, boot);
@@ -125,16 +153,33 @@ Result<EditJudge::End> EditJudge::recover_all(DiskModel& disk, std::size_t boot,
                           : Result<std::vector<JournalReport>>(tl::unexpected(file.error()));
     if (process->is_dead()) return End::Killed;
     if (!recovered) return pass_on(std::move(recovered));
-    for (const JournalReport& report : *recovered) {
-      const std::string name = report.path.filename().string();
-      reports_ += "; " + name + " was " + std::string(name_of(report.state)) + " (" + report.explanation +
-                  (report.action == JournalAction::Applied ? "), applied" : ")");
-      // Where files are staged under a name, one whose maker was killed before he gave it to others is his.
-      const bool is_his = report.state == JournalState::Unknown && !report.blocks_commits;
-      if (is_his && name.ends_with(kStagedSuffix)) may_stay_.push_back(name);
-    }
+    for (const JournalReport& report : *recovered) note(report);
   }
   return End::Recovered;
+}
+
+/// Nobody names a shard: the model is opened for writing.
+Result<EditJudge::End> EditJudge::recover_model(DiskModel& disk, std::size_t boot, bool is_killed) {
+  const auto process = cast_.start_process(disk, boot);
+  DiesOnCall death(*process, is_killed ? choices_.below(kCallsOfRecovery) : SIZE_MAX);
+  InterceptedStorage storage(*process, death);
+  const auto model = open_model(layout_, Access::ReadWrite, storage);
+  if (process->is_dead()) return End::Killed;
+  if (!model) return tl::unexpected(model.error());
+  for (const Shard& shard : (*model)->shards()) {
+    if (!shard.archive) return tl::unexpected(*shard.failure);
+    for (const JournalReport& report : shard.archive->recovered()) note(report);
+  }
+  return End::Recovered;
+}
+
+void EditJudge::note(const JournalReport& report) {
+  const std::string name = report.path.filename().string();
+  reports_ += "; " + name + " was " + std::string(name_of(report.state)) + " (" + report.explanation +
+              (report.action == JournalAction::Applied ? "), applied" : ")");
+  // Where files are staged under a name, one whose maker was killed before he gave it to others is his.
+  const bool is_his = report.state == JournalState::Unknown && !report.blocks_commits;
+  if (is_his && name.ends_with(kStagedSuffix)) may_stay_.push_back(name);
 }
 
 std::optional<std::string> EditJudge::check_recovered(const DiskImage& image,

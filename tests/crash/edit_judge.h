@@ -88,8 +88,12 @@ class EditJudge {
 
  private:
   std::optional<std::string> look(DiskModel& disk, const std::vector<EditedModel>& allowed, std::size_t boot);
+  std::optional<std::string> look_at_model(DiskModel& disk, const std::vector<EditedModel>& allowed,
+                                           std::size_t boot);
   enum class End : std::uint8_t { Recovered, Killed };
   Result<End> recover_all(DiskModel& disk, std::size_t boot, bool is_killed);
+  Result<End> recover_model(DiskModel& disk, std::size_t boot, bool is_killed);
+  void note(const JournalReport& report);
 
   const EditedModel& layout_;
   EditCast& cast_;

@@ -221,10 +221,24 @@ SHARED_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an edit of another shard does not wait for who replaces the index",
-        "const auto [first, is_new] = transactions_.try_emplace(0, model_->archive(0));",
-        "const auto first = transactions_.begin();\n  const bool is_new = false;",
+        "const auto [holder, is_new] = transactions_.try_emplace(first, model_->archive(first));",
+        "const auto holder = transactions_.begin();\n  const bool is_new = false;",
         ("edit-hosts",),
         scenario="shards, two hosts that crash",
+    ),
+    Mutant(
+        "an opening of a model looks only at the shards that the index names",
+        "(*model)->remove_left_journals();",
+        "static_cast<void>(model);",
+        ("edit-hosts",),
+        scenario="shards, kept journals",
+    ),
+    Mutant(
+        "a reader takes the old index beside shards of a committed edit",
+        "if (*pending) index = model->open_named_shards(**pending, options);",
+        "",
+        ("edit-hosts",),
+        scenario="shards",
     ),
     Mutant(
         "part of a transaction that was never committed stays once the archive was edited",

@@ -1,0 +1,83 @@
+#include "core/journal/left_journals.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "core/journal/group_record.h"
+#include "core/journal/journal_file.h"
+#include "core/journal/journal_format.h"
+#include "core/journal/journal_scan.h"
+#include "core/journal/recovery.h"
+
+namespace stfs {
+namespace {
+
+/// Whether the file with that name, which nobody uses, holds no commit.
+Result<bool> promises_nothing(Storage& storage, const std::filesystem::path& path, File& file) {
+  const std::string name = path.filename().string();
+  if (name.ends_with(kStagedSuffix)) return true;
+  if (name.ends_with(kNewIndexSuffix)) {
+    auto is_there = is_listed(storage, path.parent_path() / path.stem());  // its journal
+    return is_there ? Result<bool>(!*is_there) : is_there;
+  }
+  if (name.ends_with(kGroupSuffix)) {
+    auto has = has_journals(storage, path);
+    return has ? Result<bool>(!*has) : has;
+  }
+  auto size_bytes = file.size_bytes();
+  if (!size_bytes) return pass_on(std::move(size_bytes));
+  if (!name.ends_with(kLaneJournalSuffix) || *size_bytes < kLaneHeads.end())
+    return is_void(file, *size_bytes);
+  auto heads = read_text(file, kLaneHeads);
+  if (!heads) return pass_on(std::move(heads));
+  return heads->find_first_not_of('\0') == std::string::npos;
+}
+
+Result<void> remove_if_left(Storage& storage, const std::filesystem::path& path) {
+  auto file = storage.open_no_link(path, Access::ReadWrite);
+  if (!file) return pass_on(std::move(file));
+  auto conflict = (*file)->try_lock(kOwnerByte, LockKind::Exclusive);
+  if (!conflict) return pass_on(std::move(conflict));
+  if (*conflict) return {};
+  auto opened = (*file)->status();
+  if (!opened) return pass_on(std::move(opened));
+  auto is_there = is_at(storage, path, *opened);
+  if (!is_there || !*is_there) return is_there ? Result<void>{} : pass_on(std::move(is_there));
+  auto is_left = promises_nothing(storage, path, **file);
+  if (!is_left) return pass_on(std::move(is_left));
+  return *is_left ? storage.remove(path) : Result<void>{};
+}
+
+Result<void> recover_other(Storage& storage, const std::filesystem::path& archive_path) {
+  auto archive = storage.open_no_link(archive_path, Access::ReadWrite);
+  if (!archive) return pass_on(std::move(archive));
+  auto found = scan_journals(storage, archive_path, **archive);
+  if (!found) return pass_on(std::move(found));
+  // recover() would wait for a commit of its owner.
+  const auto is_at_work = [](const FoundJournal& one) { return one.is_in_use && !one.is_lane_journal; };
+  if (std::ranges::any_of(*found, is_at_work)) return {};
+  auto recovered = recover(storage, archive_path, **archive);
+  return recovered ? Result<void>{} : pass_on(std::move(recovered));
+}
+
+}  // namespace
+
+void remove_left_journals(Storage& storage, const std::filesystem::path& directory,
+                          const std::set<std::string>& opened, bool recovers_others) {
+  const auto names = storage.list(directory, ".");
+  if (!names) return;
+  std::set<std::string> known = opened;
+  for (const std::string& name : *names) {
+    if (!is_journal_name(name)) continue;
+    const auto archive = find_archive(storage, directory / name);
+    if (!archive) continue;
+    // Whoever opens another archive learns of a failure to recover it.
+    if (archive->empty()) {
+      static_cast<void>(remove_if_left(storage, directory / name));
+    } else if (known.insert(archive->filename()).second && recovers_others) {
+      static_cast<void>(recover_other(storage, *archive));
+    }
+  }
+}
+
+}  // namespace stfs
