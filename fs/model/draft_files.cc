@@ -56,9 +56,11 @@ Result<OpenFile*> DraftFiles::open(Drafts::Draft draft, TensorId tensor, std::st
   if (!known) {
     // It has no name of its own: its tensor is found by name.
     draft.file_name = std::to_string(draft.ino);
-    auto made = std::make_unique<NewTensor>(std::move(name), true, parts_.archive_for_new());
-    made->note_replaces();
-    draft.content = std::make_shared<PendingContent>(parts_.model, tensor, std::move(made));
+    if (!draft.content) {
+      auto made = std::make_unique<NewTensor>(std::move(name), true, parts_.archive_for_new());
+      made->note_replaces();
+      draft.content = std::make_shared<PendingContent>(parts_.model, tensor, std::move(made));
+    }
     known = parts_.drafts.add(draft) ? std::move(draft) : parts_.drafts.find(draft.ino);
     if (!known) return fail(ErrorCode::Busy, EBUSY, "another program has just closed it");
   }

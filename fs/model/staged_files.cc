@@ -181,7 +181,7 @@ Result<CreatedFile> StagedFiles::create_npy(Ino directory, std::string_view name
   if (!tensor_name) return pass_on(std::move(tensor_name));
   const TensorId id = parts_.give_id();
   if (auto room = parts_.transactions.check_room(id); !room) return pass_on(std::move(room));
-  auto made = std::make_unique<NewTensor>(std::move(*tensor_name), true, parts_.archive_for_new());
+  auto made = std::make_unique<NewTensor>(std::move(*tensor_name), true, new_bytes(directory));
   return drafts_.make({.ino = parts_.transactions.npy_file(directory, id),
                        .directory = directory,
                        .file_name = std::string(name),
@@ -193,9 +193,19 @@ Result<OpenFile*> StagedFiles::open_npy(const Node& node, int flags, pid_t opene
   if (auto right = check(node.ino); !right) return pass_on(std::move(right));
   auto base = parts_.transactions.base_of(node.ino);
   if (!base) return pass_on(std::move(base));
+  std::string name = parts_.transactions.name(node.ino);
+  auto made = std::make_unique<NewTensor>(name, true, new_bytes(node.ino));
+  made->note_replaces();
   return drafts_.open(
-      {.ino = node.ino, .directory = parts_.transactions.npy_directory(node.ino), .base = std::move(*base)},
-      node.tensor, parts_.transactions.name(node.ino), flags, opener);
+      {.ino = node.ino,
+       .directory = parts_.transactions.npy_directory(node.ino),
+       .content = std::make_shared<PendingContent>(parts_.model, node.tensor, std::move(made)),
+       .base = std::move(*base)},
+      node.tensor, std::move(name), flags, opener);
+}
+
+std::shared_ptr<StagingFile> StagedFiles::new_bytes(Ino ino) {
+  return parts_.transactions.new_bytes(ino, parts_.archive_for_new());
 }
 
 Result<Stale> StagedFiles::stage_npy(const OpenFile& file) {
@@ -217,7 +227,7 @@ Result<Stale> StagedFiles::stage_npy(const OpenFile& file) {
 
 void StagedFiles::stage_npy_failure(const OpenFile& file) {
   const NewTensor& made = *file.content->made()->tensor();
-  auto data = std::make_unique<NewTensor>(made.name(), false, parts_.archive_for_new());
+  auto data = std::make_unique<NewTensor>(made.name(), false, new_bytes(file.ino));
   if (parts_.resolve(file.ino).kind == Node::Kind::StagedNpy) {
     if (auto form = parts_.transactions.form(file.ino)) {
       data->set_dtype(form->dtype);

@@ -46,6 +46,8 @@ class StagedFiles {
  private:
   /// The name of the tensor that a new file in a transaction becomes. EILSEQ if no tensor can have it.
   static Result<std::string> new_name(std::string_view file_name);
+  /// The file for bytes of new tensors of the transaction of an inode.
+  [[nodiscard]] std::shared_ptr<StagingFile> new_bytes(Ino ino);
   Result<void> set_form(const Node& node, std::string_view key, const std::string& value);
 
   ModelParts& parts_;

@@ -1,4 +1,3 @@
-// Keeps the bytes in a file as a journal has it: whoever may write the archive may read it, nobody else.
 #include "fs/write/new_tensor.h"
 
 #include <fmt/format.h>
@@ -8,15 +7,9 @@
 
 #include "core/format/header.h"
 #include "core/format/json_string.h"
-#include "core/journal/journal_file.h"
-#include "core/journal/journal_format.h"
 
 namespace stfs {
 namespace {
-
-// Where the file has no name this does not matter. Else a crash leaves it behind, and recovery must find no
-// head of a journal in it.
-constexpr std::uint64_t kBegin = kBlockBytes;
 
 std::int64_t now_ns() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -29,8 +22,11 @@ tl::unexpected<Error> refuse_form(const std::string& name, std::string_view why)
 
 }  // namespace
 
-NewTensor::NewTensor(std::string name, bool is_npy, Archive& beside)
-    : name_(std::move(name)), is_npy_(is_npy), beside_(beside), begin_(kBegin), mtime_ns_(now_ns()) {}
+NewTensor::NewTensor(std::string name, bool is_npy, std::shared_ptr<StagingFile> file)
+    : name_(std::move(name)),
+      is_npy_(is_npy),
+      bytes_(std::make_shared<StagedBytes>(std::move(file))),
+      mtime_ns_(now_ns()) {}
 
 std::string NewTensor::label() const {
   return "tensor " + in_quotes(name_);
@@ -48,53 +44,43 @@ void NewTensor::note_change() {
 }
 
 Result<void> NewTensor::unshare() {
-  if (!file_ || file_.use_count() == 1) return {};
-  auto made = create_journal_file(beside_.storage(), beside_.real_path());
-  if (!made) return pass_on(std::move(made));
-  if (auto copied = made->file->copy_from(*file_, begin_, {kBegin, size_bytes_}); !copied) return copied;
-  file_ = std::move(made->file);
-  begin_ = kBegin;
+  if (bytes_.use_count() == 1) return {};
+  auto own = std::make_shared<StagedBytes>(bytes_->file());
+  if (auto copied = bytes_->copy_to(*own, begin_); !copied) return copied;
+  bytes_ = std::move(own);
+  begin_ = 0;
   return {};
 }
 
 Result<void> NewTensor::write(std::span<const std::byte> from, std::uint64_t offset) {
   note_change();
   if (auto own = unshare(); !own) return own;
-  if (!file_) {
-    auto made = create_journal_file(beside_.storage(), beside_.real_path());
-    if (!made) return pass_on(std::move(made));
-    file_ = std::move(made->file);
-    begin_ = kBegin;
-  }
-  const auto range = ByteRange::checked(offset, from.size());
-  if (!range) return fail(ErrorCode::WrongSize, EFBIG, "a file ends before byte 2^63");
-  if (auto written = file_->write(from, begin_ + offset); !written) return written;
-  size_bytes_ = std::max(size_bytes_.load(), range->end());
+  if (auto written = bytes_->write(from, begin_ + offset); !written) return written;
+  size_bytes_ = bytes_->size_bytes() - begin_;
   return {};
 }
 
 Result<void> NewTensor::resize(std::uint64_t size_bytes) {
   note_change();
-  if (size_bytes == 0 && file_.use_count() > 1) file_.reset();  // no byte of it is left to copy
+  if (size_bytes == 0) forget_bytes();  // no byte of what is shared is left to copy
   if (auto own = unshare(); !own) return own;
-  if (size_bytes > size_bytes_) {
-    // The rest reads as zeros.
-    if (auto made = write({}, 0); !made) return made;
-  }
-  if (file_) {
-    if (auto resized = file_->resize(begin_ + size_bytes); !resized) return resized;
-  }
+  if (size_bytes > kMostFileBytes - begin_) return fail_system(EFBIG, label(), "resize");
+  bytes_->resize(begin_ + size_bytes);
   size_bytes_ = size_bytes;
   return {};
 }
 
 Result<void> NewTensor::read(std::span<std::byte> to, std::uint64_t offset) const {
-  if (to.empty()) return {};
-  return file_->read(to, begin_ + offset);
+  return bytes_->read(to, begin_ + offset);
+}
+
+void NewTensor::forget_bytes() {
+  bytes_ = std::make_shared<StagedBytes>(bytes_->file());
+  begin_ = 0;
 }
 
 void NewTensor::forget() {
-  file_.reset();
+  forget_bytes();
   size_bytes_ = 0;
   is_dirty_ = false;
 }
@@ -139,6 +125,9 @@ Result<NewTensor::Form> NewTensor::form() const {
   }
   constexpr std::uint64_t kByteBits = 8;
   const std::uint64_t bits = bits_of(form.dtype);
+  if (size_bytes > UINT64_MAX / kByteBits) {
+    return refuse_form(name_, fmt::format("{} bytes are more than a tensor can have", size_bytes));
+  }
   if (size_bytes * kByteBits % bits != 0) {
     return refuse_form(name_, fmt::format("{} bytes were written, which is no whole number of {}", size_bytes,
                                           name_of(form.dtype)));
@@ -181,10 +170,10 @@ Result<void> NewTensor::copy_to(Staging& stage, const Form& form) const {
 Result<std::unique_ptr<NewTensor>> NewTensor::data(const Form& form) const {
   const auto due = data_size_bytes(form.dtype, form.shape);
   if (!due) return tl::unexpected(Error(due.error()).within("tensor " + in_quotes(name_)));
-  auto data = std::make_unique<NewTensor>(name_, false, beside_);
+  auto data = std::make_unique<NewTensor>(name_, false, bytes_->file());
   data->set_dtype(form.dtype);
   data->set_shape(form.shape);
-  data->file_ = file_;
+  data->bytes_ = bytes_;
   data->begin_ = begin_ + form.data_offset;
   data->size_bytes_ = size_bytes_ - form.data_offset;
   data->is_dirty_ = true;

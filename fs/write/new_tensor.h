@@ -1,8 +1,8 @@
 // The bytes of a tensor that a program is making, or gives another size: of a file that did not exist, of a
 // NumPy file in `.safetensors/npy`.
 //
-// The bytes lie in a file without a name beside the archive, since neither their number nor their place in
-// the archive is known before the close. A commit is an edit of the structure (fs/model/filesystem_new.cc).
+// The bytes lie in a file without a name beside the archive (staging_file.h), since neither their number nor
+// their place in the archive is known before the close. A commit is an edit of the structure (fs/model/filesystem_new.cc).
 #pragma once
 
 #include <atomic>
@@ -20,6 +20,7 @@
 #include "core/format/dtype.h"
 #include "core/tensor/npy.h"
 #include "fs/write/new_content.h"
+#include "fs/write/staged_bytes.h"
 
 namespace stfs {
 
@@ -28,8 +29,12 @@ class NewTensor final : public NewContent {
  public:
   /// @param name    of the tensor.
   /// @param is_npy  the file begins with a NumPy header, which tells dtype and shape.
-  /// @param beside  lies in the directory for the bytes. Must outlive this object.
-  NewTensor(std::string name, bool is_npy, Archive& beside);
+  /// @param file    for the bytes.
+  NewTensor(std::string name, bool is_npy, std::shared_ptr<StagingFile> file);
+  /// The same with a file of its own.
+  /// @param beside  lies in the directory for the file. Must outlive this object.
+  NewTensor(std::string name, bool is_npy, Archive& beside)
+      : NewTensor(std::move(name), is_npy, std::make_shared<StagingFile>(beside)) {}
   /// Call for a file whose name no tensor can have, such as the temporary file of an editor: it gets one with
   /// its rename.
   void wait_for_name() { waits_for_name_ = true; }
@@ -89,21 +94,21 @@ class NewTensor final : public NewContent {
   [[nodiscard]] Result<Form> form() const;
   /// Stages the tensor's bytes.
   Result<void> copy_to(Staging& stage, const Form& form) const;
-  /// Returns the tensor's bytes without the NumPy header, as a new tensor of this form. Both share the file
+  /// Returns the tensor's bytes without the NumPy header, as a new tensor of this form. Both share the bytes
   /// until one of them changes.
   [[nodiscard]] Result<std::unique_ptr<NewTensor>> data(const Form& form) const;
 
  private:
   [[nodiscard]] Result<Form> npy_form() const;
   void note_change();
-  /// Makes a file of its own before a change, if another tensor shares the file: copies size_bytes().
+  void forget_bytes();
+  /// Makes bytes of its own before a change, if another tensor shares them: copies size_bytes().
   Result<void> unshare();
 
   std::string name_;
   const bool is_npy_;
-  Archive& beside_;
-  std::shared_ptr<File> file_;  // made by the first write; data() shares it
-  std::uint64_t begin_;         // of the bytes in the file
+  std::shared_ptr<StagedBytes> bytes_;  // data() shares them
+  std::uint64_t begin_ = 0;             // of the tensor's bytes in them
   std::atomic<std::uint64_t> size_bytes_ = 0;
   std::atomic<std::int64_t> mtime_ns_;
   bool is_dirty_ = false;

@@ -139,6 +139,8 @@ class TransactionDirectory final : public Directory {
   /// @param flags  of renameat2(2).
   Result<void> rename_file(Ino directory, std::string_view file_name, std::string_view new_file_name,
                            const std::optional<std::string>& name, unsigned flags);
+  /// The file for bytes of new tensors of the transaction of an inode.
+  std::shared_ptr<StagingFile> new_bytes(Ino ino, Archive& beside);
   /// Makes a tensor that the model does not have, and opens it as open() does. EEXIST if there is one.
   struct Made {
     Ino ino = 0;
@@ -213,7 +215,8 @@ class TransactionDirectory final : public Directory {
     bool is_committed = false;
     std::shared_ptr<TransactionGroup> group;
     StagedChanges staged;
-    std::set<TensorId> cached{};  // tensors whose files the page cache may hold
+    std::shared_ptr<StagingFile> new_bytes{};  // of all new tensors
+    std::set<TensorId> cached{};               // tensors whose files the page cache may hold
   };
 
   [[nodiscard]] bool is_directory(Ino ino) const;

@@ -149,6 +149,14 @@ Result<void> TransactionDirectory::rename_file(Ino directory, std::string_view f
   return {};
 }
 
+std::shared_ptr<StagingFile> TransactionDirectory::new_bytes(Ino ino, Archive& beside) {
+  const std::scoped_lock lock(mutex_);
+  Begun* const begun = begun_at(ino);
+  if (begun == nullptr) return std::make_shared<StagingFile>(beside);
+  if (!begun->new_bytes) begun->new_bytes = std::make_shared<StagingFile>(beside);
+  return begun->new_bytes;
+}
+
 Result<TransactionDirectory::Made> TransactionDirectory::create(Ino directory, std::string_view file_name,
                                                                 std::string name, TensorId tensor,
                                                                 Archive& beside) {
@@ -158,8 +166,9 @@ Result<TransactionDirectory::Made> TransactionDirectory::create(Ino directory, s
   if (begun == nullptr) return has_ended();
   if (begun->is_committing) return refuse_file(EBUSY, "the transaction is being committed");
   if (begun->staged.find(file_name)) return refuse_file(EEXIST, "there is a tensor of that name");
-  auto content =
-      std::make_shared<PendingContent>(model_, tensor, std::make_unique<NewTensor>(name, false, beside));
+  if (!begun->new_bytes) begun->new_bytes = std::make_shared<StagingFile>(beside);
+  auto content = std::make_shared<PendingContent>(model_, tensor,
+                                                  std::make_unique<NewTensor>(name, false, begun->new_bytes));
   begun->staged.make(tensor, file_name, std::move(name), content);
   begun->staged.at(tensor)->writers = 1;
   return Made{.ino = file_of(place_of(directory).number, tensor), .content = std::move(content)};

@@ -6,6 +6,7 @@
 #include "tests/fs/driven_model.h"
 #include "tests/fs/edited_transaction.h"
 #include "tests/support/catch.h"
+#include "tests/support/open_descriptors.h"
 
 using namespace stfs;
 using namespace stfs::test;
@@ -312,4 +313,25 @@ TEST_CASE_METHOD(EditedTransaction, "metadata of the transaction are the model's
     CHECK(t.captured.contains("metadata \"k\" were changed by another program"));
     CHECK(metadata(kRootIno, "k") == "other");
   }
+}
+
+TEST_CASE_METHOD(EditedTransaction, "a transaction of many new tensors needs one descriptor",
+                 "[fs][transaction_edit]") {
+  constexpr int kMany = 300;
+  REQUIRE(make("new 0", "0") == 0);
+  const std::size_t before = open_descriptors();
+  for (int at = 1; at < kMany; ++at) REQUIRE(make("new " + std::to_string(at), std::to_string(at)) == 0);
+  CHECK(open_descriptors() == before);
+  CHECK(t.commit() == 0);
+  const Stored after = stored();
+  CHECK(after.size() == 3 + kMany);
+  CHECK(after.at("new 299") == "299");
+}
+
+TEST_CASE_METHOD(EditedTransaction, "a new tensor has at most as many bytes as a tensor can have",
+                 "[fs][transaction_edit]") {
+  REQUIRE(make("huge", "x") == 0);
+  // 2^61 bytes have 2^64 bits.
+  REQUIRE(t.mount->resize_by_name(t.mount.ino("huge", directory), std::uint64_t{1} << 61U, ::getpid()));
+  CHECK(t.commit() == EINVAL);
 }

@@ -1,0 +1,43 @@
+// One file without a name beside the archive, for the bytes of all new tensors of a transaction: a
+// transaction of thousands of tensors needs one descriptor.
+//
+// No place is used twice. Where the file system has holes, space that nobody uses any more goes back at once,
+// else with the file.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "core/archive/archive.h"
+#include "core/base/byte_range.h"
+#include "core/base/error.h"
+#include "core/storage/file.h"
+
+namespace stfs {
+
+/// No file is longer.
+inline constexpr std::uint64_t kMostFileBytes = INT64_MAX;
+
+/// Any thread may call.
+class StagingFile {
+ public:
+  /// @param beside  lies in the directory for the file. Must outlive this object.
+  explicit StagingFile(Archive& beside) : beside_(beside) {}
+
+  /// Returns a place for so many bytes, which read as zeros. Takes no disk space. The first call makes the
+  /// file. Whoever may write the archive may read it, nobody else.
+  Result<std::uint64_t> allocate(std::uint64_t size_bytes);
+  /// Call after allocate().
+  [[nodiscard]] File& file() const { return *file_; }
+  /// Gives the whole blocks of a place back.
+  void free(ByteRange place);
+
+ private:
+  Archive& beside_;
+  std::mutex mutex_;  // guards what follows; innermost
+  std::unique_ptr<File> file_;
+  std::uint64_t end_bytes_ = 0;
+};
+
+}  // namespace stfs
