@@ -78,6 +78,8 @@ ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard) {
   if (change->is_gone && !known.is_gone.exchange(true)) {
     log::warning("{}: deleted; this mount still shows its content, and refuses writes", path);
   }
+  // Nobody opens the archive by the name that its journal has. Nothing more is committed to it here.
+  if (change->is_gone || change->is_replaced) parts_.committers.of(shard).retire_journal();
   // A store without events is asked each second: there only a change makes it worth to list journals.
   const bool may_have_dead = change->is_touched || archive.bytes().why_not_mapped().empty();
   const bool is_in_commit = ArchiveLocks::is_changed_by_other(*archive.local_file());

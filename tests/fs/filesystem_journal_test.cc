@@ -57,6 +57,27 @@ FilesystemOptions quick() {
 
 }  // namespace
 
+TEST_CASE("the journal of an archive that is renamed, replaced or deleted goes at once",
+          "[fs][filesystem][journal]") {
+  DrivenFilesystem mount(kTwoTensors, quick());
+  commit_in_series(mount);
+  REQUIRE(journals(mount).size() == 1);
+  const std::filesystem::path path = mount.path();
+  SECTION("renamed") {
+    std::filesystem::rename(path, mount.directory() / "other.safetensors");
+  }
+  SECTION("deleted") {
+    std::filesystem::remove(path);
+  }
+  SECTION("replaced") {
+    const std::string copy = mount.directory() / "copy.safetensors";
+    std::filesystem::copy(path, copy);
+    std::filesystem::rename(copy, path);
+  }
+  static_cast<void>(mount->check_for_change(0));
+  CHECK(journals(mount).empty());
+}
+
 TEST_CASE("a mount that commits little and often keeps one journal, void when tidied, gone in the end",
           "[fs][filesystem][journal]") {
   FilesystemOptions options;
