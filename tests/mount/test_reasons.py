@@ -28,7 +28,7 @@ def stats_of(mount):
 def test_a_refusal_is_in_the_log_with_time_process_file_and_both_sizes(mount, archive):
     done = subprocess.run(["dd", f"of={mount / T}", "bs=10", "count=1"], input=b"too little", capture_output=True)
     assert done.returncode != 0
-    line = [line for line in log_of(mount).splitlines() if "dd[" in line][0]
+    line = [line for line in log_of(mount).splitlines() if "dd[" in line and "10 bytes" in line][0]
     assert re.match(TIME + r"dd\[\d+\]: ", line), line
     assert archive.path in line and T in line and "10 bytes" in line and "needs" in line, line
     assert re.match(TIME, stats_of(mount)["last_error"]) and "needs" in stats_of(mount)["last_error"]
