@@ -1,5 +1,6 @@
 #include "core/journal/left_journals.h"
 
+#include "core/journal/journal_file.h"
 #include "core/journal/journal_format.h"
 #include "core/journal/lane_journal.h"
 #include "core/model/model.h"
