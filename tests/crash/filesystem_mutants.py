@@ -183,8 +183,8 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a NumPy file of a transaction changes bytes that are staged already",
-        "  if (!file_ || file_.use_count() == 1) return {};\n",
-        "  if (file_) return {};\n",
+        "  if (bytes_.use_count() == 1) return {};\n",
+        "  if (bytes_) return {};\n",
         tests="[transaction_npy]",
     ),
     Mutant(
