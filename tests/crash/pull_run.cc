@@ -261,7 +261,7 @@ class PullRun {
   void open(DiskModel& disk) {
     const auto process = disk.start_process();
     if (is_there(*process, kStateDirectory)) {
-      const auto state = sync::SyncState::lock(kHost, std::chrono::milliseconds(0), *process);
+      const auto state = sync::SyncState::lock(std::filesystem::path(kHost), std::chrono::milliseconds(0), *process);
       if (!state) {
         wrong_ = "the lock can't be taken: " + text_of(state.error());
         return;
@@ -293,7 +293,7 @@ class PullRun {
       return;
     }
     const auto process = disk.start_process();
-    const auto state = sync::read_sync_state(kHost, *process);
+    const auto state = sync::read_sync_state(std::filesystem::path(kHost), *process);
     if (!state) {
       wrong_ = fmt::format("{} the state is damaged: {}", when, text_of(state.error()));
     } else if (!*state && known_.told > 0) {

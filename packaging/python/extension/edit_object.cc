@@ -255,7 +255,7 @@ PyType_Spec kSpec = {"stfs._stfs.Edit", sizeof(EditObject), 0, static_cast<unsig
 }  // namespace
 
 PyObject* dtype_of_text(PyObject*, PyObject* text) {
-  const char* const utf8 = PyUnicode_AsUTF8(text);
+  const char* const utf8 = PyUnicode_AsUTF8AndSize(text, nullptr);
   const std::int32_t dtype = utf8 == nullptr ? -1 : dtype_named(utf8);
   return dtype < 0 ? nullptr : PyUnicode_FromString(stfs_dtype_name(dtype));
 }
