@@ -3,7 +3,8 @@
 // All hidden files that we make beside an archive NAME have names that begin with ".NAME.stj.ID". None stays
 // after its use:
 //
-//   the file            is made by            goes                                        after a death, goes with
+//   the file            is made by            goes                                        after a death, goes
+//   with
 //   a journal           a commit              when the commit is applied                  recover()
 //   .group              a commit of shards    after the last of its journals              recover()
 //   .standing           the mount's small     with the mount, and when the archive is     recover()

@@ -25,8 +25,8 @@ namespace stfs {
 /// The extended attribute of a delta's file that remembers a base.
 inline constexpr char kRememberedBase[] = "user.safetensorsfs.base";
 
-/// The extended attribute of a delta's file with the absolute path of its base. A stranger's delta may have one
-/// too, so it is a hint: check what is there.
+/// The extended attribute of a delta's file with the absolute path of its base. A stranger's delta may have
+/// one too, so it is a hint: check what is there.
 inline constexpr char kBasePath[] = "user.safetensorsfs.base_path";
 
 /// Runs after each piece that was read. False ends the reading: EINTR.

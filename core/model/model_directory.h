@@ -15,9 +15,9 @@ namespace stfs {
 inline constexpr std::string_view kModelIndexSuffix = ".safetensors.index.json";
 inline constexpr std::string_view kArchiveSuffix = ".safetensors";
 
-/// Whether a file of that name may be an archive: it ends in kArchiveSuffix and does not begin with a dot. Other
-/// systems and programs leave hidden files of that end: `._model.safetensors` of macOS, `.model.safetensors`
-/// of a copy that is under way.
+/// Whether a file of that name may be an archive: it ends in kArchiveSuffix and does not begin with a dot.
+/// Other systems and programs leave hidden files of that end: `._model.safetensors` of macOS,
+/// `.model.safetensors` of a copy that is under way.
 bool is_archive_name(std::string_view file_name);
 
 struct ModelDirectory {

@@ -12,8 +12,8 @@ namespace stfs {
 /// Looks at the first 16 such names. Empty for a model of one archive, and if the directory can't be read.
 std::vector<std::string> models_beside(const Model& model);
 
-/// What to tell about them: "DIR: also holds a.safetensors, which the index does not name: name ..."; empty if
-/// there are none.
+/// What to tell about them: "DIR: also holds a.safetensors, which the index does not name: name ..."; empty
+/// if there are none.
 std::string models_beside_text(const Model& model);
 
 }  // namespace stfs

@@ -1,5 +1,5 @@
-// Limits the lines that requests add to the log: a program that repeats a refused request without end must not
-// fill the disk of the system's log.
+// Limits the lines that requests add to the log: a program that repeats a refused request without end must
+// not fill the disk of the system's log.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,5 @@
-// The file of `-o log=`: lines are appended to it, and it may be moved away (logrotate) or its disk may be full.
+// The file of `-o log=`: lines are appended to it, and it may be moved away (logrotate) or its disk may be
+// full.
 #pragma once
 
 #include <sys/stat.h>

@@ -25,7 +25,8 @@ class RecentLines {
   /// @param is_problem  it is a warning or an error.
   /// @param cause       the user whose request caused the line, if a request did.
   void add(std::string_view line, bool is_problem, std::optional<uid_t> cause);
-  /// @param user  nothing: all lines. Else the lines that this user's requests caused: other lines may contain
+  /// @param user  nothing: all lines. Else the lines that this user's requests caused: other lines may
+  /// contain
   ///              names that the user may not read.
   [[nodiscard]] Text shown_to(std::optional<uid_t> user) const;
   /// The newest warning or error, without its end. Empty: there is none.

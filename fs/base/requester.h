@@ -10,7 +10,8 @@
 
 namespace stfs {
 
-/// Applies to the thread that makes it, from construction to destruction. Of nested ones the innermost counts.
+/// Applies to the thread that makes it, from construction to destruction. Of nested ones the innermost
+/// counts.
 class Requester {
  public:
   /// @param uid     the program's user. Nothing: the kernel itself asks.

@@ -120,8 +120,8 @@ inline Requester requester_of(fuse_req_t req) {
 /// @param name  a name in the directory `ino`, if the request names one.
 void note_refusal(fuse_req_t req, Ino ino, const Error& error, std::string_view name = {});
 
-/// Replies to a request that is refused, with a line in the log (note_refusal()). Every reply of an error goes
-/// through it, except those that are an answer to a question.
+/// Replies to a request that is refused, with a line in the log (note_refusal()). Every reply of an error
+/// goes through it, except those that are an answer to a question.
 void reply_error(fuse_req_t req, Ino ino, const Error& error, std::string_view name = {});
 
 /// Refuses what this file system, or this directory, never does: EPERM; EROFS if it is read-only. Also serves

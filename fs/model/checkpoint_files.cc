@@ -145,6 +145,14 @@ Result<std::vector<Drafts::Draft>> shards_of(const ModelIndex& index, const Mode
   return shards;
 }
 
+/// Drops a file of an earlier save that no index has saved, if no program has it open: a new one takes its name.
+void drop_unsaved(ModelParts& parts, Ino directory, std::string_view name) {
+  const auto before = parts.drafts.find(directory, name);
+  if (!before) return;
+  const std::scoped_lock lock(before->content->mutex);
+  if (before->content->descriptors == 0) parts.drafts.remove(before->ino);
+}
+
 }  // namespace
 
 bool CheckpointFiles::takes(std::string_view name) {
@@ -181,6 +189,7 @@ Result<CreatedFile> CheckpointFiles::create(Ino directory, std::string_view name
                                         true);
   }
   auto content = std::make_shared<PendingContent>(parts_.model, InodeTable::tensor(ino), std::move(made));
+  drop_unsaved(parts_, directory, name);
   if (!parts_.drafts.add(
           {.ino = ino, .directory = directory, .file_name = std::string(name), .content = content}))
     return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
@@ -194,6 +203,8 @@ Result<Outdated> CheckpointFiles::rename(Ino directory, std::string_view name, I
   const auto draft = parts_.drafts.find(directory, name);
   const auto target = parts_.directory_of(new_directory).find(new_directory, new_name);
   if (draft && !target && is_name_of_checkpoint(new_name)) {
+    const bool is_other = directory != new_directory || name != new_name;
+    if (is_other) drop_unsaved(parts_, new_directory, new_name);
     if (parts_.drafts.rename(draft->ino, new_directory, new_name)) return Outdated{};
     return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
   }

@@ -3,8 +3,8 @@
 // file system of an inode number; a caller then calls that file system.
 //
 // In the root of a directory of models, the model of NAME.safetensors is the directory NAME. NAME.safetensors
-// itself can be looked up and is not listed: it is the model's archive.safetensors. `.safetensors` in the root
-// has the log alone. What else lies in the
+// itself can be looked up and is not listed: it is the model's archive.safetensors. `.safetensors` in the
+// root has the log alone. What else lies in the
 // source directory, and what programs make there, is SourceDirectory's (fs/model/source_directory.h). A new
 // model is shown as soon as its archive has its name, whoever made it.
 #pragma once

@@ -91,7 +91,8 @@ class Views final : public Directory {
   static bool is_npy(Ino ino) { return ino >= kNpyFiles && ino < kFloat32Files; }
   static bool is_stats(Ino ino) { return ino >= kStatsFiles && ino < kLogFiles; }
   static bool is_log(Ino ino) { return ino >= kLogFiles && ino < kEnd; }
-  /// The entry of kEntries of which each look-up makes a file of its own: stats.json or the log; 0 for others.
+  /// The entry of kEntries of which each look-up makes a file of its own: stats.json or the log; 0 for
+  /// others.
   /// @param ino  of the entry, or of one of its files.
   static Ino remade_entry(Ino ino) {
     if (ino == kStatsJson || is_stats(ino)) return kStatsJson;

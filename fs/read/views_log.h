@@ -1,5 +1,5 @@
-// `.safetensors/log`: the last lines of the mount's log. Each look-up makes a file of its own whose text never
-// changes, as with stats.json, for the user who looks it up: only this user may read the file, because
+// `.safetensors/log`: the last lines of the mount's log. Each look-up makes a file of its own whose text
+// never changes, as with stats.json, for the user who looks it up: only this user may read the file, because
 // lines about requests of others may contain names that the user may not read.
 #pragma once
 

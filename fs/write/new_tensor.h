@@ -2,7 +2,8 @@
 // NumPy file in `.safetensors/npy`.
 //
 // The bytes lie in a file without a name beside the archive (staging_file.h), since neither their number nor
-// their place in the archive is known before the close. A commit is an edit of the structure (fs/model/filesystem_new.cc).
+// their place in the archive is known before the close. A commit is an edit of the structure
+// (fs/model/filesystem_new.cc).
 #pragma once
 
 #include <atomic>

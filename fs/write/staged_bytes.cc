@@ -23,7 +23,8 @@ std::map<std::uint64_t, StagedBytes::Part>::const_iterator StagedBytes::part_at(
 
 Result<void> StagedBytes::add_part(std::uint64_t offset, std::uint64_t wanted_bytes) {
   const auto next = part_at(offset);
-  // Whole blocks lie at whole blocks of the file. Behind a part that was cut, the first one is no whole block.
+  // Whole blocks lie at whole blocks of the file. Behind a part that was cut, the first one is no whole
+  // block.
   std::uint64_t begin = round_down_to_block(offset);
   if (next != parts_.begin()) {
     const auto& [at, before] = *std::prev(next);

@@ -74,7 +74,6 @@ class Oracle final : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ == 1 && top_ == "weight_map") is_wrong_ |= kind != Kind::Object;
     if (depth_ == 1 && top_ == "metadata") is_wrong_ |= kind != Kind::Object && kind != Kind::Null;
     if (is_in_weight_map()) is_wrong_ |= kind != Kind::String;
-    if (is_in_metadata() && key_ == "total_size") is_wrong_ |= kind != Kind::Number && kind != Kind::Null;
     return true;
   }
   bool open(bool is_object) {

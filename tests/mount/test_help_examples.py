@@ -60,7 +60,7 @@ def sample(tmp_path_factory):
 def directory(sample):
     """Short, for the socket in it; with all that examples name."""
     directory = Path(tempfile.mkdtemp(prefix="stfs-help-"))
-    for name in ("model", "lora-merged", "delta", "tuned", "copy", "checkpoint"):
+    for name in ("model", "lora-merged", "delta", "tuned", "copy", "checkpoint", "fp8"):
         shutil.copy(sample, directory / f"{name}.safetensors")
     (directory / "model").mkdir()
     shutil.copy(sample, directory / "model")

@@ -113,12 +113,12 @@ def test_names_of_models(tmp_path, mounts):
     due = save(zoo / "m.safetensors", {"a": 8})
     data = (zoo / "m.safetensors").read_bytes()
     mount = mounts(zoo)
-    names = ["n" * 243, "é" * 121, "50%", "a b", ".hidden", "..x", "tab\t"]
+    names = ["n" * 243, "é" * 121, "50%", "a b", "tab\t"]
     for stem in names:
         write(mount / f"{stem}.safetensors", data)
         assert content(zoo / f"{stem}.safetensors") == due, stem
         assert content(mount / f"{stem}.safetensors") == due, stem
-    assert sorted(os.listdir(mount.path)) == sorted([*names[:2], "50%25", "a b", ".hidden", "..x", "tab%09", "m"])
+    assert sorted(os.listdir(mount.path)) == sorted([*names[:2], "50%25", "a b", "tab%09", "m"])
     assert (mount / "50%25" / "a").read_bytes() == due["a"][2]
     for act in (lambda: write(mount / ("n" * 244 + ".safetensors"), data),
                 lambda: os.rename(mount / "m.safetensors", mount / ("n" * 244 + ".safetensors"))):
@@ -126,6 +126,6 @@ def test_names_of_models(tmp_path, mounts):
     odd = os.fsencode(mount.path) + b"/\xff.safetensors"
     with open(odd, "wb") as file:
         file.write(data)
-    assert b"\xff" in os.listdir(os.fsencode(mount.path)) or len(os.listdir(mount.path)) == 9
+    assert b"\xff" in os.listdir(os.fsencode(mount.path)) or len(os.listdir(mount.path)) == 7
     again = mounts(zoo)
     assert sorted(os.listdir(os.fsencode(again.path))) == sorted(os.listdir(os.fsencode(mount.path)))

@@ -124,7 +124,8 @@ def test_other_files_and_directories_go_to_the_source(zoo, mount):
     os.mkdir(mount / "empty")
     os.unlink(mount / "empty")
     assert sorted(os.listdir(zoo)) == ["base.safetensors", "other.json"]
-    for act in (lambda: os.mkdir(mount / "x.safetensors"), lambda: (mount / ".safetensors").write_text("x"),
+    assert errno_of(lambda: (mount / ".safetensors").write_text("x")) == errno.EISDIR
+    for act in (lambda: os.mkdir(mount / "x.safetensors"),
                 lambda: os.symlink("x", mount / "x"), lambda: os.link(mount / "other.json", mount / "x"),
                 lambda: os.mkfifo(mount / "x")):
         assert errno_of(act) == errno.EPERM

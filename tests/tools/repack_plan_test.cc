@@ -94,6 +94,7 @@ TEST_CASE("repack converts by the first rule that matches", "[tools][repack]") {
   CHECK(model->tensors()[*model->tensors().find("empty")].dtype == Dtype::F16);
 
   const auto told = run_verb(tools::repack, {"-f", "--dtype", "f16", source.path, out});
-  CHECK(contains(told.out, "converted 3 tensors\n1 element did not fit the new dtype\n"));
+  CHECK(contains(told.out, "converted 3 tensors\n"));
+  CHECK(contains(told.out, "1 element did not fit the new dtype\n"));
   CHECK(run_verb(tools::repack, {"--dtype", "x=y=F17", source.path, out}).code == 2);
 }

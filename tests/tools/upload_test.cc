@@ -71,7 +71,7 @@ TEST_CASE("upload without a device or with one that is none is wrong usage", "[t
                                             {model.path, "-d", ""},
                                             {model.path, "-d", "cpu,cpu"},
                                             {model.path, "-d", "cpu", "--dtype", "I32"},
-                                            {model.path, "-d", "cpu", "--dtype", "half"}}) {
+                                            {model.path, "-d", "cpu", "--dtype", "halves"}}) {
     const auto run = run_verb(tools::upload, arguments);
     CHECK(run.code == 2);
     CHECK(run.out.empty());

@@ -53,8 +53,8 @@ bool fits_delta(const std::string& base, const OpenDelta& delta) {
   return model && check_delta(delta.keys, delta.model->tensors(), (*model)->tensors());
 }
 
-/// The base as the user named it. Else the file with the base's name beside the delta, or the one where the last
-/// mount of the delta has found it.
+/// The base as the user named it. Else the file with the base's name beside the delta, or the one where the
+/// last mount of the delta has found it.
 Result<std::string> base_of(const CommitRequest& request, const OpenDelta& delta) {
   if (!request.base.empty()) return request.base;
   const std::filesystem::path name(delta.keys.base);

@@ -23,8 +23,8 @@ struct OpenDelta {
 /// Opens a delta that stfs diff --out or a mount has written.
 Result<OpenDelta> open_delta(const std::string& named);
 
-/// Opens the base for reading, with the delta on top, and checks that it has the bytes that the delta was made
-/// for.
+/// Opens the base for reading, with the delta on top, and checks that it has the bytes that the delta was
+/// made for.
 Result<std::unique_ptr<Model>> open_variant(const std::string& base, const OpenDelta& delta,
                                             Streams& streams);
 

@@ -16,8 +16,8 @@ struct HeaderDifference {
   /// Positions of the tensor in A and in B; nothing in the model that lacks it.
   std::optional<std::uint32_t> a;
   std::optional<std::uint32_t> b;
-  /// "only_in_a" or "only_in_b", or one or both of "dtype" and "shape", or "renamed" (renamed_tensors.h): then
-  /// the names differ, and nothing else.
+  /// "only_in_a" or "only_in_b", or one or both of "dtype" and "shape", or "renamed" (renamed_tensors.h):
+  /// then the names differ, and nothing else.
   std::vector<std::string_view> kinds;
 };
 

@@ -10,10 +10,10 @@
 
 namespace stfs::tools {
 
-/// Reads the tensors that only A or only B has, where the other model lacks one of the same dtype and shape, and
-/// compares their XXH128. Each pair becomes one difference of the kind "renamed"; of several tensors with the
-/// same bytes the first of A goes with the first of B. A tensor without bytes or one that cannot be read is not
-/// renamed.
+/// Reads the tensors that only A or only B has, where the other model lacks one of the same dtype and shape,
+/// and compares their XXH128. Each pair becomes one difference of the kind "renamed"; of several tensors with
+/// the same bytes the first of A goes with the first of B. A tensor without bytes or one that cannot be read
+/// is not renamed.
 /// @param watch  as in ComparisonOptions.
 /// @return EINTR if the watch has stopped the work.
 Result<void> find_renamed(const ModelPair& models, ModelDifference& difference, std::uint64_t threads,

@@ -20,8 +20,8 @@
 
 namespace stfs::upload {
 
-/// Whether an error says that this process can't use a device any more: a kernel or the GPU itself has failed, and
-/// CUDA returns that error from each later call. Only a new process can use the GPU again.
+/// Whether an error says that this process can't use a device any more: a kernel or the GPU itself has
+/// failed, and CUDA returns that error from each later call. Only a new process can use the GPU again.
 inline bool is_device_lost(const Error& error) {
   return error.errno_value == ENOTRECOVERABLE;
 }

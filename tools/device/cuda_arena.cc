@@ -34,8 +34,8 @@ tl::unexpected<Error> fail_driver(const CudaDriver& driver, const Device& device
   return fail(ErrorCode::System, EIO, message);
 }
 
-/// Waits until the device has finished its work. Another thread may capture a stream: this thread's wait is not
-/// part of the capture, and shall not break it.
+/// Waits until the device has finished its work. Another thread may capture a stream: this thread's wait is
+/// not part of the capture, and shall not break it.
 void wait_for_device() {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);

@@ -43,8 +43,8 @@ struct CudaDriver {
   [[nodiscard]] std::string explain(CUresult error) const;
 };
 
-/// Returns the driver of this machine. It is looked up until that succeeds: a container may get its GPU, or the
-/// kernel its module, after the first call. It lives as long as the process. Any thread may call.
+/// Returns the driver of this machine. It is looked up until that succeeds: a container may get its GPU, or
+/// the kernel its module, after the first call. It lives as long as the process. Any thread may call.
 /// @return the runtime's error if there is no driver, or if it lacks one of the functions.
 struct CudaDriverAnswer {
   const CudaDriver* driver = nullptr;  // null with an error

@@ -27,8 +27,8 @@ struct Device {
   friend bool operator==(const Device& a, const Device& b) { return a.kind == b.kind && a.index == b.index; }
 };
 
-/// Understands `cpu`, `cuda:N`, `cuda:GPU-uuid` and `cuda:MIG-uuid`. Does not check that the device exists, except for a UUID,
-/// which only the driver can turn into an index.
+/// Understands `cpu`, `cuda:N`, `cuda:GPU-uuid` and `cuda:MIG-uuid`. Does not check that the device exists,
+/// except for a UUID, which only the driver can turn into an index.
 /// @return InvalidArgument (EINVAL) with the mistake and the available devices; ENODEV if no device has that
 ///         UUID.
 Result<Device> parse_device(std::string_view text);

@@ -9,8 +9,8 @@
 
 namespace stfs::upload {
 
-/// The most blocks of threads that a kernel starts: enough for a large GPU. Each block then goes on to further
-/// parts of the range. Tests take fewer, so that small ranges need further parts, too.
+/// The most blocks of threads that a kernel starts: enough for a large GPU. Each block then goes on to
+/// further parts of the range. Tests take fewer, so that small ranges need further parts, too.
 constexpr unsigned kMostKernelBlocks = 4096;
 
 struct FloatRange {

@@ -24,8 +24,8 @@ class LaterReleases {
   LaterReleases(const LaterReleases&) = delete;
   LaterReleases& operator=(const LaterReleases&) = delete;
 
-  /// Runs a release soon, after all that were added before it. It must not throw. If the process has no thread
-  /// or no memory left for that, runs it at once.
+  /// Runs a release soon, after all that were added before it. It must not throw. If the process has no
+  /// thread or no memory left for that, runs it at once.
   void add(std::function<void()> release) noexcept;
   /// Returns when all releases that were added before the call have run. Call it before memory is said to be
   /// short.

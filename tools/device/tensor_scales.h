@@ -10,8 +10,8 @@
 //                          | fbgemm, ModelOpt          | 128 x 128 each; as F8_E8M0 also 32 elements each
 //   X_scales               | the OCP's MX formats      | F8_E8M0, one for 32 elements of the last dimension
 //
-// All of them multiply; "inv" is only a name. Blocks of 128 x 128 lie in the last two dimensions, and the last
-// block of a dimension may be shorter.
+// All of them multiply; "inv" is only a name. Blocks of 128 x 128 lie in the last two dimensions, and the
+// last block of a dimension may be shorter.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct TensorScales {
 /// "qweight"). "logit_scale" and "norm.scale" are ordinary tensors.
 bool is_scale(const TensorIndex& index, const Tensor& tensor);
 
-/// The tensors without which the elements of an FP8, F6 or F4 tensor are not its values: its scales, scales of
-/// scales, and zero points. Nothing for tensors of other dtypes.
+/// The tensors without which the elements of an FP8, F6 or F4 tensor are not its values: its scales, scales
+/// of scales, and zero points. Nothing for tensors of other dtypes.
 std::vector<std::uint32_t> scales_of(const TensorIndex& index, const Tensor& tensor);
 
 /// How to apply the scales of a tensor that has some. EINVAL, with the reason: the names or the shapes are

@@ -38,9 +38,9 @@ class VersionDirectory {
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] Storage& storage() const { return *storage_; }
-  /// The mode of a version's files, before the umask: whoever may read or write the published directory may do so
-  /// with them. The modes of the models do not matter: many writers of checkpoints give them 0600, and receivers
-  /// may be other users.
+  /// The mode of a version's files, before the umask: whoever may read or write the published directory may
+  /// do so with them. The modes of the models do not matter: many writers of checkpoints give them 0600, and
+  /// receivers may be other users.
   [[nodiscard]] mode_t file_mode() const { return mode_; }
   /// The path of a shard. Numbers begin with 1.
   [[nodiscard]] std::filesystem::path shard_path(std::size_t number, std::size_t count) const;

@@ -1,5 +1,5 @@
-// The kernels' loops over ranges that are larger than their grids. A large GPU has room for a grid that covers each range
-// of the other tests.
+// The kernels' loops over ranges that are larger than their grids. A large GPU has room for a grid that
+// covers each range of the other tests.
 #include <cuda_runtime_api.h>
 
 #include <cstring>
