@@ -32,6 +32,7 @@ class Oracle final : public nlohmann::json_sax<nlohmann::json> {
   bool binary(binary_t&) override { return value(Kind::Other); }
   bool string(string_t& text) override {
     if (is_in_weight_map()) {
+      while (text.starts_with("./")) text.erase(0, 2);
       const bool is_good = !has_control(text) && text.find('/') == text.npos && text.size() <= 255 &&
                            std::string_view(text).ends_with(".safetensors");
       is_wrong_ |= !is_good || !map_.emplace(key_, text).second;
