@@ -186,6 +186,30 @@ Result<std::unique_ptr<Model>> open_model(const std::string& named, Use use, Acc
   return std::move(target->model);
 }
 
+Result<int> apply_delta(const ApplyRequest& request, const Model& delta, Streams& streams) {
+  const auto target =
+      open_model(request.target, Use::Change, request.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
+  if (!target) return report_failure(streams, target.error().message);
+  report_recovered(streams, **target);
+  const Plan plan = plan_of((*target)->tensors(), delta);
+
+  std::optional<Change> change;
+  const bool can_apply = is_possible(plan, **target, delta);
+  if (can_apply) {
+    report_not_shown(streams, delta);
+    report_not_shown(streams, **target);
+  }
+  if (can_apply && !request.is_dry_run) {
+    change.emplace(streams, **target, request.options, plan.size_bytes);
+    if (auto applied = apply_plan(*change, plan, delta); !applied) return tl::unexpected(applied.error());
+  }
+  if (request.json) print_json(request, plan, **target, delta, streams.out);
+  if (!can_apply) return report_problems(request, plan, **target, delta, streams);
+  if (!request.json) print_text(request, plan, delta, streams.out);
+  streams.out.flush();  // before `change` is destroyed: a late interrupt then ends the process
+  return streams.out ? kDone : kFailed;
+}
+
 }  // namespace
 
 int apply(const Arguments& arguments, Streams& streams) {
@@ -213,28 +237,8 @@ int apply(const Arguments& arguments, Streams& streams) {
 
   const auto delta = open_model(request.delta, Use::Tensors, Access::ReadOnly);
   if (!delta) return report_failure(streams, delta.error().message);
-  const auto target =
-      open_model(request.target, Use::Change, request.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
-  if (!target) return report_failure(streams, target.error().message);
-  report_recovered(streams, **target);
-  const Plan plan = plan_of((*target)->tensors(), **delta);
-
-  std::optional<Change> change;
-  const bool can_apply = is_possible(plan, **target, **delta);
-  if (can_apply) {
-    for (const auto* model : {&*delta, &*target}) report_not_shown(streams, **model);
-  }
-  if (can_apply && !request.is_dry_run) {
-    change.emplace(streams, **target, request.options, plan.size_bytes);
-    if (auto applied = apply_plan(*change, plan, **delta); !applied) {
-      return report_failure(streams, applied.error().message);
-    }
-  }
-  if (request.json) print_json(request, plan, **target, **delta, streams.out);
-  if (!can_apply) return report_problems(request, plan, **target, **delta, streams);
-  if (!request.json) print_text(request, plan, **delta, streams.out);
-  streams.out.flush();  // before `change` is destroyed: a late interrupt then ends the process
-  return streams.out ? kDone : kFailed;
+  return attempt_beside_others(request.options, streams,
+                               [&] { return apply_delta(request, **delta, streams); });
 }
 
 }  // namespace stfs::tools

@@ -212,8 +212,8 @@ void print_merged(const CommitRequest& request, const std::string& base, const E
               : fmt::format("{} no longer fits its base, which has all its changes: delete it\n", name));
 }
 
-int merge_in_place(const CommitRequest& request, const std::string& base, const OpenDelta& delta,
-                   Streams& streams) {
+Result<int> merge_in_place(const CommitRequest& request, const std::string& base, const OpenDelta& delta,
+                           Streams& streams) {
   if (!request.options.is_dry_run && !request.options.change.has_no_locks &&
       delta.model->archive(0).has_other_readers()) {
     return report_failure(streams, request.delta +
@@ -235,7 +235,7 @@ int merge_in_place(const CommitRequest& request, const std::string& base, const 
   } else if (!request.options.is_dry_run) {
     done = patch(*target, request.options, *merge, *delta.model, streams);
   }
-  if (!done) return report_failure(streams, done.error().message);
+  if (!done) return tl::unexpected(done.error());
   print_merged(request, base, *target, *merge, delta, streams.out);
   streams.out.flush();
   return streams.out ? kDone : kFailed;
@@ -311,7 +311,9 @@ int commit(const Arguments& arguments, Streams& streams) {
   const auto base = base_of(request, *delta);
   if (!base) return report_failure(streams, base.error().message);
   return line.has("--into") ? write_into(request, *base, *delta, streams)
-                            : merge_in_place(request, *base, *delta, streams);
+                            : attempt_beside_others(request.options.change, streams, [&] {
+                                return merge_in_place(request, *base, *delta, streams);
+                              });
 }
 
 }  // namespace stfs::tools
