@@ -46,6 +46,8 @@ class StagedFiles {
  private:
   /// The name of the tensor that a new file in a transaction becomes. EILSEQ if no tensor can have it.
   static Result<std::string> new_name(std::string_view file_name);
+  /// EINVAL if a NumPy file would give a tensor of the model another shape, without -o reshape.
+  [[nodiscard]] Result<void> check_shape(const OpenFile& file, const NewTensor::Form& form) const;
   Result<void> set_form(const Node& node, std::string_view key, const std::string& value);
 
   ModelParts& parts_;

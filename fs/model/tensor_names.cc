@@ -24,19 +24,9 @@ tl::unexpected<Error> refuse(int errno_value, std::string why) {
 Result<Outdated> TensorNames::rename(Ino parent, std::string_view name, Ino new_parent,
                                      std::string_view new_name, unsigned flags) {
   if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());
-  if (const auto draft = parts_.drafts.find(parent, name);
-      draft && draft->content->made()->waits_for_name()) {
-    const auto tensor_name = parts_.tree.name_in(new_parent, new_name);
-    if ((flags & RENAME_EXCHANGE) != 0) return refuse(EINVAL, "a file without a tensor can't be exchanged");
-    if ((flags & RENAME_NOREPLACE) != 0 && parts_.tree.find(new_parent, new_name))
-      return refuse(EEXIST, "there is a tensor of that name");
-    if (tensor_name) return drafts_.give_name(*draft, *tensor_name);
-    if (parts_.drafts.rename(draft->ino, new_parent, new_name)) return Outdated{};
-    return refuse(EBUSY, "another program is making this file");
-  }
-  if (!parts_.drafts.wait_for_end(parent, name) || !parts_.drafts.wait_for_end(new_parent, new_name))
-    return refuse(EBUSY, "a program is making this file");
   const auto from = parts_.tree.find(parent, name);
+  const auto scratch = from ? std::nullopt : scratch_.find(parent, name);
+  if (scratch && is_scratch(*scratch)) return rename_scratch(*scratch, new_parent, new_name, flags);
   if (!from) return tl::unexpected(from.error());
   const auto to = parts_.tree.find(new_parent, new_name);
   if (!to && to.error().errno_value != ENOENT) return tl::unexpected(to.error());
@@ -49,12 +39,19 @@ Result<Outdated> TensorNames::rename(Ino parent, std::string_view name, Ino new_
   if (to && *to == *from) return Outdated{};
   const std::string old(parts_.model->tensor(tensor).name);
   if (!to) {
+    const auto hidden = scratch_.find(new_parent, new_name);
+    if (hidden && (flags & RENAME_EXCHANGE) != 0)
+      return refuse(EINVAL, "a scratch file can't be exchanged with a tensor");
+    if (hidden && (flags & RENAME_NOREPLACE) != 0) return refuse(EEXIST, "there is a file of that name");
     if ((flags & RENAME_EXCHANGE) != 0) return tl::unexpected(to.error());
     auto wanted = parts_.name_in(new_parent, new_name);
     if (!wanted) return pass_on(std::move(wanted));
-    return structure_.edit({.touched = {tensor}, .apply = [&](ModelEdit& edit) {
-                              return edit.rename(std::vector<ModelEdit::Renaming>{{old, *wanted}});
-                            }});
+    note_vacated(tensor);
+    auto renamed = structure_.edit({.touched = {tensor}, .apply = [&](ModelEdit& edit) {
+                                      return edit.rename(std::vector<ModelEdit::Renaming>{{old, *wanted}});
+                                    }});
+    if (renamed && hidden && is_scratch(*hidden)) static_cast<void>(scratch_.remove(*hidden));
+    return renamed;
   }
   const TensorId target = InodeTable::tensor(*to);
   const std::string other(parts_.model->tensor(target).name);
@@ -68,27 +65,33 @@ Result<Outdated> TensorNames::rename(Ino parent, std::string_view name, Ino new_
     return refuse(EBUSY,
                   fmt::format("tensor {} can't be replaced: a program is writing it", in_quotes(other)));
   }
-  // An editor has written a new file, and makes it the old one: only the bytes are new.
-  const bool keeps_form = parts_.drafts.is_plain(tensor);
-  const Tensor form = parts_.model->tensor(target);
-  const Dtype dtype = form.dtype;
-  const std::vector<std::uint64_t> shape(form.shape.begin(), form.shape.end());
-  const std::uint64_t size_bytes = parts_.model->tensor(tensor).data.size_bytes;
-  if (keeps_form && size_bytes != form.data.size_bytes) {
-    return refuse(ENODATA,
-                  fmt::format("tensor {}: {} has {} bytes, {} {} needs {}: set the dtype or the shape of the "
-                              "new file first, to replace the tensor by another one",
-                              in_quotes(other), in_quotes(old), size_bytes, name_of(dtype), shape_text(shape),
-                              form.data.size_bytes));
-  }
-  auto renamed =
-      structure_.edit({.touched = {tensor, target}, .apply = [&](ModelEdit& edit) -> Result<void> {
-                         if (auto removed = edit.remove(other); !removed) return removed;
-                         auto named = edit.rename(std::vector<ModelEdit::Renaming>{{old, other}});
-                         return named && keeps_form ? edit.reinterpret(other, dtype, shape) : named;
-                       }});
-  if (renamed && keeps_form && !parts_.drafts.is_plain(target)) parts_.drafts.note_typed(tensor);
-  return renamed;
+  note_vacated(tensor);
+  return structure_.edit({.touched = {tensor, target}, .apply = [&](ModelEdit& edit) -> Result<void> {
+                            if (auto removed = edit.remove(other); !removed) return removed;
+                            return edit.rename(std::vector<ModelEdit::Renaming>{{old, other}});
+                          }});
+}
+
+void TensorNames::note_vacated(TensorId tensor) {
+  const Tensor now = parts_.model->tensor(tensor);
+  parts_.drafts.note_vacated(std::string(now.name),
+                             {.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}});
+}
+
+Result<Outdated> TensorNames::rename_scratch(const Drafts::Draft& draft, Ino new_parent,
+                                             std::string_view new_name, unsigned flags) {
+  if ((flags & RENAME_EXCHANGE) != 0) return refuse(EINVAL, "a scratch file can't be exchanged");
+  const auto to = parts_.tree.find(new_parent, new_name);
+  if (!to && to.error().errno_value != ENOENT) return tl::unexpected(to.error());
+  const auto replaced = to ? std::nullopt : scratch_.find(new_parent, new_name);
+  if ((to || replaced) && (flags & RENAME_NOREPLACE) != 0)
+    return refuse(EEXIST, "there is a file of that name");
+  if (to && *to == kHiddenIno) return refuse(EPERM, ".safetensors stays where it is");
+  if (to && InodeTable::is_directory(*to)) return refuse(EISDIR, "is a directory");
+  if (to) return drafts_.replace(draft, InodeTable::tensor(*to));
+  if (replaced && replaced->ino == draft.ino) return Outdated{};
+  return drafts_.rename(draft, new_parent, new_name,
+                        replaced && is_scratch(*replaced) ? replaced : std::nullopt);
 }
 
 Result<Outdated> TensorNames::set_metadata(std::string_view key, const std::optional<std::string>& value,
@@ -113,7 +116,6 @@ Result<Outdated> TensorNames::retype(TensorId tensor, std::string_view key, cons
   const std::string name(now.name);
   auto form = retyped(name, {.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}}, key, value);
   if (!form) return pass_on(std::move(form));
-  parts_.drafts.note_typed(tensor);
   return structure_.edit({.touched = {tensor}, .apply = [&](ModelEdit& edit) {
                             return edit.reinterpret(name, form->dtype, form->shape);
                           }});
@@ -132,7 +134,7 @@ Result<struct stat> TensorNames::make_directory(Ino parent, std::string_view nam
   if (auto right = check_new_directory(parent, name); !right) return tl::unexpected(right.error());
   Ino made = 0;
   const auto done = structure_.change_directories([&]() -> Result<void> {
-    if (parts_.tree.find(parent, name) || parts_.drafts.find(parent, name))
+    if (parts_.tree.find(parent, name) || scratch_.find(parent, name))
       return refuse(EEXIST, fmt::format("{} exists", in_quotes(name)));
     if (!parts_.tree.table().exists(parent)) return no_such_inode(parent);
     made = parts_.tree.numbers().number(parent, name);
@@ -149,7 +151,7 @@ Result<void> TensorNames::remove_directory(Ino parent, std::string_view name) {
     if (!found) return tl::unexpected(found.error());
     if (*found == kHiddenIno) return refuse(EPERM, ".safetensors stays");
     if (!InodeTable::is_directory(*found)) return refuse(ENOTDIR, "not a directory");
-    if (parts_.tree.table().child_count(*found) != 0 || parts_.drafts.has_in(*found))
+    if (parts_.tree.table().child_count(*found) != 0 || scratch_.has_in(*found))
       return refuse(ENOTEMPTY, fmt::format("{} has tensors", in_quotes(name)));
     parts_.tree.numbers().remove(*found);
     return {};
@@ -161,9 +163,10 @@ Result<Outdated> TensorNames::rename_directory(Ino directory, const Result<Ino>&
   if ((flags & RENAME_EXCHANGE) != 0) return refuse(EINVAL, "directories can't be exchanged");
   if (to && *to == directory) return Outdated{};
   if (to && !InodeTable::is_directory(*to)) return refuse(ENOTDIR, "not a directory");
-  if (to && (parts_.tree.table().child_count(*to) != 0 || parts_.drafts.has_in(*to)))
+  if (to && (parts_.tree.table().child_count(*to) != 0 || scratch_.has_in(*to)))
     return refuse(ENOTEMPTY, fmt::format("{} has tensors", in_quotes(new_name)));
   if (auto right = check_new_directory(new_parent, new_name); !right) return tl::unexpected(right.error());
+  scratch_.load();
   const auto pin = parts_.epochs.pin();
   const InodeTable& table = parts_.tree.table();
   const auto before = parts_.tree.name_in(table.parent(directory), table.file_name(directory));
@@ -196,11 +199,14 @@ Result<Outdated> TensorNames::rename_directory(Ino directory, const Result<Ino>&
       renumber();
       return {};
     });
+    if (moved) scratch_.follow_directories();
     return moved ? Result<Outdated>(Outdated{}) : pass_on(std::move(moved));
   }
   change.renumber = renumber;
   change.apply = [&](ModelEdit& edit) { return edit.rename(renamings); };
-  return structure_.edit(change);
+  auto renamed = structure_.edit(change);
+  if (renamed) scratch_.follow_directories();
+  return renamed;
 }
 
 }  // namespace stfs

@@ -2,9 +2,11 @@
 #include "fs/write/new_tensor.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "core/format/header.h"
 #include "core/format/json_string.h"
@@ -17,6 +19,7 @@ namespace {
 // Where the file has no name this does not matter. Else a crash leaves it behind, and recovery must find no
 // head of a journal in it.
 constexpr std::uint64_t kBegin = kBlockBytes;
+constexpr std::int64_t kSecondNs = 1'000'000'000;
 
 std::int64_t now_ns() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -30,25 +33,135 @@ tl::unexpected<Error> refuse_form(const std::string& name, std::string_view why)
 }  // namespace
 
 NewTensor::NewTensor(std::string name, bool is_npy, Archive& beside)
-    : name_(std::move(name)), is_npy_(is_npy), beside_(beside), begin_(kBegin), mtime_ns_(now_ns()) {}
+    : is_npy_(is_npy), beside_(beside), begin_(kBegin), mtime_ns_(now_ns()), name_(std::move(name)) {}
+
+NewTensor::NewTensor(std::string name, Archive& beside, const ScratchDirectory& directory,
+                     std::string file_name)
+    : is_npy_(false),
+      beside_(beside),
+      begin_(0),
+      mtime_ns_(now_ns()),
+      is_scratch_(true),
+      directory_(&directory),
+      name_(std::move(name)),
+      scratch_name_(std::move(file_name)) {}
+
+void NewTensor::take_name(std::string name, bool is_possible) {
+  waits_for_name_ = !is_possible;
+  const std::scoped_lock lock(mutex_);
+  name_ = std::move(name);
+}
+
+std::string NewTensor::name() const {
+  const std::scoped_lock lock(mutex_);
+  return name_;
+}
 
 std::string NewTensor::label() const {
-  return "tensor " + in_quotes(name_);
+  return "tensor " + in_quotes(name());
 }
 
 Result<void> NewTensor::check() const {
+  // A file without a form keeps its bytes, whatever they are.
+  if (!is_npy_ && !replaces_ && !has_whole_form()) return {};
   auto form = this->form();
   return form ? Result<void>() : pass_on(std::move(form));
 }
 
+Result<std::shared_ptr<File>> NewTensor::file() const {
+  const std::scoped_lock lock(mutex_);
+  if (file_ || !is_scratch_) return file_;
+  auto opened = directory_->open(scratch_name_);
+  if (!opened) return pass_on(std::move(opened));
+  file_ = std::move(*opened);
+  return file_;
+}
+
+std::optional<ScratchDirectory::Status> NewTensor::scratch_status() const {
+  std::string file_name;
+  {
+    const std::scoped_lock lock(mutex_);
+    struct stat st {};
+    if (file_ && ::fstat(file_->descriptor(), &st) == 0) {
+      return ScratchDirectory::Status{.inode = st.st_ino,
+                                      .size_bytes = static_cast<std::uint64_t>(st.st_size),
+                                      .mtime_ns = st.st_mtim.tv_sec * kSecondNs + st.st_mtim.tv_nsec};
+    }
+    file_name = scratch_name_;
+  }
+  return directory_->status(file_name);
+}
+
+std::uint64_t NewTensor::size_bytes() const {
+  if (!is_scratch_) return size_bytes_;
+  const auto status = scratch_status();
+  return status ? status->size_bytes : 0;
+}
+
+bool NewTensor::is_dirty() const {
+  return is_scratch_ ? has_whole_form() && !waits_for_name_ : is_dirty_ && !is_kept_;
+}
+
+std::int64_t NewTensor::mtime_ns() const {
+  const auto status = is_scratch_ ? scratch_status() : std::nullopt;
+  return status ? status->mtime_ns : mtime_ns_.load();
+}
+
+void NewTensor::set_mtime(std::int64_t mtime_ns) {
+  mtime_ns_ = mtime_ns;
+  const auto opened = is_scratch_ ? file() : Result<std::shared_ptr<File>>();
+  if (!opened || !*opened) return;
+  const struct timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT},
+                                    {.tv_sec = mtime_ns / kSecondNs, .tv_nsec = mtime_ns % kSecondNs}};
+  static_cast<void>(::futimens((*opened)->descriptor(), times));
+}
+
+std::string NewTensor::scratch_name() const {
+  const std::scoped_lock lock(mutex_);
+  return scratch_name_;
+}
+
+void NewTensor::take_scratch_name(std::string file_name) {
+  const std::scoped_lock lock(mutex_);
+  scratch_name_ = std::move(file_name);
+}
+
+Result<void> NewTensor::open_scratch() const {
+  auto kept = file();
+  return kept ? Result<void>() : pass_on(std::move(kept));
+}
+
+void NewTensor::close_scratch() {
+  const std::scoped_lock lock(mutex_);
+  if (is_scratch_) file_.reset();
+}
+
+void NewTensor::leave_scratch() {
+  size_bytes_ = size_bytes();
+  is_scratch_ = false;
+}
+
+Result<void> NewTensor::sync_scratch() const {
+  const auto opened = file();
+  if (!opened) return tl::unexpected(opened.error());
+  if (auto synced = (*opened)->sync(); !synced) return synced;
+  // Without a name any more there is nothing to sync.
+  const auto named = directory_->sync();
+  return named || named.error().errno_value == ENOENT ? Result<void>() : named;
+}
+
 void NewTensor::note_change() {
-  is_dirty_ = true;
+  is_dirty_ = has_news_ = true;
   is_kept_ = false;
   mtime_ns_ = now_ns();
+  const std::scoped_lock lock(mutex_);
+  if (!std::exchange(is_adopted_, false)) return;
+  dtype_.reset();
+  shape_.reset();
 }
 
 Result<void> NewTensor::unshare() {
-  if (!file_ || file_.use_count() == 1) return {};
+  if (!file_ || file_.use_count() == 1 || is_scratch_) return {};
   auto made = create_journal_file(beside_.storage(), beside_.real_path());
   if (!made) return pass_on(std::move(made));
   if (auto copied = made->file->copy_from(*file_, begin_, {kBegin, size_bytes_}); !copied) return copied;
@@ -60,29 +173,34 @@ Result<void> NewTensor::unshare() {
 Result<void> NewTensor::write(std::span<const std::byte> from, std::uint64_t offset) {
   note_change();
   if (auto own = unshare(); !own) return own;
-  if (!file_) {
+  auto opened = file();
+  if (!opened) return pass_on(std::move(opened));
+  if (!*opened) {
     auto made = create_journal_file(beside_.storage(), beside_.real_path());
     if (!made) return pass_on(std::move(made));
-    file_ = std::move(made->file);
+    *opened = file_ = std::move(made->file);
     begin_ = kBegin;
   }
   const auto range = ByteRange::checked(offset, from.size());
-  if (!range) return fail(ErrorCode::WrongSize, EFBIG, "a file ends before byte 2^63");
-  if (auto written = file_->write(from, begin_ + offset); !written) return written;
+  if (!range || !ByteRange::checked(range->end(), begin_))
+    return fail(ErrorCode::WrongSize, EFBIG, "a file ends before byte 2^63");
+  if (auto written = (*opened)->write(from, begin_ + offset); !written) return written;
   size_bytes_ = std::max(size_bytes_.load(), range->end());
   return {};
 }
 
 Result<void> NewTensor::resize(std::uint64_t size_bytes) {
   note_change();
-  if (size_bytes == 0 && file_.use_count() > 1) file_.reset();  // no byte of it is left to copy
+  if (size_bytes == 0 && file_.use_count() > 1 && !is_scratch_) file_.reset();  // no byte is left to copy
   if (auto own = unshare(); !own) return own;
-  if (size_bytes > size_bytes_) {
+  if (size_bytes > this->size_bytes() && !is_scratch_) {
     // The rest reads as zeros.
     if (auto made = write({}, 0); !made) return made;
   }
-  if (file_) {
-    if (auto resized = file_->resize(begin_ + size_bytes); !resized) return resized;
+  const auto opened = file();
+  if (!opened) return tl::unexpected(opened.error());
+  if (*opened) {
+    if (auto resized = (*opened)->resize(begin_ + size_bytes); !resized) return resized;
   }
   size_bytes_ = size_bytes;
   return {};
@@ -90,28 +208,49 @@ Result<void> NewTensor::resize(std::uint64_t size_bytes) {
 
 Result<void> NewTensor::read(std::span<std::byte> to, std::uint64_t offset) const {
   if (to.empty()) return {};
-  return file_->read(to, begin_ + offset);
+  const auto opened = file();
+  return opened ? (*opened)->read(to, begin_ + offset) : tl::unexpected(opened.error());
 }
 
 void NewTensor::forget() {
+  const std::scoped_lock lock(mutex_);
+  is_dirty_ = false;
+  if (std::exchange(is_adopted_, false)) {
+    dtype_.reset();
+    shape_.reset();
+  }
+  if (is_scratch_) return;
   file_.reset();
   size_bytes_ = 0;
-  is_dirty_ = false;
+}
+
+void NewTensor::adopt(const Form& form) {
+  const std::scoped_lock lock(mutex_);
+  dtype_ = form.dtype;
+  shape_ = form.shape;
+  is_adopted_ = true;
 }
 
 void NewTensor::set_dtype(Dtype dtype) {
   const std::scoped_lock lock(mutex_);
+  is_adopted_ = false;
   dtype_ = dtype;
 }
 
 void NewTensor::set_shape(std::vector<std::uint64_t> shape) {
   const std::scoped_lock lock(mutex_);
+  is_adopted_ = false;
   shape_ = std::move(shape);
 }
 
 bool NewTensor::has_form() const {
   const std::scoped_lock lock(mutex_);
   return dtype_ || shape_;
+}
+
+bool NewTensor::has_whole_form() const {
+  const std::scoped_lock lock(mutex_);
+  return dtype_ && shape_;
 }
 
 std::optional<Dtype> NewTensor::dtype() const {
@@ -124,10 +263,24 @@ std::optional<std::vector<std::uint64_t>> NewTensor::shape() const {
   return shape_;
 }
 
+void NewTensor::put_form_back(std::optional<Dtype> dtype, std::optional<std::vector<std::uint64_t>> shape) {
+  const std::scoped_lock lock(mutex_);
+  dtype_ = dtype;
+  shape_ = std::move(shape);
+}
+
 Result<NewTensor::Form> NewTensor::form() const {
   if (is_npy_) return npy_form();
-  const std::uint64_t size_bytes = size_bytes_;
+  const std::uint64_t size_bytes = this->size_bytes();
   const std::scoped_lock lock(mutex_);
+  if (!replaces_ && (!dtype_ || !shape_)) {
+    return refuse_form(name_, fmt::format("it has no {}: set the attributes user.safetensors.dtype and "
+                                          "user.safetensors.shape, or rename it over a tensor of {} bytes",
+                                          dtype_   ? "shape"
+                                          : shape_ ? "dtype"
+                                                   : "dtype and shape",
+                                          size_bytes));
+  }
   Form form{.dtype = dtype_.value_or(Dtype::U8), .shape = {}};
   if (shape_) {
     form.shape = *shape_;
@@ -139,7 +292,7 @@ Result<NewTensor::Form> NewTensor::form() const {
   }
   constexpr std::uint64_t kByteBits = 8;
   const std::uint64_t bits = bits_of(form.dtype);
-  if (size_bytes * kByteBits % bits != 0) {
+  if (size_bytes > ~std::uint64_t{0} / kByteBits || size_bytes * kByteBits % bits != 0) {
     return refuse_form(name_, fmt::format("{} bytes were written, which is no whole number of {}", size_bytes,
                                           name_of(form.dtype)));
   }
@@ -172,7 +325,7 @@ Result<NewTensor::Form> NewTensor::npy_form() const {
 }
 
 Result<void> NewTensor::copy_to(Staging& stage, const Form& form) const {
-  const std::uint64_t end = size_bytes_ - form.data_offset;
+  const std::uint64_t end = size_bytes() - form.data_offset;
   if (end == 0) return stage.resize(stage.target().size_bytes);
   return stage.write_all(
       end, [&](std::span<std::byte> part, std::uint64_t at) { return read(part, form.data_offset + at); });

@@ -203,8 +203,8 @@ TEST_CASE("in a sharded model a replacement stays in its shard, and the index fo
 TEST_CASE_METHOD(EditedTransaction, "an editor's new file keeps the form of what it replaces",
                  "[fs][transaction_edit]") {
   CHECK(set("second", "dtype", "F32") == 0);
-  CHECK(make("temporary", kNew) == 0);
-  CHECK(make("short", "short") == 0);
+  CHECK(make_plain("temporary", kNew) == 0);
+  CHECK(make_plain("short", "short") == 0);
   CHECK(move("short", "second") == ENODATA);
   CHECK(move("temporary", "second") == 0);
   CHECK(attribute("second", "dtype") + attribute("second", "shape") == "F32[4]");
