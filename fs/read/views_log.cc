@@ -15,7 +15,7 @@
 namespace stfs {
 namespace {
 
-tl::unexpected<Error> not_found() {
+tl::unexpected<Error> no_such_log() {
   return fail(ErrorCode::NotFound, ENOENT, "this state of the log is gone: open it again");
 }
 
@@ -47,7 +47,7 @@ void LogViews::forget(Ino ino, std::uint64_t lookups) {
 Result<std::uint64_t> LogViews::size_bytes(Ino ino) const {
   const std::scoped_lock lock(mutex_);
   const auto found = files_.find(ino);
-  return found == files_.end() ? Result<std::uint64_t>(not_found()) : found->second.size_bytes;
+  return found == files_.end() ? Result<std::uint64_t>(no_such_log()) : found->second.size_bytes;
 }
 
 uid_t LogViews::reader(Ino ino) const {
@@ -59,7 +59,7 @@ uid_t LogViews::reader(Ino ino) const {
 Result<Bytes> LogViews::read(Ino ino, ByteRange range) const {
   const std::scoped_lock lock(mutex_);
   const auto found = files_.find(ino);
-  if (found == files_.end()) return not_found();
+  if (found == files_.end()) return no_such_log();
   std::vector<std::byte> bytes;
   std::uint64_t begin = 0;
   for (const auto& line : found->second.lines) {
