@@ -110,7 +110,7 @@ std::string plan_text(const CompactionForecast& sum) {
                      human_size(sum.freed_bytes));
 }
 
-Json json_of(const std::filesystem::path& path, const CompactionForecast& sum, bool is_changed) {
+Json json_of_forecast(const std::filesystem::path& path, const CompactionForecast& sum, bool is_changed) {
   Json document = json_document();
   document["path"] = json_path(path);
   document["changed"] = is_changed;
@@ -158,7 +158,7 @@ int compact(const Arguments& arguments, Streams& streams) {
     }
   }
   if (options.json) {
-    write_json(json_of(path, sum, is_changed), streams.out);
+    write_json(json_of_forecast(path, sum, is_changed), streams.out);
   } else if (is_changed) {
     streams.out << fmt::format("freed {}\n", human_size(sum.freed_bytes));
   }
