@@ -192,8 +192,6 @@ std::optional<std::string> EditJudge::check_recovered(const DiskImage& image,
   DiskModel disk(disk_, image);
   const auto left = disk.start_process()->list(kDirectory, ".");
   for (const std::string& name : *left) {
-    // No opening reports a staged file of an archive that the index names no more. Its maker may be another user.
-    if (!disk_.has_unnamed && name.ends_with(kStagedSuffix)) continue;
     if (std::ranges::find(may_stay_, name) == may_stay_.end()) return "LEFT BEHIND: " + name;
   }
   return std::nullopt;

@@ -61,7 +61,8 @@ class Fuzzed {
                     Views::kSlice,
                     Views::kFloat32,
                     TransactionDirectory::kTransactions,
-                    TransactionDirectory::kCommitted};
+                    TransactionDirectory::kCommitted,
+                    PretrainedDirectory::kDirectory};
     const Ino begun = mount_->make_directory(kTransactions, "T")->st_ino;
     const Ino in_begun = mount_.ino(".safetensors", begun);
     directories_.insert(directories_.end(), {begun, in_begun, mount_.ino("npy", in_begun)});
