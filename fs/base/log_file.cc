@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::string_view kAction = "use as the log";
 
-tl::unexpected<Error> refuse_log_file(const std::filesystem::path& path, int errno_value, std::string_view why) {
+tl::unexpected<Error> refuse_log_file(const std::filesystem::path& path, int errno_value,
+                                      std::string_view why) {
   return fail(ErrorCode::InvalidArgument, errno_value,
               fmt::format("{}: {}: {}", path.string(), kAction, why));
 }
@@ -24,12 +25,14 @@ Result<UniqueFd> LogFile::open_for_lines(const std::filesystem::path& path) {
   // O_NONBLOCK: an open of a FIFO would wait for its reader.
   constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   UniqueFd file(::open(path.c_str(), kFlags, kOwnerOnly));
-  if (!file && errno == ELOOP) return refuse_log_file(path, ELOOP, "is a symbolic link: name the file itself");
+  if (!file && errno == ELOOP)
+    return refuse_log_file(path, ELOOP, "is a symbolic link: name the file itself");
   if (!file) return fail_system(errno, path.string(), kAction);
   struct stat found {};
   if (::fstat(file.get(), &found) != 0) return fail_system(errno, path.string(), kAction);
   if (!S_ISREG(found.st_mode)) return refuse_log_file(path, EINVAL, "is not a regular file");
-  if (found.st_nlink > 1) return refuse_log_file(path, EMLINK, "has several names: another user may have linked it");
+  if (found.st_nlink > 1)
+    return refuse_log_file(path, EMLINK, "has several names: another user may have linked it");
   if (found.st_uid != ::geteuid() && found.st_uid != 0)
     return refuse_log_file(path, EPERM, fmt::format("belongs to user {}", found.st_uid));
   return file;

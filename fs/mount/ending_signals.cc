@@ -9,7 +9,6 @@ namespace {
 
 // The handler of this signal does nothing. The signal only makes a sleeping system call return.
 constexpr int kWakeSignal = SIGUSR2;
-constexpr struct timespec kPause = {.tv_sec = 0, .tv_nsec = 20'000'000};
 
 /// The ending signals, except those that the parent process made us ignore (as nohup(1) does with SIGHUP).
 sigset_t ending_signals() {
@@ -55,6 +54,7 @@ void EndingSignals::wait(const std::function<void()>& end, pthread_t main_thread
   }
   if (is_stopping_) return;
   end();
+  constexpr struct timespec kPause = {.tv_sec = 0, .tv_nsec = 20'000'000};
   while (!is_stopping_) {
     pthread_kill(main_thread, kWakeSignal);
     nanosleep(&kPause, nullptr);

@@ -261,7 +261,8 @@ class PullRun {
   void open(DiskModel& disk) {
     const auto process = disk.start_process();
     if (is_there(*process, kStateDirectory)) {
-      const auto state = sync::SyncState::lock(std::filesystem::path(kHost), std::chrono::milliseconds(0), *process);
+      const auto state =
+          sync::SyncState::lock(std::filesystem::path(kHost), std::chrono::milliseconds(0), *process);
       if (!state) {
         wrong_ = "the lock can't be taken: " + text_of(state.error());
         return;
