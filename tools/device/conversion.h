@@ -3,8 +3,8 @@
 //
 // Numbers are rounded to the nearest, ties to even. A number that is too large for the target becomes
 // infinity, or NaN if the target has no infinity (F8_E4M3 and the FNUZ kinds), and is counted. PyTorch's
-// Tensor.to() and ml_dtypes give the same results. A NaN stays a NaN and keeps its sign; its other bits are
-// unspecified.
+// Tensor.to() and ml_dtypes give the same results. A NaN stays a NaN and keeps its sign. Its other bits stay at
+// the top of the mantissa if the target has room for them, as core/tensor/float_conversion.h puts them there.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +34,7 @@ struct FloatFormat {
 };
 
 /// The value is sign * mantissa * 2^(exponent - 52). The mantissa's bit 52 is set unless the number is 0.
+/// The mantissa of a NaN are its other bits, from bit 51 down; they are never 0.
 struct UnpackedFloat {
   enum class Kind : std::uint8_t { Finite, Infinite, Nan };
   bool is_negative = false;
@@ -43,6 +44,7 @@ struct UnpackedFloat {
 };
 
 inline constexpr unsigned kUnpackedBits = 52;  // the mantissa bits of F64, the longest format
+inline constexpr std::uint64_t kQuietNan = std::uint64_t{1} << (kUnpackedBits - 1);
 
 STFS_ON_DEVICES constexpr UnpackedFloat unpack_float(const FloatFormat& format, std::uint64_t bits) {
   using Kind = UnpackedFloat::Kind;
@@ -54,22 +56,24 @@ STFS_ON_DEVICES constexpr UnpackedFloat unpack_float(const FloatFormat& format, 
   if (format.special == Special::MinusZero && to.is_negative && magnitude == 0) {
     to.is_negative = false;
     to.kind = Kind::Nan;
-    return to;
-  }
-  const bool has_nan_on_top = format.special == Special::AllOnes || format.special == Special::Power;
-  if (has_nan_on_top && magnitude == format.magnitude_mask()) {
-    to.kind = Kind::Nan;
+    to.mantissa = kQuietNan;
     return to;
   }
   const std::uint64_t exponent = magnitude >> format.mantissa_bits;
   const std::uint64_t mantissa = magnitude & ((std::uint64_t{1} << format.mantissa_bits) - 1);
+  to.mantissa = mantissa << (kUnpackedBits - format.mantissa_bits);
+  const bool has_nan_on_top = format.special == Special::AllOnes || format.special == Special::Power;
+  if (has_nan_on_top && magnitude == format.magnitude_mask()) {
+    to.kind = Kind::Nan;
+    if (to.mantissa == 0) to.mantissa = kQuietNan;
+    return to;
+  }
   if (format.special == Special::Ieee && exponent == last_exponent) {
     to.kind = mantissa == 0 ? Kind::Infinite : Kind::Nan;
     return to;
   }
   const bool has_leading_one = exponent != 0 || format.special == Special::Power;
   to.exponent = (has_leading_one ? static_cast<int>(exponent) : 1) - format.bias;
-  to.mantissa = mantissa << (kUnpackedBits - format.mantissa_bits);
   if (has_leading_one) to.mantissa |= std::uint64_t{1} << kUnpackedBits;
   if (to.mantissa == 0) return to;
   for (; (to.mantissa >> kUnpackedBits) == 0; to.mantissa <<= 1U) --to.exponent;
@@ -84,7 +88,10 @@ STFS_ON_DEVICES constexpr std::uint64_t pack_float(const FloatFormat& format, co
   using Special = FloatFormat::Special;
   const std::uint64_t sign = std::uint64_t{from.is_negative} << format.sign_at();
   const std::uint64_t infinity = ((std::uint64_t{1} << format.exponent_bits) - 1) << format.mantissa_bits;
-  const std::uint64_t ieee_nan = sign | infinity | std::uint64_t{1} << (format.mantissa_bits - 1);
+  const std::uint64_t narrow_mantissa = from.mantissa >> (kUnpackedBits - format.mantissa_bits);
+  const bool has_room = narrow_mantissa << (kUnpackedBits - format.mantissa_bits) == from.mantissa;
+  const std::uint64_t ieee_nan =
+      sign | infinity | (has_room ? narrow_mantissa : std::uint64_t{1} << (format.mantissa_bits - 1));
   const std::uint64_t other_nan = format.special == Special::MinusZero ? std::uint64_t{1} << format.sign_at()
                                                                        : sign | format.magnitude_mask();
   const std::uint64_t nan = format.special == Special::Ieee ? ieee_nan : other_nan;
