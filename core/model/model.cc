@@ -111,9 +111,14 @@ Result<std::unique_ptr<Model>> Model::open_index(const std::filesystem::path& so
   // recovery while the shards were opened.
   constexpr int kMostTries = 5;
   constexpr std::chrono::milliseconds kPause{20};
+  // Others may edit the model all the time: longer where index and shards are not of one moment.
+  constexpr std::chrono::seconds kPatience{10};
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
   for (int tries = 1;; ++tries) {
     auto model = open_index_once(source, options);
-    if (!model || tries == kMostTries || !(*model)->is_being_edited()) return model;
+    if (!model || !(*model)->is_being_edited()) return model;
+    const bool is_whole = (*model)->check_whole("this").has_value();
+    if (tries >= kMostTries && (is_whole || std::chrono::steady_clock::now() >= deadline)) return model;
     if (tries > 1) std::this_thread::sleep_for(kPause);
   }
 }

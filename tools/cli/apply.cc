@@ -89,7 +89,7 @@ bool changes_structure(const Model& delta, const Model& target) {
 }
 
 /// Applies a delta that changes the structure of the target.
-int apply_structure(const ApplyRequest& request, Streams& streams) {
+Result<int> apply_structure(const ApplyRequest& request, Streams& streams) {
   const auto delta = open_delta(request.delta);
   if (!delta) return report_failure(streams, delta.error().message);
   const EditOptions options{.change = request.options,
@@ -206,6 +206,37 @@ Result<std::unique_ptr<Model>> open_model(const std::string& named, Use use, Acc
   return std::move(target->model);
 }
 
+Result<int> apply_delta(const ApplyRequest& request, Streams& streams) {
+  auto delta = open_model(request.delta, Use::Tensors, Access::ReadOnly);
+  if (!delta) return report_failure(streams, delta.error().message);
+  auto target =
+      open_model(request.target, Use::Change, request.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
+  if (!target) return report_failure(streams, target.error().message);
+  report_recovered(streams, **target);
+  if (changes_structure(**delta, **target)) {
+    // An edit needs that nobody reads the files, not even this process.
+    delta->reset();
+    target->reset();
+    return apply_structure(request, streams);
+  }
+  const Plan plan = plan_of((*target)->tensors(), **delta);
+
+  std::optional<Change> change;
+  const bool can_apply = is_possible(plan, **target, **delta);
+  if (can_apply) {
+    for (const auto* model : {&*delta, &*target}) report_not_shown(streams, **model);
+  }
+  if (can_apply && !request.is_dry_run) {
+    change.emplace(streams, **target, request.options, plan.size_bytes);
+    if (auto applied = apply_plan(*change, plan, **delta); !applied) return tl::unexpected(applied.error());
+  }
+  if (request.json) print_json(request, plan, **target, **delta, streams.out);
+  if (!can_apply) return report_problems(request, plan, **target, **delta, streams);
+  if (!request.json) print_text(request, plan, **delta, streams.out);
+  streams.out.flush();  // before `change` is destroyed: a late interrupt then ends the process
+  return streams.out ? kDone : kFailed;
+}
+
 }  // namespace
 
 int apply(const Arguments& arguments, Streams& streams) {
@@ -232,36 +263,7 @@ int apply(const Arguments& arguments, Streams& streams) {
                            streams);
   }
 
-  auto delta = open_model(request.delta, Use::Tensors, Access::ReadOnly);
-  if (!delta) return report_failure(streams, delta.error().message);
-  auto target =
-      open_model(request.target, Use::Change, request.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
-  if (!target) return report_failure(streams, target.error().message);
-  report_recovered(streams, **target);
-  if (changes_structure(**delta, **target)) {
-    // An edit needs that nobody reads the files, not even this process.
-    delta->reset();
-    target->reset();
-    return apply_structure(request, streams);
-  }
-  const Plan plan = plan_of((*target)->tensors(), **delta);
-
-  std::optional<Change> change;
-  const bool can_apply = is_possible(plan, **target, **delta);
-  if (can_apply) {
-    for (const auto* model : {&*delta, &*target}) report_not_shown(streams, **model);
-  }
-  if (can_apply && !request.is_dry_run) {
-    change.emplace(streams, **target, request.options, plan.size_bytes);
-    if (auto applied = apply_plan(*change, plan, **delta); !applied) {
-      return report_failure(streams, applied.error().message);
-    }
-  }
-  if (request.json) print_json(request, plan, **target, **delta, streams.out);
-  if (!can_apply) return report_problems(request, plan, **target, **delta, streams);
-  if (!request.json) print_text(request, plan, **delta, streams.out);
-  streams.out.flush();  // before `change` is destroyed: a late interrupt then ends the process
-  return streams.out ? kDone : kFailed;
+  return attempt_beside_others(request.options, streams, [&] { return apply_delta(request, streams); });
 }
 
 }  // namespace stfs::tools

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <map>
 #include <ostream>
 
@@ -31,6 +33,19 @@ CommitOptions commit_options_of(const ChangeOptions& options) {
   commit.uses_locks = !options.has_no_locks;
   commit.lock_patience = std::chrono::seconds(options.wait_s);
   return commit;
+}
+
+int attempt_beside_others(const ChangeOptions& options, Streams& streams,
+                          const std::function<Result<int>()>& attempt) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(options.wait_s);
+  for (;;) {
+    const auto done = attempt();
+    if (done) return *done;
+    const bool is_edited =
+        done.error().code == ErrorCode::ArchiveChanged && done.error().errno_value == ESTALE;
+    if (!is_edited || std::chrono::steady_clock::now() >= deadline)
+      return report_failure(streams, done.error().message);
+  }
 }
 
 Change::Change(Streams& streams, const Model& model, const ChangeOptions& options, std::uint64_t total_bytes)

@@ -27,6 +27,13 @@ struct ChangeOptions {
 /// The same for commits.
 CommitOptions commit_options_of(const ChangeOptions& options);
 
+/// Runs an attempt to open and change a model, and reports its failure. If another program has edited the
+/// model since the attempt opened it, runs it again, until options.wait_s ends. Such an attempt has printed
+/// nothing and changed nothing.
+/// @param attempt  the exit status; a failure that was not reported.
+int attempt_beside_others(const ChangeOptions& options, Streams& streams,
+                          const std::function<Result<int>()>& attempt);
+
 /// Declares --durability, --nolock and --wait.
 void add_change_options(CommandLine& line, ChangeOptions& options);
 

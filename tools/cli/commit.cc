@@ -62,7 +62,7 @@ Result<std::string> base_of(const CommitRequest& request, const OpenDelta& delta
   if (!name.empty() && name == name.filename()) {
     candidates.push_back(delta.model->path().parent_path() / name);
   }
-  if (const auto known = known_path_of_base(delta.model->front())) candidates.push_back(*known);
+  if (auto known = known_path_of_base(delta.model->front())) candidates.push_back(std::move(*known));
   for (const std::string& candidate : candidates) {
     if (fits_delta(candidate, delta)) return candidate;
   }
@@ -151,7 +151,9 @@ int commit(const Arguments& arguments, Streams& streams) {
   const auto base = base_of(request, *delta);
   if (!base) return report_failure(streams, base.error().message);
   return line.has("--into") ? write_into(request, *base, *delta, streams)
-                            : commit_delta({*base, request.options}, *delta, streams);
+                            : attempt_beside_others(request.options.change, streams, [&] {
+                                return commit_delta({*base, request.options}, *delta, streams);
+                              });
 }
 
 }  // namespace stfs::tools

@@ -163,7 +163,7 @@ Result<std::unique_ptr<Model>> open_variant(const std::string& base, const OpenD
   return model;
 }
 
-int commit_delta(const DeltaCommit& commit, const OpenDelta& delta, Streams& streams) {
+Result<int> commit_delta(const DeltaCommit& commit, const OpenDelta& delta, Streams& streams) {
   if (!commit.options.is_dry_run && !commit.options.change.has_no_locks &&
       delta.model->archive(0).has_other_readers()) {
     return report_failure(streams, delta.named +
@@ -186,7 +186,7 @@ int commit_delta(const DeltaCommit& commit, const OpenDelta& delta, Streams& str
   } else if (!commit.options.is_dry_run) {
     done = patch(*target, commit.options, *merge, *delta.model, streams);
   }
-  if (!done) return report_failure(streams, done.error().message);
+  if (!done) return tl::unexpected(done.error());
   print_merged(commit, *target, *merge, delta, streams.out);
   streams.out.flush();
   return streams.out ? kDone : kFailed;

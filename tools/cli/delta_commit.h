@@ -34,7 +34,8 @@ struct DeltaCommit {
   bool keeps_metadata = false;  // the base keeps its own
 };
 
-/// Makes all changes of the delta in its base as one, and prints what has changed. @return the exit code.
-int commit_delta(const DeltaCommit& commit, const OpenDelta& delta, Streams& streams);
+/// Makes all changes of the delta in its base as one, and prints what has changed: for attempt_beside_others().
+/// @return the exit code; a failure that was not reported.
+Result<int> commit_delta(const DeltaCommit& commit, const OpenDelta& delta, Streams& streams);
 
 }  // namespace stfs::tools

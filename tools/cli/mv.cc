@@ -23,6 +23,39 @@ constexpr const char* kMvExamples =
     "  stfs mv model.safetensors 'model.*' 'language_model.*'\n"
     "  stfs mv --dry-run model.safetensors '*.layers.*.mlp.*' '*.h.*.ffn.*'";
 
+Result<int> rename_tensors(const std::string& named, const std::string& from, const std::string& to,
+                           const EditOptions& options, Streams& streams) {
+  auto target = open_for_edit(named, streams);
+  if (!target) return kFailed;
+  const Model& model = *target->model;
+  std::vector<ModelEdit::Renaming> renamings;
+  for (std::uint32_t at = 0; at < model.tensors().size(); ++at) {
+    const std::string_view name = model.tensors()[at].name;
+    if (auto other = renamed(name, from, to)) renamings.push_back({std::string(name), std::move(*other)});
+  }
+  if (renamings.empty()) return report_unmatched(named, {&from, 1}, model, streams);
+  auto done = target->edit.rename(renamings);
+  if (done) done = carry_out(*target, options, 0, {}, streams);
+  if (!done) return tl::unexpected(done.error());
+  if (options.json) {
+    Json document = json_of_edit(*target, options);
+    document["renamed"] = Json::array();
+    for (const ModelEdit::Renaming& renaming : renamings) {
+      document["renamed"].push_back({{"from", renaming.from}, {"to", renaming.to}});
+    }
+    write_json(document, streams.out);
+  } else {
+    if (options.is_dry_run) {
+      for (const ModelEdit::Renaming& renaming : renamings) {
+        streams.out << fmt::format("{} -> {}\n", printable_name(renaming.from), printable_name(renaming.to));
+      }
+    }
+    print_result(streams.out, *target, options, "renamed " + counted(renamings.size(), "tensor"));
+  }
+  streams.out.flush();
+  return streams.out ? kDone : kFailed;
+}
+
 }  // namespace
 
 int mv(const Arguments& arguments, Streams& streams) {
@@ -42,35 +75,8 @@ int mv(const Arguments& arguments, Streams& streams) {
     return report_wrong_usage(streams, "FROM and TO must have equally many *");
   }
 
-  auto target = open_for_edit(named, streams);
-  if (!target) return kFailed;
-  const Model& model = *target->model;
-  std::vector<ModelEdit::Renaming> renamings;
-  for (std::uint32_t at = 0; at < model.tensors().size(); ++at) {
-    const std::string_view name = model.tensors()[at].name;
-    if (auto other = renamed(name, from, to)) renamings.push_back({std::string(name), std::move(*other)});
-  }
-  if (renamings.empty()) return report_unmatched(named, {&from, 1}, model, streams);
-  auto done = target->edit.rename(renamings);
-  if (done) done = carry_out(*target, options, 0, {}, streams);
-  if (!done) return report_failure(streams, done.error().message);
-  if (options.json) {
-    Json document = json_of_edit(*target, options);
-    document["renamed"] = Json::array();
-    for (const ModelEdit::Renaming& renaming : renamings) {
-      document["renamed"].push_back({{"from", renaming.from}, {"to", renaming.to}});
-    }
-    write_json(document, streams.out);
-  } else {
-    if (options.is_dry_run) {
-      for (const ModelEdit::Renaming& renaming : renamings) {
-        streams.out << fmt::format("{} -> {}\n", printable_name(renaming.from), printable_name(renaming.to));
-      }
-    }
-    print_result(streams.out, *target, options, "renamed " + counted(renamings.size(), "tensor"));
-  }
-  streams.out.flush();
-  return streams.out ? kDone : kFailed;
+  return attempt_beside_others(options.change, streams,
+                               [&] { return rename_tensors(named, from, to, options, streams); });
 }
 
 }  // namespace stfs::tools

@@ -2,9 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <ostream>
+#include <vector>
 
 #include "tools/cli/change.h"
 #include "tools/cli/command_line.h"
@@ -78,7 +81,7 @@ Result<void> put_tensor(Change& change, std::uint32_t position, TensorSource& so
 }
 
 /// Makes a tensor, or gives it another dtype and shape: an edit.
-int create(const PutRequest& request, Streams& streams) {
+Result<int> create(const PutRequest& request, Streams& streams) {
   const std::string& name = request.name_and_file.front();
   const auto parsed = parse_form(request.dtype, request.shape);
   if (!parsed) return report_wrong_usage(streams, parsed.error().message);
@@ -110,9 +113,58 @@ int create(const PutRequest& request, Streams& streams) {
                             .keeps_space = request.keeps_space,
                             .json = request.json};
   if (done) done = carry_out(*target, options, *size_bytes, fill, streams);
-  if (!done) return report_failure(streams, done.error().message);
+  if (!done) return tl::unexpected(done.error());
   print(request, target->model->path(), tensor, streams.out);
   streams.out.flush();
+  return streams.out ? kDone : kFailed;
+}
+
+/// Fails if another program has given the tensor another form since the first attempt.
+/// @param form  the tensor's at the first attempt.
+Result<void> check_form(const Tensor& tensor, std::optional<TensorForm>& form) {
+  if (!form) form = {.dtype = tensor.dtype, .shape = std::vector(tensor.shape.begin(), tensor.shape.end())};
+  if (form->dtype == tensor.dtype && std::ranges::equal(*form->shape, tensor.shape)) return {};
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              fmt::format("{}: another program has given it another dtype or shape, {} {}: not changed",
+                          printable_name(tensor.name), name_of(tensor.dtype), shape_text(tensor.shape)));
+}
+
+/// Gives a tensor new bytes.
+/// @param form  gets the tensor's form at the first attempt.
+Result<int> replace(const PutRequest& request, std::optional<TensorForm>& form, Streams& streams) {
+  const bool has_name = request.name_and_file.size() == 2;
+  const auto target = open_target(request.target, Use::Change,
+                                  {.access = request.is_dry_run ? Access::ReadOnly : Access::ReadWrite});
+  if (!target) return report_failure(streams, target.error().message);
+  report_recovered(streams, *target->model);
+  if (target->tensor && has_name) {
+    return report_wrong_usage(streams,
+                              request.target + ": is a tensor's file: NAME needs an archive or a mount");
+  }
+  if (!target->tensor && !has_name) {
+    return report_wrong_usage(
+        streams, "NAME and FILE are required: `stfs ls " + request.target + "` prints the names");
+  }
+  auto position = target->tensor ? Result<std::uint32_t>(*target->tensor)
+                                 : find_tensor(*target->model, request.target, request.name_and_file.front());
+  if (!position && has_name) {
+    report_failure(streams, position.error().message);
+    return report_failure(streams, "--create makes a new tensor");
+  }
+  if (!position) return report_failure(streams, position.error().message);
+  const Tensor tensor = target->model->tensors()[*position];
+  if (auto same = check_form(tensor, form); !same) return report_failure(streams, same.error().message);
+  auto source = TensorSource::open(request.source, tensor, streams.in);
+  if (!source) return report_failure(streams, source.error().message);
+  if (source->model() != nullptr) report_not_shown(streams, *source->model());
+
+  std::optional<Change> change;
+  if (!request.is_dry_run) {
+    change.emplace(streams, *target->model, request.options, tensor.data.size_bytes);
+    if (auto done = put_tensor(*change, *position, *source); !done) return tl::unexpected(done.error());
+  }
+  print(request, target->model->archive_of(*position).path(), tensor, streams.out);
+  streams.out.flush();  // before `change` is destroyed: a late interrupt then ends the process
   return streams.out ? kDone : kFailed;
 }
 
@@ -148,46 +200,19 @@ int put(const Arguments& arguments, Streams& streams) {
   request.source.file = request.name_and_file.back();
   if (line.has("--from-tensor")) request.source.from_tensor = from_tensor;
 
+  const auto attempt = [&](const std::function<Result<int>()>& work) {
+    if (request.source.file != "-") return attempt_beside_others(request.options, streams, work);
+    const auto done = work();  // standard input can be read once
+    return done ? *done : report_failure(streams, done.error().message);
+  };
   const bool has_name = request.name_and_file.size() == 2;
-  if (request.creates && has_name) return create(request, streams);
+  if (request.creates && has_name) return attempt([&] { return create(request, streams); });
   if (request.creates) {
     return report_wrong_usage(
         streams, "NAME and FILE are required with --create, and TARGET is the model, not a tensor's file");
   }
-  const auto target = open_target(request.target, Use::Change,
-                                  {.access = request.is_dry_run ? Access::ReadOnly : Access::ReadWrite});
-  if (!target) return report_failure(streams, target.error().message);
-  report_recovered(streams, *target->model);
-  if (target->tensor && has_name) {
-    return report_wrong_usage(streams,
-                              request.target + ": is a tensor's file: NAME needs an archive or a mount");
-  }
-  if (!target->tensor && !has_name) {
-    return report_wrong_usage(
-        streams, "NAME and FILE are required: `stfs ls " + request.target + "` prints the names");
-  }
-  auto position = target->tensor ? Result<std::uint32_t>(*target->tensor)
-                                 : find_tensor(*target->model, request.target, request.name_and_file.front());
-  if (!position && has_name) {
-    report_failure(streams, position.error().message);
-    return report_failure(streams, "--create makes a new tensor");
-  }
-  if (!position) return report_failure(streams, position.error().message);
-  const Tensor tensor = target->model->tensors()[*position];
-  auto source = TensorSource::open(request.source, tensor, streams.in);
-  if (!source) return report_failure(streams, source.error().message);
-  if (source->model() != nullptr) report_not_shown(streams, *source->model());
-
-  std::optional<Change> change;
-  if (!request.is_dry_run) {
-    change.emplace(streams, *target->model, request.options, tensor.data.size_bytes);
-    if (auto done = put_tensor(*change, *position, *source); !done) {
-      return report_failure(streams, done.error().message);
-    }
-  }
-  print(request, target->model->archive_of(*position).path(), tensor, streams.out);
-  streams.out.flush();  // before `change` is destroyed: a late interrupt then ends the process
-  return streams.out ? kDone : kFailed;
+  std::optional<TensorForm> form;
+  return attempt([&] { return replace(request, form, streams); });
 }
 
 }  // namespace stfs::tools

@@ -26,20 +26,8 @@ constexpr const char* kRmExamples =
     "  stfs rm --dry-run model.safetensors 'model.layers.0.*'\n"
     "  stfs rm model.safetensors.index.json '*.norm.weight'";
 
-}  // namespace
-
-int rm(const Arguments& arguments, Streams& streams) {
-  std::string named;
-  std::vector<std::string> names;
-  EditOptions options;
-  CommandLine line("rm", "Delete tensors, without rewriting the archive.", kRmExamples);
-  line.positional(named, "TARGET", "Archive, sharded model, or root of a mount.");
-  line.positionals(names, "GLOB", "Tensors to delete.");
-  add_edit_options(line, options);
-  add_keep_space(line, options.keeps_space);
-  if (const auto code = line.parse(arguments, streams)) return *code;
-  if (names.empty()) return report_wrong_usage(streams, "name the tensors to delete");
-
+Result<int> remove_tensors(const std::string& named, const std::vector<std::string>& names,
+                           const EditOptions& options, Streams& streams) {
   auto target = open_for_edit(named, streams);
   if (!target) return kFailed;
   const Model& model = *target->model;
@@ -58,9 +46,7 @@ int rm(const Arguments& arguments, Streams& streams) {
     report_unmatched(named, unused, model, streams);
     return report_failure(streams, named + ": nothing was changed");
   }
-  if (auto done = carry_out(*target, options, 0, {}, streams); !done) {
-    return report_failure(streams, done.error().message);
-  }
+  if (auto done = carry_out(*target, options, 0, {}, streams); !done) return tl::unexpected(done.error());
   if (options.json) {
     Json document = json_of_edit(*target, options);
     document["removed"] = Json::array();
@@ -77,6 +63,24 @@ int rm(const Arguments& arguments, Streams& streams) {
   }
   streams.out.flush();
   return streams.out ? kDone : kFailed;
+}
+
+}  // namespace
+
+int rm(const Arguments& arguments, Streams& streams) {
+  std::string named;
+  std::vector<std::string> names;
+  EditOptions options;
+  CommandLine line("rm", "Delete tensors, without rewriting the archive.", kRmExamples);
+  line.positional(named, "TARGET", "Archive, sharded model, or root of a mount.");
+  line.positionals(names, "GLOB", "Tensors to delete.");
+  add_edit_options(line, options);
+  add_keep_space(line, options.keeps_space);
+  if (const auto code = line.parse(arguments, streams)) return *code;
+  if (names.empty()) return report_wrong_usage(streams, "name the tensors to delete");
+
+  return attempt_beside_others(options.change, streams,
+                               [&] { return remove_tensors(named, names, options, streams); });
 }
 
 }  // namespace stfs::tools

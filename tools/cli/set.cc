@@ -89,6 +89,26 @@ Result<std::string> make_changes(const SetRequest& request, const TensorForm& fo
   return std::string();
 }
 
+Result<int> set_in_model(const SetRequest& request, const TensorForm& form, Streams& streams) {
+  auto target = open_for_edit(request.target, streams);
+  if (!target) return kFailed;
+  const Model& model = *target->model;
+  const auto mistake = make_changes(request, form, model, target->edit);
+  if (!mistake) return report_failure(streams, mistake.error().message);
+  if (!mistake->empty()) return report_wrong_usage(streams, *mistake);
+  if (auto done = carry_out(*target, request.options, 0, {}, streams); !done)
+    return tl::unexpected(done.error());
+  if (request.options.json) {
+    write_json(json_of_edit(*target, request.options), streams.out);
+  } else {
+    print_result(streams.out, *target, request.options,
+                 target->edit.is_empty() ? "nothing to change in " + printable(request.target)
+                                         : "changed " + printable(request.target));
+  }
+  streams.out.flush();
+  return streams.out ? kDone : kFailed;
+}
+
 }  // namespace
 
 int set(const Arguments& arguments, Streams& streams) {
@@ -116,24 +136,8 @@ int set(const Arguments& arguments, Streams& streams) {
   const auto form = parse_form(request.dtype, request.shape);
   if (!form) return report_wrong_usage(streams, form.error().message);
 
-  auto target = open_for_edit(request.target, streams);
-  if (!target) return kFailed;
-  const Model& model = *target->model;
-  const auto mistake = make_changes(request, *form, model, target->edit);
-  if (!mistake) return report_failure(streams, mistake.error().message);
-  if (!mistake->empty()) return report_wrong_usage(streams, *mistake);
-  if (auto done = carry_out(*target, request.options, 0, {}, streams); !done) {
-    return report_failure(streams, done.error().message);
-  }
-  if (request.options.json) {
-    write_json(json_of_edit(*target, request.options), streams.out);
-  } else {
-    print_result(streams.out, *target, request.options,
-                 target->edit.is_empty() ? "nothing to change in " + printable(request.target)
-                                         : "changed " + printable(request.target));
-  }
-  streams.out.flush();
-  return streams.out ? kDone : kFailed;
+  return attempt_beside_others(request.options.change, streams,
+                               [&] { return set_in_model(request, *form, streams); });
 }
 
 }  // namespace stfs::tools
