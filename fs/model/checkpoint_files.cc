@@ -303,19 +303,18 @@ Result<void> CheckpointFiles::patch(const Checkpoint& saved, const std::vector<s
   Committers::Shards shards;
   for (const std::uint32_t at : changed) shards.insert(parts_.model->place(*saved.saved(at).same).shard);
   ShardTurns::Foreign foreign;
-  auto done =
-      turns_.commit(shards, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
-        if (auto same = check_unchanged(saved); !same) return same;
-        const auto checked = with_check(options_of, [&] { return check_unchanged(saved); });
-        auto committed = saved.group()->commit(checked, parts_.lock_of());
-        if (!committed) return committed;
-        for (const std::uint32_t at : changed) {
-          const TensorId tensor = *saved.saved(at).same;
-          parts_.states.note_commit(tensor, parts_.model->archive_of(tensor).identity().mtime_ns,
-                                    std::nullopt);
-        }
-        return committed;
-      });
+  const auto attempt = [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
+    if (auto same = check_unchanged(saved); !same) return same;
+    const auto checked = with_check(options_of, [&] { return check_unchanged(saved); });
+    auto committed = saved.group()->commit(checked, parts_.lock_of());
+    if (!committed) return committed;
+    for (const std::uint32_t at : changed) {
+      const TensorId tensor = *saved.saved(at).same;
+      parts_.states.note_commit(tensor, parts_.model->archive_of(tensor).identity().mtime_ns, std::nullopt);
+    }
+    return committed;
+  };
+  auto done = structure_.following([&] { return turns_.commit(shards, foreign, attempt); });
   for (const auto& [shard, others] : foreign) parts_.forget(others);
   // After a failure behind the commit point, reads show the new bytes, out of the journal.
   for (const std::uint32_t at : changed)

@@ -1,8 +1,11 @@
 // Commits in the turn of the tensor's shard.
 #include "fs/model/content_commits.h"
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "fs/write/admitted_readers.h"
@@ -11,11 +14,52 @@ namespace stfs {
 
 Result<Stale> ContentCommits::commit(const OpenFile& file) {
   PendingContent& content = *file.content;
-  if (content.is_copy()) return commit_copy(file);
+  Result<Stale> committed;
+  const auto done = structure_.following([&]() -> Result<void> {
+    if (auto same = check_target(content); !same) return same;
+    committed = content.is_copy()       ? commit_copy(file)
+                : is_elsewhere(content) ? commit_elsewhere(content)
+                                        : commit_staged(file);
+    return committed ? Result<void>() : tl::unexpected(committed.error());
+  });
+  return done ? committed : tl::unexpected(done.error());
+}
+
+Result<void> ContentCommits::check_target(const PendingContent& content) const {
+  const Model& model = *parts_.model;
+  const TensorId tensor = content.tensor();
+  if (model.ids().position(tensor)) return {};
+  if (!model.has(tensor)) return fail(ErrorCode::ArchiveChanged, ESTALE, "the tensor was deleted");
+  const std::string label = parts_.label_of(content);
+  const auto now = model.find(model.tensor(tensor).name);
+  if (!now || model.file_range(*now) != model.file_range(tensor))
+    return fail(ErrorCode::ArchiveChanged, ESTALE, label + ": was deleted since its new bytes were written");
+  const Tensor another = model.tensor(*now);
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              fmt::format("{}: another program has given it another dtype or shape, {} {}, since its new "
+                          "bytes were written",
+                          label, name_of(another.dtype), shape_text(another.shape)));
+}
+
+bool ContentCommits::is_elsewhere(PendingContent& content) const {
+  const Staging* const stage = content.staged();
+  return stage != nullptr && stage->target() != parts_.model->file_range(content.tensor());
+}
+
+Result<Stale> ContentCommits::commit_elsewhere(PendingContent& content) {
+  auto committed =
+      commit_in_place(content.tensor(), [&](Staging& stage) { return copy_content(content, stage); });
+  if (committed) content.forget();
+  return committed;
+}
+
+Result<Stale> ContentCommits::commit_staged(const OpenFile& file) {
+  PendingContent& content = *file.content;
   const std::uint32_t shard = parts_.model->place(content.tensor()).shard;
   ShardTurns::Foreign foreign;
   const auto in_turn = [&](const Committers::Shards& shards, const auto& attempt) {
     return turns_.commit(shards, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
+      if (auto same = check_target(content); !same) return same;
       auto done = attempt(options_of);
       if (done) note_commit(content);
       return done;
@@ -41,15 +85,12 @@ Result<Stale> ContentCommits::commit_copy(const OpenFile& file) {
   const TensorId tensor = content.tensor();
   if (parts_.model->ids().position(tensor) && !parts_.model->is_of_base(parts_.model->place(tensor).shard)) {
     // Since the first write another program has brought it into the delta.
-    auto committed = commit_in_place(tensor, [&](Staging& stage) { return copy_content(content, stage); });
-    if (committed) content.forget();
-    return committed;
+    return commit_elsewhere(content);
   }
   StructureChange change;
   change.is_patch = true;
   change.apply = [&](ModelEdit& edit) -> Result<void> {
-    if (!parts_.model->ids().position(tensor))
-      return fail(ErrorCode::ArchiveChanged, ESTALE, parts_.label_of(content) + ": was deleted");
+    if (auto same = check_target(content); !same) return same;
     const Tensor now = parts_.model->tensor(tensor);
     change.ids = {{std::string(now.name), tensor}};
     return edit.put(std::string(now.name), now.dtype, {now.shape.begin(), now.shape.end()});

@@ -28,6 +28,14 @@ class ContentCommits {
   void note_commit(const PendingContent& content);
 
  private:
+  /// ESTALE if another program has deleted the tensor, or given it another dtype or shape.
+  [[nodiscard]] Result<void> check_target(const PendingContent& content) const;
+  /// Whether an edit has given the tensor another place since its bytes were staged.
+  [[nodiscard]] bool is_elsewhere(PendingContent& content) const;
+  /// commit() in the tensor's present place, after an edit has given it another one.
+  Result<Stale> commit_elsewhere(PendingContent& content);
+  /// commit() in the place that the bytes were staged for.
+  Result<Stale> commit_staged(const OpenFile& file);
   /// commit() for a tensor of the base of a delta: the delta gets it.
   Result<Stale> commit_copy(const OpenFile& file);
 

@@ -185,9 +185,12 @@ class Filesystem {
   /// to the log.
   Stale release(OpenFile* file);
 
-  /// ShardTurns::check_for_change().
+  /// ShardTurns::check_for_change(), without is_edited.
   using Change = ShardTurns::Change;
-  Change check_for_change(std::uint32_t shard = 0) { return turns_.check_for_change(shard); }
+  /// Follows edits of other processes (StructureEdits::follow()).
+  Change check_for_change(std::uint32_t shard = 0);
+  /// The same for the model's index.
+  Change check_index();
   /// Makes every later look-up of files that show tensors fail with EIO and this message. Programs keep what
   /// they have open, except tensors of a delta's base whose bytes somebody has changed: they give EIO.
   void refuse(std::string why);
@@ -200,8 +203,6 @@ class Filesystem {
   /// Call some time after commits, when no caller waits: settles the journal that is kept for the next
   /// commit, closes discarded files, and frees the space of deleted tensors that nobody has open any more.
   void tidy();
-  /// Whether another program has replaced the model's index.
-  [[nodiscard]] bool is_index_changed() { return structure_.is_index_changed(); }
   /// Whether an edit has replaced the index since the last call: a watch on the file must begin anew.
   [[nodiscard]] bool take_new_index() { return structure_.take_new_index(); }
   /// Drops and logs staged content, and removes the journal that was kept. Call at the end of the mount, when

@@ -205,6 +205,29 @@ Error Filesystem::wrong_size(const PendingContent& content) const {
                       shape_text(tensor.shape), tensor.data.size_bytes, advice)};
 }
 
+Filesystem::Change Filesystem::check_for_change(std::uint32_t shard) {
+  Change found = turns_.check_for_change(shard, structure_.follows());
+  if (!std::exchange(found.is_edited, false)) return found;
+  const auto followed = structure_.follow();
+  found.is_unsettled = followed == StructureEdits::Followed::Unsettled;
+  if (followed == StructureEdits::Followed::Shown)
+    found.stale = parts_.stale_shard(shard, Stale::What::Content);
+  if (found.is_unsettled || followed == StructureEdits::Followed::Shown) return found;
+  const bool has_new_permissions = found.has_new_permissions;
+  found = turns_.check_for_change(shard, false);
+  found.has_new_permissions = found.has_new_permissions || has_new_permissions;
+  return found;
+}
+
+Filesystem::Change Filesystem::check_index() {
+  Change found;
+  if (!structure_.is_index_changed()) return found;
+  const auto followed = structure_.follow();
+  found.is_unsettled = followed == StructureEdits::Followed::Unsettled;
+  found.is_outdated = !found.is_unsettled && structure_.is_index_changed();
+  return found;
+}
+
 void Filesystem::tidy() {
   parts_.committers.tidy();
   structure_.reclaim(false);

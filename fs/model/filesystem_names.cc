@@ -52,9 +52,17 @@ Result<Outdated> Filesystem::remove_file(Ino parent, std::string_view name) {
   }
   if (InodeTable::is_directory(*found) || *found == kHiddenIno) return refuse_edit(EISDIR, "is a directory");
   const TensorId tensor = InodeTable::tensor(*found);
-  return structure_.edit({.touched = {tensor}, .apply = [&](ModelEdit& edit) {
-                            return edit.remove(parts_.model->tensor(tensor).name);
-                          }});
+  bool is_outdated = false;
+  auto removed = structure_.edit({.touched = {tensor}, .apply = [&](ModelEdit& edit) -> Result<void> {
+                                    // Another edit may come before this one.
+                                    const auto now = parts_.tree.find(directory.ino, name);
+                                    if (!now) return tl::unexpected(now.error());
+                                    is_outdated = *now != *found;
+                                    if (is_outdated)
+                                      return refuse_edit(ESTALE, "another edit has changed this name");
+                                    return edit.remove(parts_.model->tensor(tensor).name);
+                                  }});
+  return removed || !is_outdated ? std::move(removed) : remove_file(parent, name);
 }
 
 Result<Outdated> Filesystem::set_extended_attribute(Ino ino, std::string_view name,
@@ -144,8 +152,10 @@ Result<Outdated> Filesystem::rename(Ino parent, std::string_view name, Ino new_p
   };
   const TransactionDirectory::Calls calls{
       .lock_of = parts_.lock_of(),
-      .in_turn = [&](const auto& shards,
-                     const auto& attempt) { return turns_.commit(shards, foreign, attempt); },
+      .in_turn =
+          [&](const auto& shards, const auto& attempt) {
+            return structure_.following([&] { return turns_.commit(shards, foreign, attempt); });
+          },
       .note_committed =
           [&](const TransactionDirectory::Contents& contents) {
             for (const auto& content : contents) contents_.note_commit(*content);

@@ -72,7 +72,7 @@ Forest::Change Forest::check_for_change(const WatchedFile& file) {
   const Model& model = member->model();
   Filesystem::Change found;
   if (!file.shard) {
-    found.is_outdated = member->is_index_changed();
+    found = member->check_index();
   } else if (*file.shard >= model.shards().size()) {
     return {};  // a file of the model that was here before
   } else if (model.shards()[*file.shard].archive) {

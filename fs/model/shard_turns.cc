@@ -31,7 +31,7 @@ class Attempt {
 
 }  // namespace
 
-ShardTurns::Change ShardTurns::check_for_change(std::uint32_t shard) {
+ShardTurns::Change ShardTurns::check_for_change(std::uint32_t shard, bool follows) {
   if (!parts_.model->shards()[shard].archive) return {};
   const auto looked = parts_.permissions.look(shard);
   if (!looked && !looks_[shard].is_unknown) log::error("{}", looked.error().message);
@@ -40,7 +40,7 @@ ShardTurns::Change ShardTurns::check_for_change(std::uint32_t shard) {
   Committer& committer = parts_.committers.of(shard);
   const std::scoped_lock turn(committer.turn);
   if (has_new_permissions) committer.retire_journal();
-  Change change = note_foreign_change(shard);
+  Change change = note_foreign_change(shard, follows);
   change.has_new_permissions = has_new_permissions;
   for (const Stale& view : parts_.stale_views(change.stale)) parts_.forget(view);
   return change;
@@ -64,7 +64,7 @@ void ShardTurns::forget_permissions(std::uint32_t shard) const {
     parts_.forget(parts_.stale(table.directory(at), Stale::What::Attributes));
 }
 
-ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard) {
+ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard, bool follows) {
   Archive& archive = parts_.model->archive(shard);
   Look& known = looks_[shard];
   auto change = archive.check_for_change();
@@ -110,6 +110,8 @@ ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard) {
     change = archive.check_for_change();
     if (!change) return unknown(change.error());
   }
+  found.is_edited = follows && change->is_broken && change->header && !change->is_replaced;
+  if (found.is_edited) return found;
   const bool is_touched = change->is_touched || *finished;
   // Until the change is adopted, reads may still come from journals that others have finished. No generation
   // of before counts for what is adopted.

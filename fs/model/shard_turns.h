@@ -33,10 +33,13 @@ class ShardTurns {
     bool is_unknown = false;
     /// Another process is in a commit to the shard: check again when it has ended.
     bool is_unsettled = false;
+    /// Another process has edited the structure, and nothing was noted of it: StructureEdits::follow().
+    bool is_edited = false;
   };
   /// Checks whether another program has changed a shard. If so, every tensor in it may have changed. Finishes
   /// what a process has left that died in a commit.
-  Change check_for_change(std::uint32_t shard);
+  /// @param follows  false: an edit of the structure by another process makes the model outdated.
+  Change check_for_change(std::uint32_t shard, bool follows);
   /// Whether bytes of a shard may be changing, or have changed unnoticed: a commit runs, of this mount or of
   /// another process, or the file's time tells it.
   [[nodiscard]] bool is_unsettled(std::uint32_t shard) const;
@@ -60,7 +63,7 @@ class ShardTurns {
     FileIdentity seen;                     // of a commit that runs; guarded by the shard's turn
   };
   /// Does the check of check_for_change(). The caller has the shard's turn.
-  Change note_foreign_change(std::uint32_t shard);
+  Change note_foreign_change(std::uint32_t shard, bool follows);
   /// Notes that another program has changed bytes of the shard. The caller has the shard's turn and has
   /// adopted the archive's new identity. @return all tensors of the shard, as stale.
   Stale note_touched(std::uint32_t shard);

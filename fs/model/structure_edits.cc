@@ -37,6 +37,42 @@ bool StructureEdits::has_staged_place(TensorId tensor) const {
   return has_stage;
 }
 
+bool StructureEdits::is_open(TensorId removed) const {
+  return parts_.lookups[number_of(removed)] != 0 || parts_.views.shows(removed) ||
+         parts_.transactions.holds(removed);
+}
+
+bool StructureEdits::drop_unread() {
+  std::set<TensorId> written;
+  parts_.open_files.visit([&](const OpenFile& file) { written.insert(file.content->tensor()); });
+  std::set<TensorId> gone;
+  for (const auto& [tensor, removed] : parts_.model->removed()) {
+    if (is_open(tensor) || written.contains(tensor)) continue;
+    gone.insert(tensor);
+    if (!parts_.model->is_of_base(removed.place.shard)) left_shards_.insert(removed.place.shard);
+  }
+  if (gone.empty() || !show_without(gone)) return false;
+  // A reader finds a tensor under its lock.
+  parts_.reader.wait_for_readers();
+  return true;
+}
+
+Result<void> StructureEdits::show_without(const std::set<TensorId>& gone) {
+  auto next = parts_.model->next({.id_of_new = [this](std::string_view) { return parts_.give_id(); },
+                                  .is_open = [&](TensorId tensor) { return !gone.contains(tensor); },
+                                  .end_of_ids = [this] { return parts_.next_id.load(); }});
+  if (!next) return pass_on(std::move(next));
+  return guard_memory([&]() -> Result<void> {
+    show(std::move(*next), false);
+    return {};
+  });
+}
+
+bool StructureEdits::is_read_elsewhere(const Committers::Shards& shards) const {
+  return std::ranges::any_of(
+      shards, [this](std::uint32_t shard) { return parts_.model->archive(shard).has_other_readers(); });
+}
+
 bool StructureEdits::is_being_written(TensorId tensor) const {
   bool is_written = parts_.transactions.has(tensor);
   parts_.open_files.visit([&](const OpenFile& file) {
@@ -48,12 +84,29 @@ bool StructureEdits::is_being_written(TensorId tensor) const {
 Result<Outdated> StructureEdits::edit(const StructureChange& change) {
   const auto allowed = change.is_patch ? parts_.check_writable() : parts_.check_editable();
   if (!allowed) return tl::unexpected(allowed.error());
-  const Epochs::Pin pin = parts_.epochs.pin();
   const std::scoped_lock structure(mutex_);
+  Outdated outdated;
+  const auto attempt = [&]() -> Result<void> {
+    auto edited = edit_once(change);
+    if (!edited) return pass_on(std::move(edited));
+    outdated = std::move(*edited);
+    return {};
+  };
+  auto done = following(attempt, [this] { return follow_with_mutex(); });
+  return done ? Result<Outdated>(std::move(outdated)) : pass_on(std::move(done));
+}
+
+Committers::Shards StructureEdits::shards_to_edit() const {
   Committers::Shards shards;
   for (std::uint32_t shard = 0; shard < parts_.model->shards().size(); ++shard) {
     if (parts_.model->shards()[shard].archive && !parts_.model->is_of_base(shard)) shards.insert(shard);
   }
+  return shards;
+}
+
+Result<Outdated> StructureEdits::edit_once(const StructureChange& change) {
+  const Epochs::Pin pin = parts_.epochs.pin();
+  const Committers::Shards shards = shards_to_edit();
   ShardTurns::Foreign foreign;
   Outdated outdated;
   const auto begin = std::chrono::steady_clock::now();
@@ -63,12 +116,17 @@ Result<Outdated> StructureEdits::edit(const StructureChange& change) {
         const auto checked = change.check ? with_check(options_of, change.check) : options_of;
         bool needs_room = false;
         auto tried = try_edit(change, checked, outdated, needs_room);
-        // The bytes of a deleted tensor may be in the header's way, and must stay.
         if (!needs_room) return tried;
-        if (!make_room(change, checked)) {
-          // A tool that reads the archive may be about to end. A mount that has it open is not.
+        if (drop_unread()) tried = try_edit(change, checked, outdated, needs_room);
+        if (!needs_room) return tried;
+        // The bytes of a deleted tensor may be in the header's way, and must stay.
+        if (auto made = make_room(change, checked); !made) {
+          if (made.error().code != ErrorCode::Busy) return made;
+          // A tool that reads the archive may be about to end. A mount that has it open is not. The kernel
+          // forgets a deleted tensor some time after the last program has closed it.
           constexpr std::chrono::seconds kPatience{1};
-          if (std::chrono::steady_clock::now() - begin > kPatience)
+          const bool is_over = std::chrono::steady_clock::now() - begin > kPatience;
+          if (is_over && (parts_.model->removed().empty() || is_read_elsewhere(shards)))
             tried.error().code = ErrorCode::InvalidArgument;
           return tried;
         }
@@ -86,6 +144,7 @@ Result<Outdated> StructureEdits::edit(const StructureChange& change) {
 Result<void> StructureEdits::try_edit(const StructureChange& change,
                                       const TransactionGroup::OptionsOf& options_of, Outdated& outdated,
                                       bool& needs_room) {
+  needs_room = false;
   auto edit = ModelEdit::of(*parts_.model);
   if (!edit) return pass_on(std::move(edit));
   edit->keep_deleted();
@@ -262,18 +321,15 @@ void StructureEdits::reclaim(bool is_end) {
   std::set<TensorId> gone;
   std::map<std::uint32_t, std::vector<ByteRange>> kept;  // by shard that has something to free
   for (const auto& [tensor, removed] : parts_.model->removed()) {
-    const bool is_open = parts_.lookups[number_of(tensor)] != 0 || parts_.views.shows(tensor) ||
-                         parts_.transactions.holds(tensor);
-    if (is_open && !is_end) continue;
+    if (is_open(tensor) && !is_end) continue;
     gone.insert(tensor);
-    if (!parts_.model->is_of_base(removed.place.shard)) kept[removed.place.shard];
+    if (!parts_.model->is_of_base(removed.place.shard)) left_shards_.insert(removed.place.shard);
   }
   for (const std::uint32_t shard : left_shards_) kept[shard];
   for (const auto& [tensor, removed] : parts_.model->removed()) {
     const auto shard = kept.find(removed.place.shard);
     if (shard != kept.end() && !gone.contains(tensor)) shard->second.push_back(removed.file_range);
   }
-  std::set<std::uint32_t> freed;
   for (const auto& [shard, ranges] : kept) {
     ShardTurns::Foreign foreign;
     Result<void> done;
@@ -287,24 +343,11 @@ void StructureEdits::reclaim(bool is_end) {
           return {};
         }));
     for (const auto& [changed, others] : foreign) parts_.forget(others);
-    if (!done) continue;
-    freed.insert(shard);
-    left_shards_.erase(shard);
+    // Else the next call tries again: their space is not free yet, but edits may use it.
+    if (done) left_shards_.erase(shard);
   }
-  const auto is_gone = [&](TensorId tensor) {
-    if (!gone.contains(tensor)) return false;
-    const std::uint32_t shard = parts_.model->place(tensor).shard;
-    return freed.contains(shard) || parts_.model->is_of_base(shard);
-  };
-  if (std::ranges::none_of(gone, is_gone)) return;
-  auto next = parts_.model->next({.id_of_new = [this](std::string_view) { return parts_.give_id(); },
-                                  .is_open = [&](TensorId tensor) { return !is_gone(tensor); },
-                                  .end_of_ids = [this] { return parts_.next_id.load(); }});
   // Without memory the next tidy() tries again.
-  static_cast<void>(guard_memory([&]() -> Result<void> {
-    if (next) show(std::move(*next), false);
-    return {};
-  }));
+  if (!gone.empty()) static_cast<void>(show_without(gone));
 }
 
 void StructureEdits::close_gaps() {

@@ -46,8 +46,28 @@ class StructureEdits {
   /// Must not outlive them.
   StructureEdits(ModelParts& parts, ShardTurns& turns) : parts_(parts), turns_(turns) {}
 
-  /// Commits the change, and shows what follows. @return what the kernel must forget.
+  /// Commits the change, and shows what follows. If another process has edited the model, follows that edit,
+  /// and makes the change again. @return what the kernel must forget.
   Result<Outdated> edit(const StructureChange& change);
+  /// Whether this file system follows edits of other processes. Else the model is opened anew.
+  [[nodiscard]] bool follows() const {
+    return !parts_.options.is_read_only && parts_.options.commit.uses_locks && !parts_.is_refused &&
+           !parts_.reader.is_any_broken();
+  }
+  enum class Followed : std::uint8_t {
+    Nothing,    // no other process has edited the model
+    Shown,      // its edit is shown
+    Unsettled,  // another process is in a commit: try again
+    Lost,       // the model must be opened anew
+  };
+  /// Shows what edits of other processes have made of the model, in this file system: tensors keep their
+  /// numbers, and programs what they have open. The caller has no turn.
+  Followed follow();
+  /// Runs an attempt to commit. If it fails because another process has edited the model, follows that edit
+  /// and runs it again, until options.lock_patience ends. The caller has no turn.
+  Result<void> following(const std::function<Result<void>()>& attempt) {
+    return following(attempt, [this] { return follow(); });
+  }
   /// Changes the tree's directories without tensors, and shows them.
   /// @param change  of TensorTree::numbers(). Its error is the result, and nothing else is shown then.
   Result<void> change_directories(const std::function<Result<void>()>& change);
@@ -67,8 +87,26 @@ class StructureEdits {
   [[nodiscard]] bool take_new_index() { return has_new_index_.exchange(false); }
 
  private:
+  Result<void> following(const std::function<Result<void>()>& attempt,
+                         const std::function<Followed()>& follow) const;
+  // The caller holds the mutex. structure_edits_foreign.cc has the edits of other processes:
+  Followed follow_with_mutex();
+  /// Adopts the headers that other processes have changed, all or none.
+  /// @param edited  gets the shards of these headers.
+  Followed adopt_edits(const Committers::Shards& shards, Committers::Shards& edited);
+  /// Shows the model of the versions that were adopted. @return what the kernel must forget.
+  Result<Outdated> show_adopted(const Committers::Shards& edited);
+  /// One try of edit().
+  Result<Outdated> edit_once(const StructureChange& change);
+  /// Shows the model without these tensors of Model::removed().
+  Result<void> show_without(const std::set<TensorId>& gone);
+  /// Whether another process has one of these shards open.
+  [[nodiscard]] bool is_read_elsewhere(const Committers::Shards& shards) const;
+  /// The shards that edits change.
+  [[nodiscard]] Committers::Shards shards_to_edit() const;
   /// One attempt, with the turns of all shards.
-  /// @param outdated  gets what the kernel must forget, unless it fails.
+  /// @param outdated    gets what the kernel must forget, unless it fails.
+  /// @param needs_room  set if the header has no room.
   Result<void> try_edit(const StructureChange& change, const TransactionGroup::OptionsOf& options_of,
                         Outdated& outdated, bool& needs_room);
   /// Moves tensors out of the header's way, for an edit that deletes tensors there.
@@ -85,6 +123,11 @@ class StructureEdits {
   void end_moves(const ModelEdit& edit);
   /// Closes the cheap gaps of one shard. @return why a filler stays; empty: none does.
   std::string close_gaps_of(std::uint32_t shard);
+  /// Whether a program may read a tensor of Model::removed(), or a file that shows it.
+  [[nodiscard]] bool is_open(TensorId removed) const;
+  /// Lets edits use the bytes of those tensors of Model::removed() that no program has open: there are no such
+  /// tensors any more. @return whether there were any.
+  bool drop_unread();
   /// Whether bytes are staged for the tensor's present place.
   [[nodiscard]] bool has_staged_place(TensorId tensor) const;
 

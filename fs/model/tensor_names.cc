@@ -23,6 +23,15 @@ tl::unexpected<Error> refuse(int errno_value, std::string why) {
 
 Result<Outdated> TensorNames::rename(Ino parent, std::string_view name, Ino new_parent,
                                      std::string_view new_name, unsigned flags) {
+  for (;;) {
+    bool is_outdated = false;
+    auto renamed = rename_once(parent, name, new_parent, new_name, flags, is_outdated);
+    if (renamed || !is_outdated) return renamed;
+  }
+}
+
+Result<Outdated> TensorNames::rename_once(Ino parent, std::string_view name, Ino new_parent,
+                                          std::string_view new_name, unsigned flags, bool& is_outdated) {
   if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());
   if (const auto draft = parts_.drafts.find(parent, name);
       draft && draft->content->made()->waits_for_name()) {
@@ -45,77 +54,95 @@ Result<Outdated> TensorNames::rename(Ino parent, std::string_view name, Ino new_
   if (to && (flags & RENAME_NOREPLACE) != 0) return refuse(EEXIST, "there is a tensor of that name");
   if (InodeTable::is_directory(*from)) return rename_directory(*from, to, new_parent, new_name, flags);
   if (to && InodeTable::is_directory(*to)) return refuse(EISDIR, "is a directory");
-  const TensorId tensor = InodeTable::tensor(*from);
   if (to && *to == *from) return Outdated{};
-  const std::string old(parts_.model->tensor(tensor).name);
+  const TensorId tensor = InodeTable::tensor(*from);
+  // Another edit may come before this one.
+  const auto check = [&]() -> Result<void> {
+    const auto from_now = parts_.tree.find(parent, name);
+    const auto to_now = parts_.tree.find(new_parent, new_name);
+    is_outdated =
+        !from_now || *from_now != *from || to_now.has_value() != to.has_value() || (to && *to_now != *to);
+    if (is_outdated) return refuse(ESTALE, "another edit has changed these names");
+    return {};
+  };
+  const auto name_of_tensor = [&](TensorId which) { return std::string(parts_.model->tensor(which).name); };
   if (!to) {
     if ((flags & RENAME_EXCHANGE) != 0) return tl::unexpected(to.error());
     auto wanted = parts_.name_in(new_parent, new_name);
     if (!wanted) return pass_on(std::move(wanted));
-    return structure_.edit({.touched = {tensor}, .apply = [&](ModelEdit& edit) {
-                              return edit.rename(std::vector<ModelEdit::Renaming>{{old, *wanted}});
-                            }});
-  }
-  const TensorId target = InodeTable::tensor(*to);
-  const std::string other(parts_.model->tensor(target).name);
-  if ((flags & RENAME_EXCHANGE) != 0) {
     return structure_.edit(
-        {.touched = {tensor, target}, .apply = [&](ModelEdit& edit) {
-           return edit.rename(std::vector<ModelEdit::Renaming>{{old, other}, {other, old}});
+        {.touched = {tensor}, .apply = [&](ModelEdit& edit) -> Result<void> {
+           if (auto same = check(); !same) return same;
+           return edit.rename(std::vector<ModelEdit::Renaming>{{name_of_tensor(tensor), *wanted}});
          }});
   }
-  if (structure_.is_being_written(target)) {
-    return refuse(EBUSY,
-                  fmt::format("tensor {} can't be replaced: a program is writing it", in_quotes(other)));
+  const TensorId target = InodeTable::tensor(*to);
+  if ((flags & RENAME_EXCHANGE) != 0) {
+    return structure_.edit(
+        {.touched = {tensor, target}, .apply = [&](ModelEdit& edit) -> Result<void> {
+           if (auto same = check(); !same) return same;
+           const std::string one = name_of_tensor(tensor);
+           const std::string other = name_of_tensor(target);
+           return edit.rename(std::vector<ModelEdit::Renaming>{{one, other}, {other, one}});
+         }});
   }
   // An editor has written a new file, and makes it the old one: only the bytes are new.
   const bool keeps_form = parts_.drafts.is_plain(tensor);
-  const Tensor form = parts_.model->tensor(target);
-  const Dtype dtype = form.dtype;
-  const std::vector<std::uint64_t> shape(form.shape.begin(), form.shape.end());
-  const std::uint64_t size_bytes = parts_.model->tensor(tensor).data.size_bytes;
-  if (keeps_form && size_bytes != form.data.size_bytes) {
-    return refuse(ENODATA,
-                  fmt::format("tensor {}: {} has {} bytes, {} {} needs {}: set the dtype or the shape of the "
-                              "new file first, to replace the tensor by another one",
-                              in_quotes(other), in_quotes(old), size_bytes, name_of(dtype), shape_text(shape),
-                              form.data.size_bytes));
-  }
-  auto renamed =
-      structure_.edit({.touched = {tensor, target}, .apply = [&](ModelEdit& edit) -> Result<void> {
-                         if (auto removed = edit.remove(other); !removed) return removed;
-                         auto named = edit.rename(std::vector<ModelEdit::Renaming>{{old, other}});
-                         return named && keeps_form ? edit.reinterpret(other, dtype, shape) : named;
-                       }});
+  auto renamed = structure_.edit({.touched = {tensor, target}, .apply = [&](ModelEdit& edit) -> Result<void> {
+                                    if (auto same = check(); !same) return same;
+                                    return replace(edit, tensor, target, keeps_form);
+                                  }});
   if (renamed && keeps_form && !parts_.drafts.is_plain(target)) parts_.drafts.note_typed(tensor);
   return renamed;
 }
 
+Result<void> TensorNames::replace(ModelEdit& edit, TensorId tensor, TensorId target, bool keeps_form) const {
+  const Tensor from = parts_.model->tensor(tensor);
+  const Tensor to = parts_.model->tensor(target);
+  const std::string name(to.name);
+  if (structure_.is_being_written(target)) {
+    return refuse(EBUSY,
+                  fmt::format("tensor {} can't be replaced: a program is writing it", in_quotes(name)));
+  }
+  if (keeps_form && from.data.size_bytes != to.data.size_bytes) {
+    return refuse(ENODATA,
+                  fmt::format("tensor {}: {} has {} bytes, {} {} needs {}: set the dtype or the shape of the "
+                              "new file first, to replace the tensor by another one",
+                              in_quotes(name), in_quotes(from.name), from.data.size_bytes, name_of(to.dtype),
+                              shape_text(to.shape), to.data.size_bytes));
+  }
+  if (auto removed = edit.remove(name); !removed) return removed;
+  auto named = edit.rename(std::vector<ModelEdit::Renaming>{{std::string(from.name), name}});
+  if (!named || !keeps_form) return named;
+  return edit.reinterpret(name, to.dtype, {to.shape.begin(), to.shape.end()});
+}
+
 Result<Outdated> TensorNames::set_metadata(std::string_view key, const std::optional<std::string>& value,
                                            int flags) {
-  const auto pin = parts_.epochs.pin();
-  const bool is_there = parts_.model->metadata().find(key).has_value();
-  if (!is_there && (!value || (flags & XATTR_REPLACE) != 0))
-    return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
-  if (is_there && value && (flags & XATTR_CREATE) != 0) return refuse(EEXIST, "the attribute is there");
   if (auto text = check_metadata(key, value); !text) return pass_on(std::move(text));
   return structure_.edit({.touched = {}, .apply = [&](ModelEdit& edit) -> Result<void> {
+                            const bool is_there = parts_.model->metadata().find(key).has_value();
+                            if (!is_there && (!value || (flags & XATTR_REPLACE) != 0))
+                              return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
+                            if (is_there && value && (flags & XATTR_CREATE) != 0)
+                              return refuse(EEXIST, "the attribute is there");
                             return edit.set_metadata(key, value);
                           }});
 }
 
 Result<Outdated> TensorNames::retype(TensorId tensor, std::string_view key, const std::string& value) {
-  const auto pin = parts_.epochs.pin();
-  if (!parts_.model->ids().position(tensor))
-    return fail(ErrorCode::NotFound, ENOENT, "the tensor was deleted");
-  const Tensor now = parts_.model->tensor(tensor);
-  const std::string name(now.name);
-  auto form = retyped(name, {.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}}, key, value);
-  if (!form) return pass_on(std::move(form));
-  parts_.drafts.note_typed(tensor);
-  return structure_.edit({.touched = {tensor}, .apply = [&](ModelEdit& edit) {
-                            return edit.reinterpret(name, form->dtype, form->shape);
-                          }});
+  return structure_.edit(
+      {.touched = {tensor}, .apply = [&](ModelEdit& edit) -> Result<void> {
+         if (!parts_.model->ids().position(tensor))
+           return fail(ErrorCode::NotFound, ENOENT, "the tensor was deleted");
+         const Tensor now = parts_.model->tensor(tensor);
+         const std::string name(now.name);
+         auto form =
+             retyped(name, {.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}}, key, value);
+         if (!form) return pass_on(std::move(form));
+         parts_.drafts.note_typed(tensor);
+         return edit.reinterpret(name, form->dtype, form->shape);
+       }});
 }
 
 Result<void> TensorNames::check_new_directory(Ino parent, std::string_view name) const {
@@ -172,20 +199,25 @@ Result<Outdated> TensorNames::rename_directory(Ino directory, const Result<Ino>&
   for (Ino above = new_parent; above != kRootIno; above = table.parent(above)) {
     if (above == directory) return refuse(EINVAL, "a directory can't move into itself");
   }
-  const auto is_below = [&](Ino ino) {
-    while (ino != kRootIno && ino != directory) ino = table.parent(ino);
-    return ino == directory;
-  };
   StructureChange change;
   std::vector<ModelEdit::Renaming> renamings;
-  for (std::uint32_t at = 0; at < parts_.model->ids().size(); ++at) {
-    const TensorId tensor = parts_.model->ids().of(at);
-    const Ino ino = InodeTable::ino_of_tensor(tensor);
-    if (!table.exists(ino) || !is_below(ino)) continue;
-    const std::string name(parts_.model->tensor(tensor).name);
-    renamings.push_back({name, *after + name.substr(before->size())});
-    change.touched.push_back(tensor);
-  }
+  const auto collect = [&] {
+    change.touched.clear();
+    renamings.clear();
+    const Model& model = *parts_.model;
+    const InodeTable& names = parts_.tree.table();
+    for (std::uint32_t at = 0; at < model.ids().size(); ++at) {
+      const TensorId tensor = model.ids().of(at);
+      Ino above = InodeTable::ino_of_tensor(tensor);
+      if (!names.exists(above)) continue;
+      while (above != kRootIno && above != directory) above = names.parent(above);
+      if (above != directory) continue;
+      const std::string name(model.tensor(tensor).name);
+      renamings.push_back({name, *after + name.substr(before->size())});
+      change.touched.push_back(tensor);
+    }
+  };
+  collect();
   const auto renumber = [&] {
     if (to) parts_.tree.numbers().remove(*to);
     parts_.tree.numbers().move(directory, new_parent, new_name);
@@ -198,7 +230,15 @@ Result<Outdated> TensorNames::rename_directory(Ino directory, const Result<Ino>&
     return moved ? Result<Outdated>(Outdated{}) : pass_on(std::move(moved));
   }
   change.renumber = renumber;
-  change.apply = [&](ModelEdit& edit) { return edit.rename(renamings); };
+  change.apply = [&](ModelEdit& edit) -> Result<void> {
+    // Another edit may have come before this one.
+    if (!parts_.tree.table().exists(directory) ||
+        parts_.tree.name_in(parts_.tree.table().parent(directory),
+                            parts_.tree.table().file_name(directory)) != before)
+      return fail(ErrorCode::NotFound, ENOENT, "another edit has renamed the directory");
+    collect();
+    return edit.rename(renamings);
+  };
   return structure_.edit(change);
 }
 

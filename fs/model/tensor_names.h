@@ -35,6 +35,13 @@ class TensorNames {
   Result<Outdated> retype(TensorId tensor, std::string_view key, const std::string& value);
 
  private:
+  /// One try of rename().
+  /// @param is_outdated  set if another edit has changed the names before this one: try again.
+  Result<Outdated> rename_once(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,
+                               unsigned flags, bool& is_outdated);
+  /// Gives a tensor the name of another one, which goes.
+  /// @param keeps_form  only the bytes are new: EBUSY, ENODATA.
+  Result<void> replace(ModelEdit& edit, TensorId tensor, TensorId target, bool keeps_form) const;
   /// @param to  what has the new name now.
   Result<Outdated> rename_directory(Ino directory, const Result<Ino>& to, Ino new_parent,
                                     std::string_view new_name, unsigned flags);

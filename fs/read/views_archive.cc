@@ -114,6 +114,10 @@ Result<std::vector<std::byte>> ArchiveView::read_header(ByteRange range) const {
     return kept_head_;
   };
   auto kept = kept_head();
+  if (!kept && model_.front_version().header != model_.front().version()->header) {
+    return fail(ErrorCode::ArchiveChanged, EIO,
+                model_.path().string() + ": another program has changed the archive's header");
+  }
   if (!kept) {
     auto read = source_.read_header(range);
     // An edit may have changed the file meanwhile. It has kept the header before.

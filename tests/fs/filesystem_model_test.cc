@@ -181,7 +181,7 @@ TEST_CASE("an edit of a sharded model replaces its index, and is no change by ot
   const DrivenModel mount;
   CHECK_FALSE(mount->take_new_index());
   REQUIRE(mount->rename(kRootIno, "b", kRootIno, "renamed"));
-  CHECK_FALSE(mount->is_index_changed());
+  CHECK_FALSE(mount->check_index().is_outdated);
   CHECK(mount->take_new_index());
   CHECK_FALSE(mount->take_new_index());
   CHECK_FALSE(mount->check_for_change(0).is_outdated);

@@ -1,0 +1,285 @@
+// Follows edits of other processes (structure_edits.h). Such an edit moves, cuts and reuses no byte that this
+// mount reads, because the mount holds the readers' byte of each archive (journal/file_lock.h). So its new
+// headers alone tell what has changed. An edit by a program without locks may have used such bytes. Then, and
+// where index and shards disagree, the model is opened anew.
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/journal/file_lock.h"
+#include "core/model/model_index.h"
+#include "core/storage/file.h"
+#include "fs/base/log.h"
+#include "fs/model/structure_edits.h"
+
+namespace stfs {
+namespace {
+
+using Turns = std::vector<std::unique_lock<std::mutex>>;
+using Headers = std::map<std::uint32_t, std::shared_ptr<const ArchiveHeader>>;
+
+/// Locks the headers of these shards, in the order in which commits do. Busy: another process is in an edit.
+Result<std::vector<ArchiveLocks>> lock_headers(const Model& model, const Committers::Shards& shards) {
+  std::vector<Archive*> archives;
+  for (const std::uint32_t shard : shards) archives.push_back(&model.archive(shard));
+  std::ranges::sort(archives, {}, [](const Archive* archive) { return archive->real_path(); });
+  std::vector<ArchiveLocks> locks;
+  for (Archive* const archive : archives) {
+    auto lock = ArchiveLocks::for_patch(archive->file(), archive->path(), {}, {}, std::nullopt);
+    if (!lock) return pass_on(std::move(lock));
+    locks.push_back(std::move(*lock));
+  }
+  return locks;
+}
+
+/// Whether the bytes of a tensor of an earlier header are still those of one tensor, or lie in a filler.
+/// @param place  absolute.
+bool leaves(const ArchiveHeader& now, ByteRange place) {
+  if (place.size_bytes == 0) return true;
+  if (place.offset < now.data_offset()) return false;
+  const ByteRange data = {place.offset - now.data_offset(), place.size_bytes};
+  return now.content.tensors.find(data) ||
+         std::ranges::any_of(now.content.fillers, [&](ByteRange filler) { return filler.contains(data); });
+}
+
+/// The header that another process has given a shard; null if it has not. An error if only a new opening
+/// shows what it has done.
+Result<std::shared_ptr<const ArchiveHeader>> header_to_follow(const Model& model, std::uint32_t shard) {
+  Archive& archive = model.archive(shard);
+  auto change = archive.check_for_change();
+  if (!change) return pass_on(std::move(change));
+  const auto lose = [&] { return fail(ErrorCode::ArchiveChanged, ESTALE, archive.path().string()); };
+  if (change->is_replaced || !archive.is_as_in_file()) return lose();
+  if (!change->is_broken) return nullptr;
+  if (!change->header) return lose();
+  const ArchiveVersion& before = model.version(shard);
+  for (std::uint32_t at = 0; at < before.tensors().size(); ++at) {
+    if (!leaves(*change->header, before.file_range(before.tensors()[at].data))) return lose();
+  }
+  for (const auto& [tensor, removed] : model.removed()) {
+    if (removed.place.shard == shard && !leaves(*change->header, removed.file_range)) return lose();
+  }
+  return std::move(change->header);
+}
+
+bool has_form_of(const Tensor& one, const Tensor& other) {
+  return one.dtype == other.dtype && std::ranges::equal(one.shape, other.shape);
+}
+
+/// The tensors of the new header whose bytes are where they were, and mean the same.
+std::unordered_map<std::string_view, TensorId> left_in_place(const ArchiveVersion& before,
+                                                             const ArchiveHeader& now) {
+  std::unordered_map<std::string_view, TensorId> left;
+  const TensorIndex& tensors = now.content.tensors;
+  for (std::uint32_t at = 0; at < tensors.size(); ++at) {
+    const Tensor tensor = tensors[at];
+    std::optional<std::uint32_t> same = before.tensors().find(tensor.name);
+    const std::uint64_t offset = now.data_offset() + tensor.data.offset;
+    if (tensor.data.size_bytes != 0) {
+      if (offset < before.data_offset()) continue;
+      same = before.tensors().find(ByteRange{offset - before.data_offset(), tensor.data.size_bytes});
+    }
+    if (same && has_form_of(before.tensors()[*same], tensor)) left.emplace(tensor.name, before.ids.of(*same));
+  }
+  return left;
+}
+
+Result<void> adopt(Archive& archive, const ArchiveHeader& header) {
+  auto text = read_text(archive.file(), {0, header.data_offset()});
+  if (!text) return pass_on(std::move(text));
+  return archive.adopt_own_edit(*text, left_in_place(*archive.version(), header));
+}
+
+/// Whether the model's index names exactly its tensors, each in its shard.
+Result<bool> agrees_with_index(const Model& model) {
+  const auto text = model.read_index();
+  if (!text) return tl::unexpected(text.error());
+  const auto index = parse_model_index(*text);
+  if (!index || index->size() != model.tensors().size()) return false;
+  for (std::uint32_t at = 0; at < index->size(); ++at) {
+    const ModelIndex::Entry entry = (*index)[at];
+    const auto found = model.tensors().find(entry.tensor);
+    if (!found) return false;
+    const Shard& shard = model.shards()[model.place(*found).shard];
+    if (shard.path.filename() != index->shards()[entry.shard]) return false;
+  }
+  return true;
+}
+
+bool has_id_twice(const TensorIds& ids) {
+  std::set<TensorId> known;
+  for (std::uint32_t at = 0; at < ids.size(); ++at) {
+    if (!known.insert(ids.of(at)).second) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<void> StructureEdits::following(const std::function<Result<void>()>& attempt,
+                                       const std::function<Followed()>& follow) const {
+  constexpr std::chrono::milliseconds kPause{2};
+  const auto deadline = std::chrono::steady_clock::now() + parts_.options.commit.lock_patience;
+  const auto is_over = [&] { return std::chrono::steady_clock::now() >= deadline; };
+  for (;;) {
+    const Epochs::Pin pin = parts_.epochs.pin();
+    const Model* const before = &*parts_.model;
+    auto done = attempt();
+    if (done || done.error().code != ErrorCode::ArchiveChanged || is_over()) return done;
+    auto followed = follow();
+    while (followed == Followed::Unsettled && !is_over()) {
+      std::this_thread::sleep_for(kPause);
+      followed = follow();
+    }
+    // Another thread may have followed the edit first.
+    if (followed != Followed::Shown && &*parts_.model == before) return done;
+  }
+}
+
+StructureEdits::Followed StructureEdits::follow() {
+  const std::scoped_lock structure(mutex_);
+  return follow_with_mutex();
+}
+
+StructureEdits::Followed StructureEdits::follow_with_mutex() {
+  const Epochs::Pin pin = parts_.epochs.pin();
+  if (!follows() || !parts_.model->check_whole("an edit")) return Followed::Lost;
+  const Committers::Shards shards = shards_to_edit();
+  Committers::Shards edited;
+  Result<Outdated> outdated;
+  {
+    Turns turns;
+    for (const std::uint32_t shard : shards) turns.emplace_back(parts_.committers.of(shard).turn);
+    const Followed adopted = adopt_edits(shards, edited);
+    if (adopted != Followed::Shown) return adopted;
+    outdated = guard_memory([&] { return show_adopted(edited); });
+    if (!outdated) {
+      log::error("{}: edited by another program, but this mount can't show it: {}",
+                 parts_.model->path().string(), outdated.error().message);
+      for (const std::uint32_t shard : edited) parts_.reader.note_broken(shard);
+      return Followed::Lost;
+    }
+  }
+  log::info("{}: edited by another program: the mount shows the new model, {} tensors",
+            parts_.model->path().string(), parts_.model->tensors().size());
+  parts_.tell_outdated(*outdated);
+  parts_.wake_janitor();
+  return Followed::Shown;
+}
+
+StructureEdits::Followed StructureEdits::adopt_edits(const Committers::Shards& shards,
+                                                     Committers::Shards& edited) {
+  const Model& model = *parts_.model;
+  Headers headers;
+  {
+    const auto locks = lock_headers(model, shards);
+    if (!locks) return locks.error().code == ErrorCode::Busy ? Followed::Unsettled : Followed::Lost;
+    const auto is_pending = [&](std::uint32_t shard) { return model.archive(shard).has_dead_commit(); };
+    const bool has_dead = std::ranges::any_of(shards, is_pending);
+    for (const std::uint32_t shard : shards) {
+      if (has_dead) break;
+      auto header = header_to_follow(model, shard);
+      if (!header) return Followed::Lost;
+      if (*header) headers.emplace(shard, std::move(*header));
+    }
+    for (const auto& [shard, header] : headers) {
+      edited.insert(shard);
+      parts_.committers.of(shard).retire_journal();
+      if (guard_memory([&, at = shard, now = header.get()] { return adopt(model.archive(at), *now); }))
+        continue;
+      for (const std::uint32_t broken : edited) parts_.reader.note_broken(broken);
+      return Followed::Lost;
+    }
+    if (!has_dead) return headers.empty() ? Followed::Nothing : Followed::Shown;
+  }
+  // A process has died in a commit, maybe of several shards.
+  for (const std::uint32_t shard : shards) {
+    if (!model.archive(shard).finish_dead_commits()) return Followed::Lost;
+  }
+  return Followed::Unsettled;
+}
+
+Result<Outdated> StructureEdits::show_adopted(const Committers::Shards& edited) {
+  const Model& before = *parts_.model;  // pinned
+  const bool is_index_changed = before.is_index_changed();
+  // A tensor that got another place under the same name, and means the same, keeps its id. Another one may
+  // have its place.
+  const auto next_model = [&](bool keeps_names) {
+    const auto id_of_new = [&](std::string_view name) {
+      const auto same = keeps_names ? before.find(name) : std::nullopt;
+      return same ? *same : parts_.give_id();
+    };
+    return before.next({.id_of_new = id_of_new,
+                        .is_open = [](TensorId) { return true; },
+                        .end_of_ids = [this] { return parts_.next_id.load(); }});
+  };
+  auto next = next_model(true);
+  const auto is_another = [&](const Model& model) {
+    for (std::uint32_t at = 0; at < model.ids().size(); ++at) {
+      const TensorId tensor = model.ids().of(at);
+      const bool is_known = before.ids().position(tensor).has_value();
+      if (is_known && !has_form_of(before.tensor(tensor), model.tensors()[at])) return true;
+    }
+    return has_id_twice(model.ids());
+  };
+  if (next && is_another(**next)) next = next_model(false);
+  if (!next) return pass_on(std::move(next));
+  if (before.has_index()) {
+    const auto agrees = agrees_with_index(**next);
+    if (!agrees) return tl::unexpected(agrees.error());
+    if (!*agrees) return fail(ErrorCode::InvalidArgument, EINVAL, "its index and its shards disagree");
+  }
+  if (is_index_changed) has_new_index_ = true;
+  // Tensors that have gone, or have another name.
+  std::vector<TensorId> changed;
+  for (std::uint32_t at = 0; at < before.ids().size(); ++at) {
+    const TensorId tensor = before.ids().of(at);
+    const bool stays =
+        (*next)->ids().position(tensor) && (*next)->tensor(tensor).name == before.tensor(tensor).name;
+    if (!stays) changed.push_back(tensor);
+  }
+  Outdated found;
+  const InodeTable& names = parts_.tree.table();  // pinned
+  std::set<Ino> directories = {kRootIno};
+  for (const TensorId tensor : changed) {
+    for (auto& [directory, name] : parts_.views.drop_names(tensor))
+      found.entries.emplace_back(parts_.space.in_mount(directory), std::move(name));
+    const Ino ino = InodeTable::ino_of_tensor(tensor);
+    if (!names.exists(ino)) continue;
+    directories.insert(names.parent(ino));
+    found.entries.emplace_back(parts_.space.in_mount(names.parent(ino)), names.file_name(ino));
+  }
+  for (const FixedEntry& entry : Views::kEntries) {
+    if (Views::whole(entry.ino)) found.entries.emplace_back(parts_.space.in_mount(kHiddenIno), entry.name);
+  }
+  show(std::move(*next), true);
+  // Tensors with new bytes may have left their places.
+  parts_.reader.wait_for_readers();
+  const InodeTable& after = parts_.tree.table();
+  for (std::uint32_t at = 0; at < parts_.model->ids().size(); ++at) {
+    const Ino ino = InodeTable::ino_of_tensor(parts_.model->ids().of(at));
+    if (!names.exists(ino) || names.parent(ino) != after.parent(ino)) directories.insert(after.parent(ino));
+  }
+  for (const std::uint32_t shard : edited) {
+    parts_.states.note_foreign_change(shard, parts_.model->reader(shard).identity().mtime_ns);
+    parts_.forget(parts_.stale_shard(shard, Stale::What::Content));
+  }
+  for (const TensorId tensor : changed)
+    found.stale.push_back(parts_.stale(InodeTable::ino_of_tensor(tensor), Stale::What::Attributes));
+  for (const Ino directory : directories) {
+    if (names.exists(directory)) found.stale.push_back(parts_.stale(directory, Stale::What::Content));
+  }
+  found.stale.push_back(parts_.stale(Views::kNpy, Stale::What::Content));
+  found.stale.push_back(parts_.stale(Views::kFloat32, Stale::What::Content));
+  return found;
+}
+
+}  // namespace stfs
