@@ -105,10 +105,12 @@ Result<Stale> DraftFiles::commit(const OpenFile& file) {
   auto form = made.form();
   if (!form) return pass_on(std::move(form));
   // A tensor of before may have got another name since.
-  const std::string name(parts_.model->ids().position(content.tensor())
-                             ? parts_.model->tensor(content.tensor()).name
-                             : made.name());
-  const auto known = parts_.model->find(name);
+  const auto present_name = [&] {
+    const Model& model = *parts_.model;
+    return std::string(model.ids().position(content.tensor()) ? model.tensor(content.tensor()).name
+                                                              : made.name());
+  };
+  const auto known = parts_.model->find(present_name());
   if (known && made.size_bytes() > form->data_offset) {
     const Tensor tensor = parts_.model->tensor(*known);
     if (tensor.dtype == form->dtype && std::ranges::equal(tensor.shape, form->shape)) {
@@ -120,27 +122,37 @@ Result<Stale> DraftFiles::commit(const OpenFile& file) {
     }
   }
   // The file keeps its number, unless it stands for a tensor of before.
-  auto outdated = put_made(content, name, *form, known ? parts_.give_id() : content.tensor());
+  const auto decide = [&] { return NamedForm{present_name(), *form}; };
+  auto outdated = put_made(content, decide, known ? parts_.give_id() : content.tensor());
   if (!outdated) return tl::unexpected(outdated.error());
   parts_.tell_outdated(*outdated);
   return parts_.stale(file.ino, Stale::What::Attributes);
 }
 
-Result<Outdated> DraftFiles::put_made(PendingContent& content, const std::string& name,
-                                      const NewTensor::Form& form, TensorId id) {
+Result<Outdated> DraftFiles::put_made(PendingContent& content,
+                                      const std::function<Result<NamedForm>()>& decide, TensorId id) {
   NewTensor& made = *content.made()->tensor();
-  const auto replaced = parts_.model->find(name);
-  StructureChange change{.touched = {},
-                         .apply = [&](ModelEdit& edit) { return edit.put(name, form.dtype, form.shape); },
-                         .fill = [&](ModelEdit& edit) -> Result<void> {
-                           Staging* const stage = edit.stage(name);
-                           return stage == nullptr ? Result<void>() : made.copy_to(*stage, form);
-                         }};
-  if (replaced) change.touched.push_back(*replaced);
-  change.ids.emplace(name, id);
+  NamedForm put;
+  bool is_new = false;
+  StructureChange change;
+  change.apply = [&](ModelEdit& edit) -> Result<void> {
+    auto decided = decide();
+    if (!decided) return pass_on(std::move(decided));
+    put = std::move(*decided);
+    const auto replaced = parts_.model->find(put.name);
+    is_new = !replaced;
+    change.touched.clear();
+    if (replaced) change.touched.push_back(*replaced);
+    change.ids = {{put.name, id}};
+    return edit.put(put.name, put.form.dtype, put.form.shape);
+  };
+  change.fill = [&](ModelEdit& edit) -> Result<void> {
+    Staging* const stage = edit.stage(put.name);
+    return stage == nullptr ? Result<void>() : made.copy_to(*stage, put.form);
+  };
   auto outdated = structure_.edit(change);
   if (!outdated) return outdated;
-  if (!replaced && !made.is_npy() && !made.has_form()) parts_.drafts.note_plain(content.tensor());
+  if (is_new && !made.is_npy() && !made.has_form()) parts_.drafts.note_plain(content.tensor());
   content.note_committed();
   return outdated;
 }
@@ -150,14 +162,17 @@ Result<Outdated> DraftFiles::give_name(const Drafts::Draft& draft, const std::st
   const std::scoped_lock lock(content.mutex);
   if (content.failure) return tl::unexpected(*content.failure);
   NewTensor& made = *content.made()->tensor();
-  auto form = made.form();
-  if (!form) return pass_on(std::move(form));
-  const auto known = parts_.model->find(name);
-  if (known && structure_.is_being_written(*known)) {
-    return fail(ErrorCode::Busy, EBUSY,
-                fmt::format("tensor {} can't be replaced: a program is writing it", in_quotes(name)));
-  }
-  if (known && !made.has_form()) {
+  const auto own_form = made.form();
+  if (!own_form) return tl::unexpected(own_form.error());
+  const auto decide = [&]() -> Result<NamedForm> {
+    NamedForm put{name, *own_form};
+    const auto known = parts_.model->find(name);
+    if (!known) return put;
+    if (structure_.is_being_written(*known)) {
+      return fail(ErrorCode::InvalidArgument, EBUSY,
+                  fmt::format("tensor {} can't be replaced: a program is writing it", in_quotes(name)));
+    }
+    if (made.has_form()) return put;
     // Only the bytes are new.
     const Tensor tensor = parts_.model->tensor(*known);
     if (tensor.data.size_bytes != made.size_bytes()) {
@@ -166,10 +181,11 @@ Result<Outdated> DraftFiles::give_name(const Drafts::Draft& draft, const std::st
                               in_quotes(draft.file_name), made.size_bytes(), name_of(tensor.dtype),
                               shape_text(tensor.shape), tensor.data.size_bytes));
     }
-    form->dtype = tensor.dtype;
-    form->shape = {tensor.shape.begin(), tensor.shape.end()};
-  }
-  auto outdated = put_made(content, name, *form, content.tensor());
+    put.form.dtype = tensor.dtype;
+    put.form.shape = {tensor.shape.begin(), tensor.shape.end()};
+    return put;
+  };
+  auto outdated = put_made(content, decide, content.tensor());
   if (!outdated) return outdated;
   made.take_name(name);
   parts_.drafts.remove(draft.ino);
@@ -221,12 +237,16 @@ Result<bool> DraftFiles::form_open_content(PendingContent& content, const std::s
 void DraftFiles::apply_form(const PendingContent& content) {
   const NewTensor* const made = content.made() == nullptr ? nullptr : content.made()->tensor();
   if (made == nullptr || content.failure || !made->has_only_form()) return;
+  const TensorId tensor = content.tensor();
   const auto pin = parts_.epochs.pin();
-  if (!parts_.model->ids().position(content.tensor())) return;
-  const Tensor now = parts_.model->tensor(content.tensor());
-  const std::string name(now.name);
-  NewTensor::Form form{.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}};
-  const auto done = [&]() -> Result<void> {
+  if (!parts_.model->ids().position(tensor)) return;
+  bool is_other = false;
+  const auto apply = [&](ModelEdit& edit) -> Result<void> {
+    if (!parts_.model->ids().position(tensor))
+      return fail(ErrorCode::NotFound, ENOENT, "the tensor was deleted");
+    const Tensor now = parts_.model->tensor(tensor);
+    const std::string name(now.name);
+    NewTensor::Form form{.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}};
     if (auto shape = made->shape()) {
       form.dtype = made->dtype().value_or(form.dtype);
       form.shape = std::move(*shape);
@@ -235,16 +255,12 @@ void DraftFiles::apply_form(const PendingContent& content) {
       if (!fitting) return pass_on(std::move(fitting));
       form = std::move(*fitting);
     }
-    if (form.dtype == now.dtype && std::ranges::equal(form.shape, now.shape)) return {};
-    auto outdated = structure_.edit({.touched = {content.tensor()}, .apply = [&](ModelEdit& edit) {
-                                       return edit.reinterpret(name, form.dtype, form.shape);
-                                     }});
-    if (!outdated) return pass_on(std::move(outdated));
-    parts_.drafts.note_typed(content.tensor());
-    parts_.tell_outdated(*outdated);
-    return {};
-  }();
-  if (done) return;
+    is_other = form.dtype != now.dtype || !std::ranges::equal(form.shape, now.shape);
+    return is_other ? edit.reinterpret(name, form.dtype, form.shape) : Result<void>();
+  };
+  const auto done = structure_.edit({.touched = {tensor}, .apply = apply});
+  if (done && is_other) parts_.drafts.note_typed(tensor);
+  if (done) return parts_.tell_outdated(*done);
   log::warning(
       "{}: the dtype or shape that was set while the file was open is dropped: nothing was written: {}",
       parts_.label_of(content), done.error().message);

@@ -3,6 +3,7 @@
 // until their close.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -61,9 +62,15 @@ class DraftFiles {
                                  std::string_view key, const std::string& value) const;
 
  private:
+  struct NamedForm {
+    std::string name;
+    NewTensor::Form form;
+  };
   /// Makes a tensor of a content that was made, or replaces the one of that name. The caller holds the
-  /// content's mutex. @param id  the tensor's.
-  Result<Outdated> put_made(PendingContent& content, const std::string& name, const NewTensor::Form& form,
+  /// content's mutex.
+  /// @param decide  the name and the form. Runs when no other edit can come before this one.
+  /// @param id      the tensor's.
+  Result<Outdated> put_made(PendingContent& content, const std::function<Result<NamedForm>()>& decide,
                             TensorId id);
 
   ModelParts& parts_;

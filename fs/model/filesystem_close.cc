@@ -206,16 +206,20 @@ Error Filesystem::wrong_size(const PendingContent& content) const {
 }
 
 Filesystem::Change Filesystem::check_for_change(std::uint32_t shard) {
-  Change found = turns_.check_for_change(shard, structure_.follows());
+  const bool follows = structure_.follows() && !parts_.model->is_of_base(shard);
+  Change found = turns_.check_for_change(shard, follows);
   if (!std::exchange(found.is_edited, false)) return found;
   const auto followed = structure_.follow();
-  found.is_unsettled = followed == StructureEdits::Followed::Unsettled;
+  if (followed == StructureEdits::Followed::Lost) {
+    const bool has_new_permissions = found.has_new_permissions;
+    found = turns_.check_for_change(shard, false);
+    found.has_new_permissions = found.has_new_permissions || has_new_permissions;
+    return found;
+  }
   if (followed == StructureEdits::Followed::Shown)
     found.stale = parts_.stale_shard(shard, Stale::What::Content);
-  if (found.is_unsettled || followed == StructureEdits::Followed::Shown) return found;
-  const bool has_new_permissions = found.has_new_permissions;
-  found = turns_.check_for_change(shard, false);
-  found.has_new_permissions = found.has_new_permissions || has_new_permissions;
+  // Nothing: a request has followed it first. The next look tells.
+  found.is_unsettled = followed != StructureEdits::Followed::Shown;
   return found;
 }
 

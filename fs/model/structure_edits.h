@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/journal/file_lock.h"
 #include "core/model/model_edit.h"
 #include "fs/model/model_parts.h"
 #include "fs/model/shard_turns.h"
@@ -92,8 +93,10 @@ class StructureEdits {
   // The caller holds the mutex. structure_edits_foreign.cc has the edits of other processes:
   Followed follow_with_mutex();
   /// Adopts the headers that other processes have changed, all or none.
+  /// @param locks   gets those that keep the next edit of other processes away.
   /// @param edited  gets the shards of these headers.
-  Followed adopt_edits(const Committers::Shards& shards, Committers::Shards& edited);
+  Followed adopt_edits(const Committers::Shards& shards, std::vector<ArchiveLocks>& locks,
+                       Committers::Shards& edited);
   /// Shows the model of the versions that were adopted. @return what the kernel must forget.
   Result<Outdated> show_adopted(const Committers::Shards& edited);
   /// One try of edit().

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/journal/file_lock.h"
 #include "core/model/model_index.h"
 #include "core/storage/file.h"
 #include "fs/base/log.h"
@@ -126,7 +125,7 @@ bool has_id_twice(const TensorIds& ids) {
 
 Result<void> StructureEdits::following(const std::function<Result<void>()>& attempt,
                                        const std::function<Followed()>& follow) const {
-  constexpr std::chrono::milliseconds kPause{2};
+  constexpr std::chrono::milliseconds kBetweenLooks{2};
   const auto deadline = std::chrono::steady_clock::now() + parts_.options.commit.lock_patience;
   const auto is_over = [&] { return std::chrono::steady_clock::now() >= deadline; };
   for (;;) {
@@ -136,7 +135,7 @@ Result<void> StructureEdits::following(const std::function<Result<void>()>& atte
     if (done || done.error().code != ErrorCode::ArchiveChanged || is_over()) return done;
     auto followed = follow();
     while (followed == Followed::Unsettled && !is_over()) {
-      std::this_thread::sleep_for(kPause);
+      std::this_thread::sleep_for(kBetweenLooks);
       followed = follow();
     }
     // Another thread may have followed the edit first.
@@ -158,7 +157,9 @@ StructureEdits::Followed StructureEdits::follow_with_mutex() {
   {
     Turns turns;
     for (const std::uint32_t shard : shards) turns.emplace_back(parts_.committers.of(shard).turn);
-    const Followed adopted = adopt_edits(shards, edited);
+    // The next edit must not come before the index was read.
+    std::vector<ArchiveLocks> locks;
+    const Followed adopted = adopt_edits(shards, locks, edited);
     if (adopted != Followed::Shown) return adopted;
     outdated = guard_memory([&] { return show_adopted(edited); });
     if (!outdated) {
@@ -176,35 +177,36 @@ StructureEdits::Followed StructureEdits::follow_with_mutex() {
 }
 
 StructureEdits::Followed StructureEdits::adopt_edits(const Committers::Shards& shards,
+                                                     std::vector<ArchiveLocks>& locks,
                                                      Committers::Shards& edited) {
   const Model& model = *parts_.model;
-  Headers headers;
-  {
-    const auto locks = lock_headers(model, shards);
-    if (!locks) return locks.error().code == ErrorCode::Busy ? Followed::Unsettled : Followed::Lost;
-    const auto is_pending = [&](std::uint32_t shard) { return model.archive(shard).has_dead_commit(); };
-    const bool has_dead = std::ranges::any_of(shards, is_pending);
+  auto locked = lock_headers(model, shards);
+  if (!locked) return locked.error().code == ErrorCode::Busy ? Followed::Unsettled : Followed::Lost;
+  locks = std::move(*locked);
+  const auto has_dead_commit = [&](std::uint32_t shard) { return model.archive(shard).has_dead_commit(); };
+  if (std::ranges::any_of(shards, has_dead_commit)) {
+    // Its process has died in a commit, maybe of several shards.
+    locks.clear();
     for (const std::uint32_t shard : shards) {
-      if (has_dead) break;
-      auto header = header_to_follow(model, shard);
-      if (!header) return Followed::Lost;
-      if (*header) headers.emplace(shard, std::move(*header));
+      if (!model.archive(shard).finish_dead_commits()) return Followed::Lost;
     }
-    for (const auto& [shard, header] : headers) {
-      edited.insert(shard);
-      parts_.committers.of(shard).retire_journal();
-      if (guard_memory([&, at = shard, now = header.get()] { return adopt(model.archive(at), *now); }))
-        continue;
-      for (const std::uint32_t broken : edited) parts_.reader.note_broken(broken);
-      return Followed::Lost;
-    }
-    if (!has_dead) return headers.empty() ? Followed::Nothing : Followed::Shown;
+    return Followed::Unsettled;
   }
-  // A process has died in a commit, maybe of several shards.
+  Headers headers;
   for (const std::uint32_t shard : shards) {
-    if (!model.archive(shard).finish_dead_commits()) return Followed::Lost;
+    auto header = header_to_follow(model, shard);
+    if (!header) return Followed::Lost;
+    if (*header) headers.emplace(shard, std::move(*header));
   }
-  return Followed::Unsettled;
+  for (const auto& [shard, header] : headers) {
+    edited.insert(shard);
+    parts_.committers.of(shard).retire_journal();
+    if (guard_memory([&, at = shard, now = header.get()] { return adopt(model.archive(at), *now); }))
+      continue;
+    for (const std::uint32_t broken : edited) parts_.reader.note_broken(broken);
+    return Followed::Lost;
+  }
+  return headers.empty() ? Followed::Nothing : Followed::Shown;
 }
 
 Result<Outdated> StructureEdits::show_adopted(const Committers::Shards& edited) {
