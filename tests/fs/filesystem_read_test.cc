@@ -76,9 +76,9 @@ TEST_CASE_METHOD(Mounted, "what somebody else writes into the archive is read at
   CHECK(mount.read("first") == "foreignAAAAAAAAA");
 }
 
-TEST_CASE("after the header was changed underneath, a tensor is read where it was, or is EIO",
+TEST_CASE("after the header was changed under a read-only mount, a tensor is read where it was, or is EIO",
           "[fs][filesystem][read]") {
-  const DrivenFilesystem mount({{"first", kOld}, {"second", kSecond}, {"third", "333"}});
+  const DrivenFilesystem mount({{"first", kOld}, {"second", kSecond}, {"third", "333"}}, kReadOnly);
   const CapturedStderr captured;
   mount.overwrite(10, "irst");  // the first one is called "irstt"
   CHECK(mount->check_for_change().is_outdated);
@@ -119,7 +119,7 @@ TEST_CASE("once no header tells where tensors are, every tensor is EIO from then
 
 TEST_CASE("in the middle of another program's edit there is no header, and every tensor is read",
           "[fs][filesystem][read]") {
-  const DrivenFilesystem mount;
+  const DrivenFilesystem mount(kTwoTensors, kReadOnly);
   std::string other = content_of(mount.path());
   const auto* const none = reinterpret_cast<const char*>(kNoHeaderLength.data());
   mount.overwrite(0, std::string_view(none, kNoHeaderLength.size()));

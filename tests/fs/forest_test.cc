@@ -120,7 +120,8 @@ namespace {
 
 /// A lone model that is opened anew as often as it is replaced.
 struct Replaced {
-  Replaced() {
+  explicit Replaced(bool is_read_only = false) {
+    base_options.is_read_only = is_read_only;
     forest = std::make_unique<Forest>(
         Forest::Member{.name = "", .path = path(), .filesystem = filesystem({}).value(), .open = opener()});
     forest->connect_to({.note_commit = [this] { ++notes; }});
@@ -129,7 +130,7 @@ struct Replaced {
   Result<std::unique_ptr<Filesystem>> filesystem(const Forest::Heritage& heritage) const {
     auto archive = Archive::open(path(), Access::ReadWrite, storage);
     if (!archive) return pass_on(std::move(archive));
-    FilesystemOptions options;
+    FilesystemOptions options = base_options;
     options.activity = heritage.activity;
     options.least_generation = heritage.least_generation;
     return std::make_unique<Filesystem>(std::move(*archive), options);
@@ -160,6 +161,7 @@ struct Replaced {
 
   const TemporaryDirectory directory;
   const std::string written = directory.write("m.safetensors", archive_of(DrivenModel::kOne));
+  FilesystemOptions base_options;
   int notes = 0;
   mutable FaultyStorage storage;
   std::unique_ptr<Forest> forest;
@@ -272,8 +274,10 @@ TEST_CASE("a model that the store fails to look at is looked at again", "[fs][fo
   CHECK(mount.forest->lookup(kRootIno, "b"));
 }
 
-TEST_CASE("who has a model open whose header was changed in place is told of later changes", "[fs][forest]") {
-  const Replaced mount;
+TEST_CASE(
+    "who has a model open in a read-only mount whose header was changed in place learns of later changes",
+    "[fs][forest]") {
+  const Replaced mount(true);
   Forest& forest = *mount.forest;
   const Ino old = forest.lookup(kRootIno, "b")->st_ino;
   int at = 0;
