@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <ostream>
 #include <vector>
@@ -74,11 +75,14 @@ Result<std::vector<ArchiveForecast>> forecast(const Model& model) {
 
 /// Carries out all steps of one archive. EINTR: an interrupt has come; the archive is valid.
 Result<void> compact_archive(const std::filesystem::path& path, const CommitOptions& options) {
+  const auto deadline = std::chrono::steady_clock::now() + options.lock_patience;
   for (;;) {
     if (interrupted()) return fail(ErrorCode::System, EINTR, path.string() + ": interrupted");
     auto archive = Archive::open(path, Access::ReadWrite);
     if (!archive) return pass_on(std::move(archive));
     auto done = compact_once(**archive, options);
+    const bool is_edited = !done && done.error().code == ErrorCode::ArchiveChanged;
+    if (is_edited && std::chrono::steady_clock::now() < deadline) continue;
     if (!done) return pass_on(std::move(done));
     if (!*done) return {};
   }
