@@ -133,10 +133,11 @@ class Compaction {
   Gaps gaps_ = Gaps::All;
 };
 
-std::uint64_t bytes_moved_by(const EditLayout& layout) {
+/// What moves through the journal is written twice.
+std::uint64_t bytes_written_by(const EditLayout& layout) {
   std::uint64_t total = 0;
   for (const EditLayout::Copy& copy : layout.copies) total += copy.size_bytes;
-  for (const EditLayout::Placed& placed : layout.placed) total += placed.file_range.size_bytes;
+  for (const EditLayout::Placed& placed : layout.placed) total += 2 * placed.file_range.size_bytes;
   return total;
 }
 
@@ -152,12 +153,11 @@ Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version, Ga
       if (!layout) return pass_on(std::move(layout));
       if (!*layout) break;
       ++forecast.steps;
-      const std::uint64_t moved_bytes = bytes_moved_by(**layout);
+      const std::uint64_t moved_bytes = bytes_written_by(**layout);
       forecast.moved_bytes += moved_bytes;
-      // The journal has the header, and what moves through it.
-      std::uint64_t needed_bytes = moved_bytes + 2 * (*layout)->header.size();
-      if (!(*layout)->placed.empty()) needed_bytes += moved_bytes;
-      needed_bytes = std::max(needed_bytes, compaction->kept_gap_bytes());
+      // The journal has the header, too.
+      const std::uint64_t needed_bytes =
+          std::max(moved_bytes + 2 * (*layout)->header.size(), compaction->kept_gap_bytes());
       forecast.needed_bytes = std::max(forecast.needed_bytes, needed_bytes);
     }
     const std::uint64_t before_bytes = version.stamp.size_bytes;

@@ -8,6 +8,12 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{2};  // drafts.h
 
+/// Whether the draft waits for another name. Its close does not end it.
+bool is_kept(const Drafts::Draft& draft) {
+  const NewContent* const made = draft.content->made();
+  return made != nullptr && made->is_kept();
+}
+
 }  // namespace
 
 bool Drafts::add(Draft draft) {
@@ -48,8 +54,7 @@ std::vector<std::string> Drafts::kept() const {
   const std::scoped_lock lock(mutex_);
   std::vector<std::string> names;
   for (const auto& [ino, draft] : drafts_) {
-    const NewContent* const made = draft.content->made();
-    if (made != nullptr && made->is_kept()) names.push_back(draft.file_name);
+    if (is_kept(draft)) names.push_back(draft.file_name);
   }
   return names;
 }
@@ -80,7 +85,11 @@ bool Drafts::wait_for_end(Ino directory, std::string_view file_name) const {
   if (count_ == 0) return true;
   const std::pair name(directory, std::string(file_name));
   std::unique_lock lock(mutex_);
-  return ends_.wait_for(lock, kPatience, [&] { return !by_name_.contains(name); });
+  ends_.wait_for(lock, kPatience, [&] {
+    const auto named = by_name_.find(name);
+    return named == by_name_.end() || is_kept(drafts_.at(named->second));
+  });
+  return !by_name_.contains(name);
 }
 
 bool Drafts::wait_for_ends_in(Ino directory) const {

@@ -62,7 +62,8 @@ Result<void> StagedBytes::write(std::span<const std::byte> from, std::uint64_t o
 }
 
 Result<void> StagedBytes::read(std::span<std::byte> to, std::uint64_t offset) const {
-  const std::uint64_t file_bytes = parts_.empty() ? 0 : file_->file().size_bytes().value_or(0);
+  const auto file_bytes = parts_.empty() ? Result<std::uint64_t>(0) : file_->file().size_bytes();
+  if (!file_bytes) return tl::unexpected(file_bytes.error());
   while (!to.empty()) {
     const auto part = part_at(offset);
     const bool is_hole = part == parts_.end() || part->first > offset;
@@ -73,7 +74,7 @@ Result<void> StagedBytes::read(std::span<std::byte> to, std::uint64_t offset) co
     std::uint64_t there = 0;  // the end of a part may lie behind the end of the file
     if (!is_hole) {
       const std::uint64_t place = part->second.place + (offset - part->first);
-      there = place < file_bytes ? std::min<std::uint64_t>(piece.size(), file_bytes - place) : 0;
+      there = place < *file_bytes ? std::min<std::uint64_t>(piece.size(), *file_bytes - place) : 0;
       if (there > 0) {
         if (auto read = file_->file().read(piece.first(static_cast<std::size_t>(there)), place); !read)
           return read;

@@ -132,6 +132,33 @@ TEST_CASE("the last tensors go to a gap that they fill exactly, and all others s
   }
 }
 
+TEST_CASE("the forecast says what all steps write and free", "[core][compaction]") {
+  const bool has_room = GENERATE(true, false);
+  const std::vector<std::size_t> sizes =
+      GENERATE(std::vector<std::size_t>{9000, 4000, 5000}, std::vector<std::size_t>{5000, 1000, 50'000, 5000},
+               std::vector<std::size_t>{100, 70'000, 3, 70'000, 70'001, 12, 9000});
+  CAPTURE(has_room, sizes);
+  const CompactionScene scene(sizes, has_room);
+  scene.remove("a");
+  const CompactionForecast forecast = forecast_compaction(*scene.open()->version()).value();
+  const std::uint64_t size_before = scene.open()->stamp().size_bytes;
+  std::uint64_t steps = 0;
+  std::uint64_t written_bytes = 0;
+  for (;; ++steps) {
+    const auto archive = scene.open();
+    const auto step = next_compaction_step(*archive->version()).value();
+    if (!step) break;
+    for (const EditLayout::Copy& copy : step->layout.copies) written_bytes += copy.size_bytes;
+    for (const EditLayout::Placed& placed : step->layout.placed)
+      written_bytes += 2 * placed.file_range.size_bytes;
+    REQUIRE(compact_once(*archive, {}).value());
+  }
+  CHECK(forecast.steps == steps);
+  CHECK(forecast.moved_bytes == written_bytes);
+  const std::uint64_t size_after = scene.open()->stamp().size_bytes;
+  CHECK(forecast.freed_bytes == size_before - std::min(size_before, size_after));
+}
+
 TEST_CASE("a tensor that is larger than the gap is never copied over itself", "[core][compaction]") {
   const CompactionScene scene({100, 9000, 9000, 50, 9000});
   scene.remove("a");

@@ -170,6 +170,22 @@ Result<EditJudge::End> EditJudge::recover_model(DiskModel& disk, std::size_t boo
     if (!shard.archive) return tl::unexpected(*shard.failure);
     for (const JournalReport& report : shard.archive->recovered()) note(report);
   }
+  return note_unnamed(**model, *process);
+}
+
+/// The opening has recovered the shards that the index does not name any more, too, but tells nothing of them.
+Result<EditJudge::End> EditJudge::note_unnamed(const Model& model, DiskProcess& process) {
+  for (std::size_t shard = 0; shard < layout_.shards.size(); ++shard) {
+    const auto path = path_of_shard(layout_, shard);
+    const auto is_it = [&](const Shard& one) { return one.path == path; };
+    if (std::ranges::any_of(model.shards(), is_it)) continue;
+    const auto file = process.open(path, Access::ReadWrite);
+    if (!file && file.error().errno_value == ENOENT) continue;
+    auto found = file ? stfs::recover(process, path, **file, {.is_dry_run = true})
+                      : Result<std::vector<JournalReport>>(tl::unexpected(file.error()));
+    if (!found) return pass_on(std::move(found));
+    for (const JournalReport& report : *found) note(report);
+  }
   return End::Recovered;
 }
 

@@ -93,6 +93,7 @@ class EditJudge {
   enum class End : std::uint8_t { Recovered, Killed };
   Result<End> recover_all(DiskModel& disk, std::size_t boot, bool is_killed);
   Result<End> recover_model(DiskModel& disk, std::size_t boot, bool is_killed);
+  Result<End> note_unnamed(const Model& model, DiskProcess& process);
   void note(const JournalReport& report);
 
   const EditedModel& layout_;

@@ -64,7 +64,12 @@ struct Pretrained {
     for (const char* name : {"config.json", "tokenizer.json"}) mount.directory().write(name, name);
   }
   [[nodiscard]] Ino directory() const { return mount.ino("pretrained", mount.ino(".safetensors")); }
-  [[nodiscard]] Ino ino(std::string_view name) const { return mount.ino(name, directory()); }
+  /// Looks the name up as the kernel does.
+  [[nodiscard]] Ino ino(std::string_view name) const {
+    const Ino found = mount.ino(name, directory());
+    mount->note_lookup(found);
+    return found;
+  }
   [[nodiscard]] std::string source(const std::string& name) const {
     return text_in(mount.directory() / name);
   }

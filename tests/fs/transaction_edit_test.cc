@@ -330,8 +330,8 @@ TEST_CASE_METHOD(EditedTransaction, "a transaction of many new tensors needs one
 
 TEST_CASE_METHOD(EditedTransaction, "a new tensor has at most as many bytes as a tensor can have",
                  "[fs][transaction_edit]") {
-  REQUIRE(make("huge", "x") == 0);
+  MadeFile file(t.mount, "huge", directory);
   // 2^61 bytes have 2^64 bits.
-  REQUIRE(t.mount->resize_by_name(t.mount.ino("huge", directory), std::uint64_t{1} << 61U, ::getpid()));
-  CHECK(t.commit() == EINVAL);
+  REQUIRE(t.mount->resize_by_name(file.ino(), std::uint64_t{1} << 61U, ::getpid()));
+  CHECK(file.close() == EINVAL);
 }

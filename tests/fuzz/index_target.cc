@@ -227,7 +227,7 @@ void mutate(Bytes& input, Choices& choices) {
 const FuzzTarget& index_target() {
   static constexpr FuzzShare shares[] = {
       // Each way that an index can go is gone often.
-      {"whole", 10}, {"at odds", 10}, {"refused", 10}, {"way out", 3}, {"no shard", 1}, {"not sure", 0, 1},
+      {"whole", 10}, {"at odds", 10}, {"refused", 10}, {"way out", 2}, {"no shard", 1}, {"not sure", 0, 1},
   };
   static constexpr FuzzTarget target{"index", shares, make, mutate, fuzz_one};
   return target;

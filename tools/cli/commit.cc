@@ -58,18 +58,18 @@ bool fits_delta(const std::string& base, const OpenDelta& delta) {
 Result<std::string> base_of(const CommitRequest& request, const OpenDelta& delta) {
   if (!request.base.empty()) return request.base;
   const std::filesystem::path name(delta.keys.base);
-  std::vector<std::string> candidates;
+  std::vector<std::filesystem::path> candidates;
   if (!name.empty() && name == name.filename()) {
     candidates.push_back(delta.model->path().parent_path() / name);
   }
-  if (auto known = known_path_of_base(delta.model->front())) candidates.push_back(std::move(*known));
-  for (const std::string& candidate : candidates) {
-    if (fits_delta(candidate, delta)) return candidate;
+  if (const auto known = known_path_of_base(delta.model->front())) candidates.emplace_back(*known);
+  for (const std::filesystem::path& candidate : candidates) {
+    if (fits_delta(candidate, delta)) return candidate.native();
   }
   // Tells what is wrong with the first that is there.
   std::error_code failed;
-  for (const std::string& candidate : candidates) {
-    if (std::filesystem::exists(candidate, failed)) return candidate;
+  for (const std::filesystem::path& candidate : candidates) {
+    if (std::filesystem::exists(candidate, failed)) return candidate.native();
   }
   if (candidates.empty()) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
@@ -78,7 +78,7 @@ Result<std::string> base_of(const CommitRequest& request, const OpenDelta& delta
   return fail(ErrorCode::NotFound, ENOENT,
               fmt::format("{}: its base {} does not lie beside it{}: give the base with --base",
                           request.delta, printable(name.native()),
-                          candidates.size() > 1 ? ", nor at " + printable(candidates.back()) : ""));
+                          candidates.size() > 1 ? ", nor at " + printable(candidates.back().native()) : ""));
 }
 
 /// As `stfs repack --delta`.
