@@ -132,6 +132,34 @@ TEST_CASE_METHOD(TwoMounts,
   CHECK(errno_of(mount->rename(transactions, "two", committed, "two")) == ESTALE);
 }
 
+TEST_CASE_METHOD(TwoMounts,
+                 "a form that was set while a file was open stays with the tensor that another mount renames",
+                 "[fs][edit][beside]") {
+  OpenFile* const file = mount->open(mount.ino("first"), O_WRONLY, ::getpid()).value();
+  CHECK(retype(*mount, mount.ino("first"), "I8") == 0);
+  REQUIRE(other.filesystem.rename(kRootIno, "first", kRootIno, "renamed"));
+  REQUIRE(other.filesystem.rename(kRootIno, "second", kRootIno, "first"));
+  REQUIRE(mount->flush(*file, 1, ::getpid()));
+  mount->release(file);
+  mount->check_for_change();
+  CHECK(form_of(mount, "renamed") == "I8[16]");
+  CHECK(form_of(mount, "first") == "U8[16]");
+}
+
+TEST_CASE_METHOD(TwoMounts, "a NumPy file of another shape replaces the tensor that another mount renames",
+                 "[fs][edit][beside]") {
+  const Ino npy = mount.ino("first.npy", mount.ino("npy", mount.ino(".safetensors")));
+  OpenFile* const file = mount->open(npy, O_WRONLY, ::getpid()).value();
+  REQUIRE(mount->resize_by_name(npy, 0, ::getpid()));
+  REQUIRE(mount->write(*file, bytes_of(npy_of("<i2", "(3,)", "abcdef")), 0, Caller(1, ::getpid())));
+  REQUIRE(other.filesystem.rename(kRootIno, "first", kRootIno, "renamed"));
+  CHECK(errno_of(mount->flush(*file, 1, ::getpid())) == 0);
+  mount->release(file);
+  CHECK(list(mount) == Names{"second", "third", "renamed"});
+  CHECK(form_of(mount, "renamed") == "I16[3]");
+  CHECK(mount.read("renamed") == "abcdef");
+}
+
 TEST_CASE_METHOD(TwoMounts, "a look follows an edit of another mount", "[fs][edit][beside]") {
   REQUIRE(other.filesystem.rename(kRootIno, "first", kRootIno, "renamed"));
   const auto change = mount->check_for_change();
