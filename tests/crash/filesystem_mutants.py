@@ -441,4 +441,29 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         "",
         tests="[on_change]",
     ),
+    # --- edits of other processes ----------------------------------------------------------------------
+    Mutant(
+        "an edit of another process ends the writing",
+        "    if (done || done.error().code != ErrorCode::ArchiveChanged || is_over()) return done;\n",
+        "    return done;\n",
+        tests="[beside]",
+    ),
+    Mutant(
+        "what another process has retyped is the same tensor",
+        "if (same && has_form_of(before.tensors()[*same], tensor)) left.emplace(",
+        "if (same) left.emplace(",
+        tests="[beside]",
+    ),
+    Mutant(
+        "a name that another process has changed is not looked up again",
+        "is_outdated = *now != *found;",
+        "is_outdated = false;",
+        tests="[beside]",
+    ),
+    Mutant(
+        "staged bytes do not follow their tensor to another place",
+        "return stage != nullptr && stage->target() != parts_.model->file_range(content.tensor());",
+        "return stage != nullptr && stage->target().size_bytes == 0;",
+        tests="[beside]",
+    ),
 )

@@ -114,6 +114,21 @@ TEST_CASE_METHOD(TwoMounts, "bytes for a tensor that another mount has deleted o
   CHECK(mount.read("second") == kSecond);
 }
 
+TEST_CASE_METHOD(TwoMounts, "bytes for a tensor that another mount has made again go to its new place",
+                 "[fs][edit][beside]") {
+  const std::uint64_t old_place = std::stoull(mount.attribute("first", "offset").value());
+  Writer writer(*mount, mount.ino("first"), kNew);
+  REQUIRE(other.filesystem.remove_file(kRootIno, "first"));
+  auto made = other.filesystem.create(kRootIno, "first", O_WRONLY, ::getpid()).value();
+  REQUIRE(other.filesystem.write(*made.file, bytes_of(kSecond), 0, Caller(1, ::getpid())));
+  REQUIRE(other.filesystem.flush(*made.file, 1, ::getpid()));
+  other.filesystem.release(made.file);
+  CHECK(writer.close() == 0);
+  CHECK(mount.read("first") == kNew);
+  CHECK(stored_tensors(mount).at("first") == kNew);
+  CHECK(content_of(mount.path()).substr(old_place, kOld.size()) == kOld);
+}
+
 TEST_CASE_METHOD(TwoMounts,
                  "a transaction commits after an edit of another mount, unless its tensor was retyped",
                  "[fs][edit][beside]") {
