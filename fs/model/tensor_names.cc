@@ -218,12 +218,27 @@ Result<Outdated> TensorNames::rename_directory(Ino directory, const Result<Ino>&
     }
   };
   collect();
+  // Another edit may come before this one.
+  const auto check = [&]() -> Result<void> {
+    const InodeTable& names = parts_.tree.table();
+    const auto to_now = parts_.tree.find(new_parent, new_name);
+    const bool is_same = names.exists(directory) &&
+                         parts_.tree.name_in(names.parent(directory), names.file_name(directory)) == before &&
+                         to_now.has_value() == to.has_value() && (!to || *to_now == *to);
+    if (!is_same) return fail(ErrorCode::NotFound, ENOENT, "another edit has renamed the directory");
+    if (to && names.child_count(*to) != 0)
+      return refuse(ENOTEMPTY, fmt::format("{} has tensors", in_quotes(new_name)));
+    collect();
+    return {};
+  };
   const auto renumber = [&] {
     if (to) parts_.tree.numbers().remove(*to);
     parts_.tree.numbers().move(directory, new_parent, new_name);
   };
   if (renamings.empty()) {
     auto moved = structure_.change_directories([&]() -> Result<void> {
+      if (auto same = check(); !same) return same;
+      if (!renamings.empty()) return refuse(EBUSY, "another edit has put a tensor into the directory");
       renumber();
       return {};
     });
@@ -231,12 +246,7 @@ Result<Outdated> TensorNames::rename_directory(Ino directory, const Result<Ino>&
   }
   change.renumber = renumber;
   change.apply = [&](ModelEdit& edit) -> Result<void> {
-    // Another edit may have come before this one.
-    if (!parts_.tree.table().exists(directory) ||
-        parts_.tree.name_in(parts_.tree.table().parent(directory),
-                            parts_.tree.table().file_name(directory)) != before)
-      return fail(ErrorCode::NotFound, ENOENT, "another edit has renamed the directory");
-    collect();
+    if (auto same = check(); !same) return same;
     return edit.rename(renamings);
   };
   return structure_.edit(change);
