@@ -145,7 +145,8 @@ Result<std::vector<Drafts::Draft>> shards_of(const ModelIndex& index, const Mode
   return shards;
 }
 
-/// Drops a file of an earlier save that no index has saved, if no program has it open: a new one takes its name.
+/// Drops a file of an earlier save that no index has saved, if no program has it open: a new one takes its
+/// name.
 void drop_unsaved(ModelParts& parts, Ino directory, std::string_view name) {
   const auto before = parts.drafts.find(directory, name);
   if (!before) return;

@@ -100,11 +100,12 @@ bool has_ended(pid_t pid) {
   });
 }
 
-/// The id of the mount that an O_PATH descriptor is of; unique for ever from Linux 6.8 on. Sends no request.
-std::string id_of_mount(const UniqueFd& root) {
+/// The id of the mount that lies there; unique for ever from Linux 6.8 on. Sends no request.
+/// @param root  an O_PATH descriptor, and no path; or AT_FDCWD.
+std::string id_of_mount(int root, const char* path) {
   constexpr unsigned kOldOrUniqueId = 0x1000 | 0x4000;  // STATX_MNT_ID | STATX_MNT_ID_UNIQUE
   struct statx found {};
-  ::statx(root.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, kOldOrUniqueId, &found);
+  ::statx(root, path, AT_EMPTY_PATH | AT_STATX_DONT_SYNC, kOldOrUniqueId, &found);
   return std::to_string(found.stx_mnt_id);
 }
 
@@ -112,7 +113,7 @@ std::string id_of_mount(const UniqueFd& root) {
 void abort_in_place(const std::string& mount_point, std::string_view mount_id) {
   // While it is open, it can't be unmounted: programs must get ENOTCONN, and not the directory below.
   const UniqueFd held(::open(mount_point.c_str(), O_PATH | O_CLOEXEC));
-  if (held && id_of_mount(held) == mount_id) ::umount2(mount_point.c_str(), MNT_FORCE);
+  if (held && id_of_mount(held.get(), "") == mount_id) ::umount2(mount_point.c_str(), MNT_FORCE);
 }
 
 /// Ends the connection of a daemon whose main thread has ended. @return false if it can't.
@@ -172,10 +173,11 @@ Guard::Guard(const Options& options) {
   if (!mount || mount->type != options.kernel_type()) return;  // unmounted meanwhile
   Spawning spawning;
   const UniqueFd abort_file = open_abort_file(*mount);
-  const UniqueFd root(::open(options.mount_point.c_str(), O_PATH | O_CLOEXEC));
   spawning.keep_only(abort_file);
   spawning.set_apart();
-  const auto started = spawning.start({std::string(kName), std::to_string(::getpid()), id_of_mount(root),
+  // Nothing opens the mount here: a user who unmounts it at once would get EBUSY.
+  const std::string id = id_of_mount(AT_FDCWD, options.mount_point.c_str());
+  const auto started = spawning.start({std::string(kName), std::to_string(::getpid()), id,
                                        std::string(options.unmounts_with_daemon ? kUnmounts : kLeaves),
                                        options.mount_point.string()});
   if (started) {

@@ -47,8 +47,8 @@ class Drafts {
   /// Does nothing if there is none.
   void remove(Ino ino);
   /// Returns when there is no draft of that name any more, at the latest after two seconds: the kernel sends
-  /// the RELEASE after close(2) has returned, and a program may go on with the file at once. Does not wait for
-  /// a draft that waits for another name.
+  /// the RELEASE after close(2) has returned, and a program may go on with the file at once. Does not wait
+  /// for a draft that waits for another name.
   /// @return whether there is none.
   [[nodiscard]] bool wait_for_end(Ino directory, std::string_view file_name) const;
   /// The same for all drafts in a directory.

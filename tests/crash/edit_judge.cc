@@ -173,7 +173,8 @@ Result<EditJudge::End> EditJudge::recover_model(DiskModel& disk, std::size_t boo
   return note_unnamed(**model, *process);
 }
 
-/// The opening has recovered the shards that the index does not name any more, too, but tells nothing of them.
+/// The opening has recovered the shards that the index does not name any more, too, but tells nothing of
+/// them.
 Result<EditJudge::End> EditJudge::note_unnamed(const Model& model, DiskProcess& process) {
   for (std::size_t shard = 0; shard < layout_.shards.size(); ++shard) {
     const auto path = path_of_shard(layout_, shard);

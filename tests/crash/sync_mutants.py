@@ -33,23 +33,23 @@ SYNC_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a switch that is undone counts as one that was taken",
-        "    if (auto noted = write_note(storage, directory, files, false); !noted) return noted;\n",
+        "    if (auto noted = write_note(storage, place, files, false); !noted) return noted;\n",
         "",
         PULLS,
         scenario="full version of other tensors",
     ),
     Mutant(
         "a switch is not noted before its files are made",
-        "    if (auto noted = note_switch(storage_, directory_, plan_.files); !noted) return noted;\n",
+        "    if (auto noted = note_switch(storage_, state_.place(), plan_.files); !noted) return noted;\n",
         "",
         PULLS,
         scenario="full version of other tensors",
     ),
     Mutant(
         "the new files of a switch are not sure before its step",
-        "  if (auto synced = sync_all(storage, directory); !synced) return synced;\n"
-        "  if (auto noted = write_note(storage, directory, files, true); !noted) return noted;\n",
-        "  if (auto noted = write_note(storage, directory, files, true); !noted) return noted;\n",
+        "  if (auto synced = sync_all(storage, place); !synced) return synced;\n"
+        "  if (auto noted = write_note(storage, place, files, true); !noted) return noted;\n",
+        "  if (auto noted = write_note(storage, place, files, true); !noted) return noted;\n",
         PULLS,
         scenario="full version of other tensors",
     ),

@@ -115,15 +115,15 @@ def test_a_directory_of_models_has_one_log_in_its_root(tmp_path, mounts):
 def test_another_user_reads_only_the_lines_of_that_users_own_requests(archive, nobody, mounts):
     os.chmod(archive.path, 0o666)
     there = Visitor(nobody, mounts, archive.path)
-    assert errno_of(os.symlink, "x", there.mount / "of-root") == errno.EPERM
-    assert there.run("ln -s x of-nobody").returncode != 0
+    assert errno_of(os.symlink, "x", there.mount / "roots-link") == errno.EPERM
+    assert there.run("ln -s x nobodys-link").returncode != 0
     read = there.run("cat .safetensors/log .safetensors/stats.json")
     assert read.returncode == 0, read.stderr
-    assert "of-nobody" in read.stdout and "of-root" not in read.stdout
-    assert all(name in log_of(there.mount) for name in ("of-nobody", "of-root"))
+    assert "nobodys-link" in read.stdout and "roots-link" not in read.stdout
+    assert all(name in log_of(there.mount) for name in ("nobodys-link", "roots-link"))
     with open(there.mount / ".safetensors" / "log", encoding="utf-8") as file:
         done = there.run(f"cat /proc/{os.getpid()}/fd/{file.fileno()}")
-        assert done.returncode != 0 or "of-root" not in done.stdout
+        assert done.returncode != 0 or "roots-link" not in done.stdout
 
 
 def test_lines_go_to_the_file_of_the_option_also_after_it_was_moved(archive, mounts, tmp_path):

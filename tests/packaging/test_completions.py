@@ -89,7 +89,7 @@ def test_stfs(folder, words, expected):
 
 @pytest.mark.parametrize(("words", "expected"), [
     (["-"], {"-o", "-f", "-d", "-h", "--help", "-V", "--version"}),
-    (["-o", "l"], {"layout=flat", "layout=tree"}),
+    (["-o", "l"], {"layout=flat", "layout=tree", "log="}),
     (["-o", "ro,no"], {"ro,nolock", "ro,nonempty", "ro,noexec", "ro,noatime"}),
     (["-o", "ro,durability", "=", "p"], {"power", "process"}),
     (["-o", "io", "="], {"auto", "mmap", "pread"}),

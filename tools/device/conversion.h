@@ -3,8 +3,9 @@
 //
 // Numbers are rounded to the nearest, ties to even. A number that is too large for the target becomes
 // infinity, or NaN if the target has no infinity (F8_E4M3 and the FNUZ kinds), and is counted. PyTorch's
-// Tensor.to() and ml_dtypes give the same results. A NaN stays a NaN and keeps its sign. Its other bits stay at
-// the top of the mantissa if the target has room for them, as core/tensor/float_conversion.h puts them there.
+// Tensor.to() and ml_dtypes give the same results. A NaN stays a NaN and keeps its sign. Its other bits stay
+// at the top of the mantissa if the target has room for them, as core/tensor/float_conversion.h puts them
+// there.
 #pragma once
 
 #include <cstddef>
