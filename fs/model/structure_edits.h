@@ -128,8 +128,8 @@ class StructureEdits {
   std::string close_gaps_of(std::uint32_t shard);
   /// Whether a program may read a tensor of Model::removed(), or a file that shows it.
   [[nodiscard]] bool is_open(TensorId removed) const;
-  /// Lets edits use the bytes of those tensors of Model::removed() that no program has open: there are no such
-  /// tensors any more. @return whether there were any.
+  /// Lets edits use the bytes of those tensors of Model::removed() that no program has open. These
+  /// tensors are then gone. @return whether there were any.
   bool drop_unread();
   /// Whether bytes are staged for the tensor's present place.
   [[nodiscard]] bool has_staged_place(TensorId tensor) const;

@@ -1,4 +1,4 @@
-// Two mounts of one archive: what one edits, the other follows before its next commit, without a look of its watcher.
+// Two mounts of one archive: what one edits, the other follows before its next commit, without its watcher.
 #include <chrono>
 
 #include "tests/fs/edited.h"

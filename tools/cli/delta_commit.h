@@ -34,7 +34,7 @@ struct DeltaCommit {
   bool keeps_metadata = false;  // the base keeps its own
 };
 
-/// Makes all changes of the delta in its base as one, and prints what has changed: for attempt_beside_others().
+/// Makes all changes of the delta in its base as one, and prints them. For attempt_beside_others().
 /// @return the exit code; a failure that was not reported.
 Result<int> commit_delta(const DeltaCommit& commit, const OpenDelta& delta, Streams& streams);
 
