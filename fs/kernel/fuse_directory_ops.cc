@@ -1,5 +1,7 @@
 // Implements the handlers that look up and list, and those that make, fill, move and remove transactions.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -68,9 +70,14 @@ void on_opendir(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   const Ino local = InodeSpace::local(ino);
   const Forest& forest = forest_of(req);
   const bool is_changing_root = ino == kRootIno && forest.has_changing_root() && !forest.is_read_only();
-  fi->cache_readdir = local >= kHiddenIno || PretrainedDirectory::owns(local) || is_changing_root ? 0 : 1;
-  fi->keep_cache = 1;
-  fuse_reply_open(req, fi);
+  guarded(req, ino, Request::Readdir, [&](const Forest::Pin& model) {
+    const bool lists_scratch = model && model->lists_scratch(ino);
+    const bool changes =
+        local >= kHiddenIno || PretrainedDirectory::owns(local) || is_changing_root || lists_scratch;
+    fi->cache_readdir = changes ? 0 : 1;
+    fi->keep_cache = lists_scratch ? 0 : 1;
+    fuse_reply_open(req, fi);
+  });
 }
 
 template <bool kWithAttributes>
@@ -195,6 +202,25 @@ Outdated without_names(Outdated outdated, const std::vector<Invalidator::Entry>&
   return outdated;
 }
 
+/// mknod(2) of a regular file is a create: tar restores files with it.
+void on_mknod(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, dev_t) {
+  guarded_slowly(req, parent, Request::Open, [=, name = std::string(name)](const Forest::Pin& model) {
+    if (!model) return refuse(req, parent, kNoModel, name);
+    if (!S_ISREG(mode)) return refuse(req, parent, "devices, pipes and sockets can't be tensors", name);
+    if (InodeSpace::local(parent) == Views::kNpy)
+      return refuse(req, parent, "a NumPy file is made by open(2): it has to be written", name);
+    const Forest& forest = forest_of(req);
+    const fuse_ctx& caller = *fuse_req_ctx(req);
+    const auto made = model->create(parent, name, O_WRONLY | O_EXCL, caller.pid, mode & ~S_IFMT,
+                                    {.uid = caller.uid, .gid = caller.gid, .other_groups = {}});
+    if (!made) return reply_error(req, parent, made.error(), name);
+    const fuse_entry_param entry = entry_of(forest, model, made->status, parent);
+    model.note_lookup(entry.ino);
+    if (made->file != nullptr) model->release(made->file);
+    if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
+  });
+}
+
 void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
   if (parent == kRootIno && forest_of(req).has_changing_root()) return remove_in_root(req, name);
   guarded_slowly(req, parent, Request::Unlink, [=, name = std::string(name)](const Forest::Pin& model) {
@@ -311,6 +337,7 @@ void add_directory_operations(fuse_lowlevel_ops& ops) {
   ops.readdirplus = on_readdir<true>;
   ops.mkdir = on_mkdir;
   ops.create = on_create;
+  ops.mknod = on_mknod;
   ops.unlink = on_unlink;
   ops.rmdir = on_rmdir;
   ops.rename = on_rename;

@@ -82,11 +82,12 @@ void on_init(void* userdata, fuse_conn_info* conn) {
 
 void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
   if (is_in_pretrained(forest_of(req), ino)) return get_attributes_of_source(req, ino);
-  guarded(req, ino, Request::Getattr, [&](const Forest::Pin&) {
+  guarded(req, ino, Request::Getattr, [&](const Forest::Pin& model) {
     auto st = forest_of(req).attributes(ino);
     if (!st) return reply_error(req, ino, st.error());
     st->st_ino = shown_ino(ino);
-    fuse_reply_attr(req, &*st, timeout_of(forest_of(req), ino));
+    const bool is_draft = model && model->is_draft(ino);
+    fuse_reply_attr(req, &*st, is_draft ? 0 : timeout_of(forest_of(req), ino));
   });
 }
 
@@ -199,6 +200,7 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
                                                            : is_a_directory();
     if (!file) return reply_error(req, ino, file.error());
     set_open_flags(ino, *file, *fi);
+    if (model && model->is_draft(ino)) fi->keep_cache = 0;
     if (mount.wants_passthrough && pass_through(req, model, ino, fi)) return;
     // If the reply fails, the opener and its descriptor are gone, and the kernel sends no RELEASE.
     if (fuse_reply_open(req, fi) != 0 && *file != nullptr) model->release(*file);
@@ -435,9 +437,6 @@ const fuse_lowlevel_ops& fuse_operations() {
     ops.getxattr = on_getxattr;
     ops.listxattr = on_listxattr;
     ops.statfs = on_statfs;
-    ops.mknod = [](fuse_req_t req, fuse_ino_t ino, const char* name, mode_t, dev_t) {
-      refuse(req, ino, "devices, pipes and sockets can't be tensors", name);
-    };
     ops.symlink = [](fuse_req_t req, const char*, fuse_ino_t ino, const char* name) {
       refuse(req, ino, "there are no symbolic links among tensors: copy the file", name);
     };

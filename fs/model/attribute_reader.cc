@@ -221,6 +221,9 @@ Result<std::string> AttributeReader::of_draft(const PendingContent& content, std
   NewTensor* const made = content.made()->tensor();
   if (made == nullptr) return no_attribute();
   if (key == "name") return made->name();
+  // One of both may be set before the other.
+  if (const auto dtype = made->dtype(); dtype && key == "dtype") return std::string(name_of(*dtype));
+  if (const auto shape = made->shape(); shape && key == "shape") return shape_text(*shape);
   const auto form = made->form();
   if (form && key == "dtype") return std::string(name_of(form->dtype));
   if (form && key == "shape") return shape_text(form->shape);

@@ -23,26 +23,29 @@ Result<CreatedFile> DraftFiles::create(const Node& directory, std::string_view n
                 "files can be made beside the tensors, in .safetensors/npy and in transactions only");
   }
   if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());
-  const auto file_name = is_npy ? npy_stem(name) : Result<std::string_view>(name);
+  if (!is_npy) {
+    auto draft = scratch_.create(directory.ino, name);
+    return draft ? show(std::move(*draft), flags, opener) : pass_on(std::move(draft));
+  }
+  const auto file_name = npy_stem(name);
   if (!file_name) return tl::unexpected(file_name.error());
-  const auto tensor_name =
-      is_npy ? parts_.tree.flat_name(*file_name) : parts_.tree.name_in(directory.ino, *file_name);
-  // Programs write a temporary file and rename it. With layout=tree its name is often one that no tensor has.
-  const bool may_wait = !is_npy && parts_.options.layout == Layout::Tree;
-  if (!tensor_name && !may_wait) return parts_.no_tensor_named(*file_name);
+  const auto tensor_name = parts_.tree.flat_name(*file_name);
+  if (!tensor_name) return parts_.no_tensor_named(*file_name);
   const TensorId id = parts_.give_id();
-  const Ino ino = is_npy ? Views::kNpyFiles + number_of(id) : InodeTable::ino_of_tensor(id);
-  auto made =
-      std::make_unique<NewTensor>(tensor_name.value_or(std::string(name)), is_npy, parts_.archive_for_new());
-  if (!tensor_name) made->wait_for_name();
-  auto content = std::make_shared<PendingContent>(parts_.model, id, std::move(made));
-  return make(
-      {.ino = ino, .directory = directory.ino, .file_name = std::string(name), .content = std::move(content)},
-      flags, opener);
+  auto made = std::make_unique<NewTensor>(*tensor_name, true, parts_.archive_for_new());
+  return make({.ino = Views::kNpyFiles + number_of(id),
+               .directory = directory.ino,
+               .file_name = std::string(name),
+               .content = std::make_shared<PendingContent>(parts_.model, id, std::move(made))},
+              flags, opener);
 }
 
 Result<CreatedFile> DraftFiles::make(Drafts::Draft draft, int flags, pid_t opener) {
   if (!parts_.drafts.add(draft)) return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
+  return show(std::move(draft), flags, opener);
+}
+
+Result<CreatedFile> DraftFiles::show(Drafts::Draft draft, int flags, pid_t opener) {
   auto shown = stats_.of(parts_.resolve(draft.ino));
   if (!shown) return pass_on(std::move(shown));
   shown->st_ino = parts_.space.in_mount(draft.ino);
@@ -104,6 +107,10 @@ Result<Stale> DraftFiles::commit(const OpenFile& file) {
   NewTensor& made = *content.made()->tensor();
   auto form = made.form();
   if (!form) return pass_on(std::move(form));
+  const auto draft = parts_.drafts.find(file.ino);
+  const auto note_tensor = [&] {
+    if (draft && made.is_scratch()) scratch_.note_tensor(*draft);
+  };
   // A tensor of before may have got another name since.
   const auto present_name = [&] {
     const Model& model = *parts_.model;
@@ -118,13 +125,23 @@ Result<Stale> DraftFiles::commit(const OpenFile& file) {
           contents_.commit_in_place(*known, [&](Staging& stage) { return made.copy_to(stage, *form); });
       if (!committed) return committed;
       content.note_committed();
+      note_tensor();
       return committed;
+    }
+    if (made.is_npy() && !made.shape() && !parts_.options.reshapes &&
+        !std::ranges::equal(tensor.shape, form->shape)) {
+      return fail(ErrorCode::WrongSize, EINVAL,
+                  fmt::format("tensor {} has the shape {}, the NumPy file {}: mount with -o reshape to give "
+                              "tensors another shape this way, or set user.safetensors.shape of the file",
+                              in_quotes(tensor.name), shape_text(tensor.shape), shape_text(form->shape)));
     }
   }
   // The file keeps its number, unless it stands for a tensor of before.
   const auto decide = [&] { return NamedForm{present_name(), *form}; };
-  auto outdated = put_made(content, decide, known ? parts_.give_id() : content.tensor());
+  auto outdated = put_made(
+      content, decide, known || parts_.model->has(content.tensor()) ? parts_.give_id() : content.tensor());
   if (!outdated) return tl::unexpected(outdated.error());
+  note_tensor();
   parts_.tell_outdated(*outdated);
   return parts_.stale(file.ino, Stale::What::Attributes);
 }
@@ -133,14 +150,12 @@ Result<Outdated> DraftFiles::put_made(PendingContent& content,
                                       const std::function<Result<NamedForm>()>& decide, TensorId id) {
   NewTensor& made = *content.made()->tensor();
   NamedForm put;
-  bool is_new = false;
   StructureChange change;
   change.apply = [&](ModelEdit& edit) -> Result<void> {
     auto decided = decide();
     if (!decided) return pass_on(std::move(decided));
     put = std::move(*decided);
     const auto replaced = parts_.model->find(put.name);
-    is_new = !replaced;
     change.touched.clear();
     if (replaced) change.touched.push_back(*replaced);
     change.ids = {{put.name, id}};
@@ -152,50 +167,127 @@ Result<Outdated> DraftFiles::put_made(PendingContent& content,
   };
   auto outdated = structure_.edit(change);
   if (!outdated) return outdated;
-  if (is_new && !made.is_npy() && !made.has_form()) parts_.drafts.note_plain(content.tensor());
   content.note_committed();
   return outdated;
 }
 
-Result<Outdated> DraftFiles::give_name(const Drafts::Draft& draft, const std::string& name) {
+Result<Outdated> DraftFiles::replace(const Drafts::Draft& draft, TensorId tensor,
+                                     const std::function<Result<void>()>& check) {
   PendingContent& content = *draft.content;
   const std::scoped_lock lock(content.mutex);
   if (content.failure) return tl::unexpected(*content.failure);
   NewTensor& made = *content.made()->tensor();
-  const auto own_form = made.form();
-  if (!own_form) return tl::unexpected(own_form.error());
+  if (!made.is_scratch()) return fail(ErrorCode::Busy, EBUSY, "the file has just become a tensor");
+  NamedForm put;
   const auto decide = [&]() -> Result<NamedForm> {
-    NamedForm put{name, *own_form};
-    const auto known = parts_.model->find(name);
-    if (!known) return put;
-    if (structure_.is_being_written(*known)) {
+    if (auto same = check(); !same) return pass_on(std::move(same));
+    const Tensor now = parts_.model->tensor(tensor);
+    put.name = now.name;
+    if (structure_.is_being_written(tensor)) {
       return fail(ErrorCode::InvalidArgument, EBUSY,
-                  fmt::format("tensor {} can't be replaced: a program is writing it", in_quotes(name)));
+                  fmt::format("tensor {} can't be replaced: a program is writing it", in_quotes(put.name)));
     }
-    if (made.has_form()) return put;
+    if (made.has_whole_form()) {
+      auto form = made.form();
+      if (!form) return pass_on(std::move(form));
+      put.form = std::move(*form);
+      return put;
+    }
     // Only the bytes are new.
-    const Tensor tensor = parts_.model->tensor(*known);
-    if (tensor.data.size_bytes != made.size_bytes()) {
-      return fail(ErrorCode::InvalidArgument, ENODATA,
-                  fmt::format("tensor {}: {} has {} bytes, {} {} needs {}", in_quotes(name),
-                              in_quotes(draft.file_name), made.size_bytes(), name_of(tensor.dtype),
-                              shape_text(tensor.shape), tensor.data.size_bytes));
+    if (now.data.size_bytes != made.size_bytes()) {
+      return fail(
+          ErrorCode::InvalidArgument, ENODATA,
+          fmt::format("tensor {}: {} has {} bytes, {} {} needs {}: set the dtype and the shape of the "
+                      "new file first, to replace the tensor by another one",
+                      in_quotes(put.name), in_quotes(draft.file_name), made.size_bytes(), name_of(now.dtype),
+                      shape_text(now.shape), now.data.size_bytes));
     }
-    put.form.dtype = tensor.dtype;
-    put.form.shape = {tensor.shape.begin(), tensor.shape.end()};
+    put.form = {.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}};
     return put;
   };
   auto outdated = put_made(content, decide, content.tensor());
   if (!outdated) return outdated;
-  made.take_name(name);
-  parts_.drafts.remove(draft.ino);
+  made.take_name(put.name, true);
+  made.set_dtype(put.form.dtype);
+  made.set_shape(std::move(put.form.shape));
+  scratch_.note_tensor(draft);
   return outdated;
 }
 
+Result<Outdated> DraftFiles::rename(const Drafts::Draft& draft, Ino new_directory, std::string_view new_name,
+                                    const std::optional<Drafts::Draft>& replaced) {
+  if (auto renamed = scratch_.rename(draft, new_directory, new_name, replaced); !renamed)
+    return pass_on(std::move(renamed));
+  const std::scoped_lock lock(draft.content->mutex);
+  if (is_being_written(*draft.content)) return Outdated{};
+  adopt_form(*draft.content);
+  if (!draft.content->is_dirty() || !draft.content->is_whole()) return Outdated{};
+  auto become = this->become(draft);
+  if (become) return become;
+  log::warning("{}: stays a scratch file: {}", parts_.label_of(*draft.content), become.error().message);
+  return Outdated{};
+}
+
+Result<Outdated> DraftFiles::become(const Drafts::Draft& draft) {
+  PendingContent& content = *draft.content;
+  const NewTensor& made = *content.made()->tensor();
+  const auto form = made.form();
+  if (!form) return tl::unexpected(form.error());
+  const auto decide = [&] { return NamedForm{made.name(), *form}; };
+  auto outdated = put_made(content, decide, content.tensor());
+  if (outdated) scratch_.note_tensor(draft);
+  return outdated;
+}
+
+bool DraftFiles::is_being_written(const PendingContent& content) const {
+  bool is_written = false;
+  parts_.open_files.visit([&](const OpenFile& file) {
+    is_written = is_written || (file.content.get() == &content && !file.opener_has_flushed);
+  });
+  return is_written;
+}
+
+Result<Outdated> DraftFiles::set_attribute(const Drafts::Draft& draft, std::string_view key,
+                                           const std::string& value) {
+  PendingContent& content = *draft.content;
+  const std::scoped_lock lock(content.mutex);
+  NewTensor* const made = content.made()->tensor();
+  const auto dtype = made == nullptr ? std::nullopt : made->dtype();
+  const auto shape = made == nullptr ? std::nullopt : made->shape();
+  if (auto set = set_form(content, key, value); !set) return pass_on(std::move(set));
+  if (is_being_written(content)) {
+    // Its close decides, also if no byte comes.
+    parts_.open_files.visit([&](OpenFile& file) {
+      if (file.content.get() == &content) file.is_untouched = false;
+    });
+    return Outdated{};
+  }
+  if (!made->is_scratch() || !content.is_dirty() || content.is_unlinked) return Outdated{};
+  auto become = this->become(draft);
+  if (!become) made->put_form_back(dtype, shape);
+  return become;
+}
+
+void DraftFiles::adopt_form(PendingContent& content) const {
+  NewTensor* const made = content.made() == nullptr ? nullptr : content.made()->tensor();
+  if (made == nullptr || !made->is_scratch() || made->has_form() || content.is_unlinked) return;
+  const auto form = parts_.drafts.vacated(made->name());
+  if (form && data_size_bytes(form->dtype, form->shape) == made->size_bytes()) made->adopt(*form);
+}
+
 void DraftFiles::end(const OpenFile& file) {
-  const std::scoped_lock lock(file.content->mutex);
-  if (file.content->made()->is_kept()) return;
-  if (file.content->descriptors == 0) parts_.drafts.remove(file.ino);
+  PendingContent& content = *file.content;
+  const std::scoped_lock lock(content.mutex);
+  if (content.made()->is_kept() || content.descriptors != 0) return;
+  NewTensor* const made = content.made()->tensor();
+  if (made == nullptr || !made->is_scratch()) return parts_.drafts.remove(file.ino);
+  content.retry();
+  content.accept();
+  if (content.is_unlinked) return scratch_.let_go(file.ino);
+  if (made->take_news())
+    log::info("{}: {} is a scratch file: it becomes a tensor with a dtype and a shape",
+              parts_.model->path().string(), in_quotes(made->name()));
+  made->scratch()->close();
 }
 
 std::optional<Result<void>> DraftFiles::set_pending_form(TensorId tensor, std::string_view key,
@@ -259,20 +351,10 @@ void DraftFiles::apply_form(const PendingContent& content) {
     return is_other ? edit.reinterpret(name, form.dtype, form.shape) : Result<void>();
   };
   const auto done = structure_.edit({.touched = {tensor}, .apply = apply});
-  if (done && is_other) parts_.drafts.note_typed(tensor);
   if (done) return parts_.tell_outdated(*done);
   log::warning(
       "{}: the dtype or shape that was set while the file was open is dropped: nothing was written: {}",
       parts_.label_of(content), done.error().message);
-}
-
-bool DraftFiles::remove(const Drafts::Draft& draft) {
-  const std::scoped_lock lock(draft.content->mutex);
-  if (parts_.model->has(draft.content->tensor())) return false;
-  draft.content->made()->forget();
-  draft.content->is_unlinked = true;
-  parts_.drafts.remove(draft.ino);
-  return true;
 }
 
 }  // namespace stfs

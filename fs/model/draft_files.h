@@ -1,6 +1,11 @@
-// Files that become tensors at their close: those that programs make beside the tensors, and the NumPy files
-// that they write to `.safetensors/npy`. fs/write/new_tensor.h has the bytes, fs/write/drafts.h the files
-// until their close.
+// Files that become tensors: scratch files that get a form, and the NumPy files that programs write to
+// `.safetensors/npy`. fs/write/new_tensor.h has the bytes, fs/write/drafts.h the files until then.
+//
+// A scratch file becomes a tensor when it has a dtype and a shape that fit its bytes, and no program writes
+// it: at its close, or by the setfattr of the second attribute after it. Its form can come from
+//   setfattr                 both attributes
+//   a rename over a tensor   of as many bytes, unless the file has a form: the tensor keeps dtype and shape
+//   its name                 if a tensor of this name and as many bytes was removed or renamed in this mount
 #pragma once
 
 #include <functional>
@@ -13,6 +18,7 @@
 #include "fs/model/file_reader.h"
 #include "fs/model/file_stats.h"
 #include "fs/model/model_parts.h"
+#include "fs/model/scratch_files.h"
 #include "fs/model/structure_edits.h"
 
 namespace stfs {
@@ -22,13 +28,20 @@ class DraftFiles {
  public:
   /// Must not outlive them.
   DraftFiles(ModelParts& parts, StructureEdits& structure, ContentCommits& contents, const FileStats& stats,
-             const FileReader& reader)
-      : parts_(parts), structure_(structure), contents_(contents), stats_(stats), reader_(reader) {}
+             const FileReader& reader, ScratchFiles& scratch)
+      : parts_(parts),
+        structure_(structure),
+        contents_(contents),
+        stats_(stats),
+        reader_(reader),
+        scratch_(scratch) {}
 
   /// Makes a file beside the tensors, or in npy/. EPERM in other directories.
   Result<CreatedFile> create(const Node& directory, std::string_view name, int flags, pid_t opener);
   /// Makes a file that is no tensor before its close, and opens it. EBUSY if there is one of that name.
   Result<CreatedFile> make(Drafts::Draft draft, int flags, pid_t opener);
+  /// Opens a draft that has just been made.
+  Result<CreatedFile> show(Drafts::Draft draft, int flags, pid_t opener);
   /// Opens the NumPy file of a tensor for writing: the first open makes the draft.
   Result<OpenFile*> open(Drafts::Draft draft, TensorId tensor, std::string name, int flags, pid_t opener);
   /// Opens a view in npy/ for writing.
@@ -42,12 +55,20 @@ class DraftFiles {
   /// Makes a tensor of a file that was made, or replaces the one of its name.
   Result<Stale> commit(const OpenFile& file);
 
-  /// Makes a tensor of a file that waits for its name. ENODATA: a tensor of that name has another size.
-  Result<Outdated> give_name(const Drafts::Draft& draft, const std::string& name);
-  /// Call when the descriptor of a new tensor goes.
+  // Scratch files:
+  /// Gives it the name of a tensor, which it replaces. ENODATA: it has no form, and the tensor another size.
+  /// @param check  runs in the edit: its error ends it.
+  Result<Outdated> replace(const Drafts::Draft& draft, TensorId tensor,
+                           const std::function<Result<void>()>& check);
+  /// Gives it another name, which no tensor has. @param replaced  the scratch file that has the name.
+  Result<Outdated> rename(const Drafts::Draft& draft, Ino new_directory, std::string_view new_name,
+                          const std::optional<Drafts::Draft>& replaced);
+  /// Sets `dtype` or `shape`. EINVAL if both are set, no program writes the file, and they don't fit.
+  Result<Outdated> set_attribute(const Drafts::Draft& draft, std::string_view key, const std::string& value);
+  /// Call before a close decides. The caller holds the content's mutex.
+  void adopt_form(PendingContent& content) const;
+  /// Call when the descriptor of a file that is no tensor goes.
   void end(const OpenFile& file);
-  /// @return false if it has become a tensor.
-  bool remove(const Drafts::Draft& draft);
 
   /// Gives a form to what a program is about to write to a tensor: it then has another size, dtype or shape.
   /// @return nothing if no program has the tensor open for writing, or has written bytes already.
@@ -72,12 +93,17 @@ class DraftFiles {
   /// @param id      the tensor's.
   Result<Outdated> put_made(PendingContent& content, const std::function<Result<NamedForm>()>& decide,
                             TensorId id);
+  /// Makes a tensor of a scratch file that has a form, if no program writes it. The caller holds the
+  /// content's mutex.
+  Result<Outdated> become(const Drafts::Draft& draft);
+  [[nodiscard]] bool is_being_written(const PendingContent& content) const;
 
   ModelParts& parts_;
   StructureEdits& structure_;
   ContentCommits& contents_;
   const FileStats& stats_;
   const FileReader& reader_;
+  ScratchFiles& scratch_;
 };
 
 }  // namespace stfs

@@ -113,8 +113,12 @@ Result<struct stat> FileStats::of_pretrained(const Node& node) const {
 
 struct stat FileStats::of_draft(const Node& node, const PendingContent& content) const {
   const auto shard = static_cast<std::uint32_t>(parts_.model->shards().size() - 1);
-  struct stat st = filled(node.ino, S_IFREG, parts_.permissions.of_shard(shard), content.shown_size_bytes());
   const NewTensor* const made = content.made()->tensor();
+  // Other mounts write to a scratch file, too.
+  const bool is_scratch = made != nullptr && made->is_scratch();
+  struct stat st = filled(node.ino, S_IFREG, parts_.permissions.of_shard(shard),
+                          is_scratch ? made->size_bytes() : content.shown_size_bytes());
+  if (content.is_unlinked) st.st_nlink = 0;
   if (made != nullptr) {
     st.st_mtim = timespec_of(made->mtime_ns());
   } else {

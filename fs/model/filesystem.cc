@@ -12,14 +12,16 @@ Filesystem::Filesystem(std::unique_ptr<Archive> archive, const FilesystemOptions
     : Filesystem(std::make_unique<Model>(std::move(archive)), options) {}
 
 Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& options)
-    : parts_(std::move(model), options) {}
+    : parts_(std::move(model), options) {
+  scratch_.begin();
+}
 
 Result<struct stat> Filesystem::lookup(Ino parent, std::string_view name) const {
   const Node directory = parts_.resolve(parent);
   if (!directory.is_directory()) return no_such_inode(parent);
   auto entry = parts_.directory_of(directory.ino).find(directory.ino, name);
   if (!entry) {
-    const auto draft = parts_.drafts.find(directory.ino, name);
+    const auto draft = scratch_.find(directory.ino, name);
     if (!draft) return pass_on(std::move(entry));
     entry = draft->ino;
   }
@@ -54,6 +56,7 @@ void Filesystem::forget(Ino ino, std::uint64_t lookups) {
   if (const auto tensor = tensor_behind(ino)) {
     const auto number = static_cast<std::uint32_t>(lookups);
     may_free = parts_.lookups[number_of(*tensor)].fetch_sub(number) == number;
+    if (may_free) scratch_.let_go(InodeSpace::local(ino));
   }
   if (may_free && !parts_.model->removed().empty()) parts_.wake_janitor();
 }
@@ -78,7 +81,15 @@ Result<void> Filesystem::read_directory(Ino directory, std::uint64_t position,
     const bool leads_out = name == ".." && node.ino == kRootIno;
     return visit(name, leads_out ? kRootIno : parts_.space.in_mount(ino), next);
   };
-  parts_.directory_of(node.ino).list(node.ino, position, in_mount);
+  bool goes_on = true;
+  const auto counted = [&](std::string_view name, Ino ino, std::uint64_t next) {
+    return goes_on = in_mount(name, ino, next);
+  };
+  if (position < ScratchFiles::kFirstPosition)
+    parts_.directory_of(node.ino).list(node.ino, position, counted);
+  if (!goes_on || node.kind != Node::Kind::Directory) return {};
+  if (position < ScratchFiles::kFirstPosition) scratch_.load();
+  scratch_.list(node.ino, position, in_mount);
   return {};
 }
 

@@ -49,6 +49,7 @@
 #include "fs/model/file_stats.h"
 #include "fs/model/model_parts.h"
 #include "fs/model/pretrained_files.h"
+#include "fs/model/scratch_files.h"
 #include "fs/model/shard_turns.h"
 #include "fs/model/staged_files.h"
 #include "fs/model/structure_edits.h"
@@ -127,6 +128,10 @@ class Filesystem {
   /// @param maker  such a file belongs to this user.
   Result<Created> create(Ino parent, std::string_view name, int flags, pid_t opener, mode_t mode = 0666,
                          const Maker& maker = {});
+  /// Whether the kernel may not cache the listing of the directory, since files of other mounts come and go.
+  [[nodiscard]] bool lists_scratch(Ino directory) const {
+    return parts_.resolve(directory).kind == Node::Kind::Directory && scratch_.may_be_listed();
+  }
   /// Whether the kernel may keep name and attributes of a file: not of one that is no tensor yet.
   [[nodiscard]] bool is_draft(Ino ino) const { return parts_.resolve(ino).kind == Node::Kind::Draft; }
   /// Whether a number is one of a file of the source directory, in `.safetensors/pretrained`. Such a file has
@@ -283,9 +288,10 @@ class Filesystem {
   AttributeReader attributes_{parts_, turns_};
   ContentCommits contents_{parts_, turns_, structure_};
   CheckpointFiles checkpoints_{parts_, turns_, structure_, stats_};
-  DraftFiles drafts_{parts_, structure_, contents_, stats_, reader_};
+  ScratchFiles scratch_{parts_};
+  DraftFiles drafts_{parts_, structure_, contents_, stats_, reader_, scratch_};
   StagedFiles staged_{parts_, structure_, contents_, drafts_, stats_};
-  TensorNames names_{parts_, structure_, drafts_, stats_};
+  TensorNames names_{parts_, structure_, drafts_, scratch_, stats_};
 
   mutable std::mutex refusal_mutex_;  // guards why_refused_
   std::string why_refused_;

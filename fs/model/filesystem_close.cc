@@ -16,6 +16,12 @@ bool waits_for_name(const PendingContent& content) {
   return content.made() != nullptr && content.made()->waits_for_name();
 }
 
+/// What happens to bytes that are not committed.
+std::string_view fate_of(const PendingContent& content) {
+  const NewTensor* const made = content.made() == nullptr ? nullptr : content.made()->tensor();
+  return made != nullptr && made->is_scratch() ? "stays a scratch file" : "dropped";
+}
+
 Content content_of(const PendingContent& content) {
   if (!content.is_dirty()) return Content::Clean;
   return content.is_whole() ? Content::Whole : Content::Cut;
@@ -39,7 +45,9 @@ Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
   if (file.kind == FileKind::Isolated && !content.writers.empty() &&
       file.opener_process == process_of(closer))
     content.is_closed = true;
+  if (file.opener_process == process_of(closer)) file.opener_has_flushed = true;
   if (content.failure) return tl::unexpected(*content.failure);
+  drafts_.adopt_form(content);
   // Its rename has committed it, and could not wait until the kernel has forgotten what changed.
   Checkpoint* const saved = content.made() == nullptr ? nullptr : content.made()->checkpoint();
   if (saved != nullptr && saved->waits_for_name() && saved->is_committed())
@@ -64,7 +72,7 @@ Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
   }
   content.fail(wrong_size(content));
   if (content.made() != nullptr)
-    log::warning("{}: dropped: {}", parts_.label_of(content), content.failure->message);
+    log::warning("{}: {}: {}", parts_.label_of(content), fate_of(content), content.failure->message);
   return tl::unexpected(*content.failure);
 }
 
@@ -85,8 +93,13 @@ Result<Stale> Filesystem::sync(OpenFile& file) {
   const std::scoped_lock lock(content.mutex);
   if (content.failure) return tl::unexpected(*content.failure);
   // fsync(2) does nothing in a transaction: its bytes become durable when it is committed.
-  if (file.kind == FileKind::Grouped || waits_for_name(content)) return Stale{};
-  return commit_if_dirty(file);
+  if (file.kind == FileKind::Grouped) return Stale{};
+  const NewTensor* const made = content.made() == nullptr ? nullptr : content.made()->tensor();
+  if (made != nullptr && made->is_scratch() && !content.is_dirty()) {
+    auto synced = made->scratch()->sync();
+    return synced ? Result<Stale>(Stale{}) : pass_on(std::move(synced));
+  }
+  return waits_for_name(content) ? Result<Stale>(Stale{}) : commit_if_dirty(file);
 }
 
 Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
@@ -127,6 +140,7 @@ Stale Filesystem::release(OpenFile* file) {
   {
     const std::scoped_lock lock(content.mutex);
     const bool is_last = parts_.open_files.leave(content);
+    if (is_last && !content.failure) drafts_.adopt_form(content);
     // A file that was made and never written becomes an empty tensor.
     if (is_last && content.made() != nullptr && !content.failure) content.made()->note_end();
     if (is_last && file->kind != FileKind::Grouped) drafts_.apply_form(content);
@@ -144,7 +158,7 @@ Stale Filesystem::release(OpenFile* file) {
       decision = decide(facts);
     }
     if (decision == ReleaseDecision::Drop) {
-      log::warning("{}: dropped: {}", parts_.label_of(content),
+      log::warning("{}: {}: {}", parts_.label_of(content), fate_of(content),
                    content.is_whole() ? "it could not be committed, or its writer was killed by a signal"
                                       : wrong_size(content).message);
       if (parts_.transactions.is_hidden(file->ino)) {
@@ -172,20 +186,23 @@ void Filesystem::end() {
 }
 
 void Filesystem::abandon_pending() {
+  if (const std::string names = scratch_.names(); !names.empty()) {
+    log::info("{}: scratch files stay in {}: {}", parts_.model->path().string(),
+              parts_.scratch.path().string(), names);
+  }
   for (const std::string& name : parts_.transactions.unfinished()) {
     log::warning("{}: transaction {} was not committed when the mount ended: rolled back",
                  parts_.model->path().string(), name);
   }
   parts_.open_files.visit([this](const OpenFile& file) {
     if (!file.content->is_dirty()) return;
-    log::warning("{}: dropped: {} bytes were staged and not closed when the mount ended",
-                 parts_.label_of(*file.content), file.content->size_bytes());
+    log::warning("{}: {}: {} bytes were staged and not closed when the mount ended",
+                 parts_.label_of(*file.content), fate_of(*file.content), file.content->size_bytes());
     file.content->forget();
   });
   for (const std::string& name : parts_.drafts.kept()) {
-    log::warning(
-        "{}: dropped: {} had not got a name that a tensor or a checkpoint can have when the mount ended",
-        parts_.model->path().string(), in_quotes(name));
+    log::warning("{}: dropped: {} had not got a name that a checkpoint can have when the mount ended",
+                 parts_.model->path().string(), in_quotes(name));
   }
 }
 

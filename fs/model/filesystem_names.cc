@@ -3,6 +3,8 @@
 #include <linux/fs.h>
 #include <sys/xattr.h>
 
+#include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,13 @@ tl::unexpected<Error> refuse_edit(int errno_value, std::string why) {
   return fail(ErrorCode::InvalidArgument, errno_value, std::move(why));
 }
 
+/// Whether only the mount gives files this attribute.
+bool is_set_by_mount(std::string_view key) {
+  constexpr std::array<std::string_view, 9> kKeys = {
+      "name", "archive", "offset", "generation", "first_generation", "tensors", "parameters", "view", "file"};
+  return std::ranges::find(kKeys, key) != kKeys.end();
+}
+
 tl::unexpected<Error> not_among_transactions() {
   return fail(ErrorCode::InvalidArgument, EPERM, "only transactions can be created, moved and removed");
 }
@@ -28,9 +37,11 @@ tl::unexpected<Error> not_among_transactions() {
 
 Result<Outdated> Filesystem::remove_file(Ino parent, std::string_view name) {
   const Node directory = parts_.resolve(parent);
-  const auto draft = parts_.drafts.find(directory.ino, name);
-  if (draft && draft->content->made()->waits_for_name()) {
-    drafts_.remove(*draft);
+  const auto made = parts_.drafts.find(directory.ino, name);
+  if (made && made->content->made()->checkpoint() != nullptr) {
+    made->content->made()->forget();
+    made->content->is_unlinked = true;
+    parts_.drafts.remove(made->ino);
     return Outdated{};
   }
   if (directory.is_of_source()) {
@@ -46,7 +57,11 @@ Result<Outdated> Filesystem::remove_file(Ino parent, std::string_view name) {
   if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());
   auto found = parts_.tree.find(directory.ino, name);
   if (!found) {
-    if (draft && drafts_.remove(*draft)) return Outdated{};
+    const auto draft = scratch_.find(directory.ino, name);
+    if (draft && is_scratch(*draft)) {
+      auto removed = scratch_.remove(*draft);
+      return removed ? Result<Outdated>(Outdated{}) : pass_on(std::move(removed));
+    }
     found = parts_.tree.find(directory.ino, name);
     if (!found) return tl::unexpected(found.error());
   }
@@ -60,6 +75,7 @@ Result<Outdated> Filesystem::remove_file(Ino parent, std::string_view name) {
                                     is_outdated = *now != *found;
                                     if (is_outdated)
                                       return refuse_edit(ESTALE, "another edit has changed this name");
+                                    names_.note_vacated(tensor);
                                     return edit.remove(parts_.model->tensor(tensor).name);
                                   }});
   return removed || !is_outdated ? std::move(removed) : remove_file(parent, name);
@@ -78,14 +94,14 @@ Result<Outdated> Filesystem::set_extended_attribute(Ino ino, std::string_view na
   }
   name.remove_prefix(kPrefixOfAll.size());
   if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());
+  // `cp -a`, `rsync -X` and `tar --xattrs` copy all attributes.
+  if (value && is_set_by_mount(name)) return Outdated{};
   if (parts_.transactions.is_transaction(node.ino)) return staged_.set_attribute(node, name, value, flags);
   if (node.ino == kRootIno && name.starts_with(kMetadataPrefix))
     return names_.set_metadata(name.substr(kMetadataPrefix.size()), value, flags);
   const bool is_form = name == "dtype" || name == "shape";
-  if (const auto draft = parts_.drafts.find(node.ino); draft && is_form && value) {
-    auto set = set_form(*draft->content, name, *value);
-    return set ? Result<Outdated>(Outdated{}) : pass_on(std::move(set));
-  }
+  if (const auto draft = parts_.drafts.find(node.ino); draft && is_form && value)
+    return drafts_.set_attribute(*draft, name, *value);
   if (node.kind != Node::Kind::Tensor || !is_form || !value) {
     return refuse_edit(
         EPERM, fmt::format("{}{}: can't be set: only dtype and shape of a tensor, and metadata.KEY of "
@@ -121,6 +137,8 @@ Result<void> Filesystem::remove_directory(Ino parent, std::string_view name) {
 
 Result<Outdated> Filesystem::rename(Ino parent, std::string_view name, Ino new_parent,
                                     std::string_view new_name, unsigned flags) {
+  if ((flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE)) != 0)
+    return fail(ErrorCode::InvalidArgument, EINVAL, "unknown flags of renameat2");
   const Node from = parts_.resolve(parent);
   const Node to = parts_.resolve(new_parent);
   if (from.kind == Node::Kind::Directory && to.kind == Node::Kind::Directory)

@@ -36,7 +36,13 @@ Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name
     return staged_.create_npy(directory.ino, name, flags, opener);
   if (parts_.transactions.is_transaction(directory.ino))
     return staged_.create(directory.ino, name, flags, opener);
-  return drafts_.create(directory, name, flags, opener);
+  auto made = drafts_.create(directory, name, flags, opener);
+  // Another mount of the model may have made it at this moment.
+  if (made || made.error().errno_value != EEXIST || (flags & O_EXCL) != 0) return made;
+  known = lookup(parent, name);
+  auto file = known ? open(known->st_ino, flags, opener) : tl::unexpected(known.error());
+  if (!file) return pass_on(std::move(file));
+  return Created{*known, *file};
 }
 
 Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
@@ -53,8 +59,13 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   if (node.is_view()) return drafts_.open_npy(node, flags, opener);
   if (node.kind == Node::Kind::StagedNpy) return staged_.open_npy(node, flags, opener);
   if (parts_.transactions.is_transaction(node.ino)) return staged_.open(node, flags, opener);
-  if (const auto draft = parts_.drafts.find(node.ino); draft && node.kind == Node::Kind::Draft)
+  if (const auto draft = parts_.drafts.find(node.ino); draft && node.kind == Node::Kind::Draft) {
+    if (is_scratch(*draft)) {
+      if (auto opened = draft->content->made()->tensor()->scratch()->open(); !opened)
+        return pass_on(std::move(opened));
+    }
     return parts_.add_open(node.ino, flags, opener, FileKind::New, draft->content);
+  }
   if (parts_.reader.is_broken(parts_.model->place(node.tensor).shard))
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the archive's header has changed");
   if (parts_.options.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
@@ -198,8 +209,12 @@ Result<void> Filesystem::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t
   if (node.is_other_form() || node.kind == Node::Kind::Draft) {
     auto file = parts_.open_files.just_opened(node.ino, caller);
     if (!file) return pass_on(std::move(file));
-    if (*file == nullptr) return fail(ErrorCode::InvalidArgument, EPERM, "open it to change its size");
-    return resize(**file, size_bytes, {});
+    if (*file != nullptr) return resize(**file, size_bytes, {});
+    const auto draft = parts_.drafts.find(node.ino);
+    if (!draft || !is_scratch(*draft))
+      return fail(ErrorCode::InvalidArgument, EPERM, "open it to change its size");
+    const std::scoped_lock lock(draft->content->mutex);
+    return draft->content->resize(size_bytes);
   }
   const std::uint64_t due = parts_.model->tensor(node.tensor).data.size_bytes;
   if (size_bytes == due) return {};

@@ -2,6 +2,7 @@
 #include "fs/model/forest.h"
 
 #include <fmt/format.h>
+#include <linux/fs.h>
 
 #include <algorithm>
 #include <array>
@@ -250,6 +251,8 @@ struct statvfs Forest::statistics() const {
 
 Result<Outdated> Forest::rename(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,
                                 unsigned flags) {
+  if ((flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE)) != 0)
+    return fail(ErrorCode::InvalidArgument, EINVAL, "unknown flags of renameat2");
   const Pin member = model_of(parent);
   const Pin there = model_of(new_parent);
   if (parent == kRootIno && new_parent == kRootIno && !member)

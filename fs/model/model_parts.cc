@@ -32,6 +32,7 @@ ModelParts::ModelParts(std::unique_ptr<Model> its_model, const FilesystemOptions
                    }),
       hidden(views, transactions),
       committers(*model, options.commit),
+      scratch(scratch_directory_of(*model)),
       may_be_cached(model->ids().end()),
       may_be_known(model->ids().end()),
       lookups(model->ids().end()),
@@ -95,8 +96,10 @@ std::string ModelParts::label_of(const PendingContent& content) const {
 }
 
 Archive& ModelParts::archive_for_new() const {
-  // New tensors go to the last shard (core/model/model_edit.h).
-  return model->archive(static_cast<std::uint32_t>(model->shards().size() - 1));
+  // New tensors go to the last shard (core/model/model_edit.h). A refusal comes from the edit.
+  std::size_t last = model->shards().size() - 1;
+  while (last > 0 && !model->shards()[last].archive) --last;
+  return model->archive(static_cast<std::uint32_t>(last));
 }
 
 TensorId ModelParts::give_id() {

@@ -9,6 +9,7 @@
 //   structure_edits.h  edits of the structure, and the models that follow
 //   content_commits.h  commits of bytes that were staged for a tensor
 //   checkpoint_files.h whole checkpoints that programs write
+//   scratch_files.h    files without a form, in the tree and beside the archive
 //   draft_files.h      files that become tensors
 //   staged_files.h     files in transactions
 //   tensor_names.h     renames, directories, forms and metadata
@@ -30,6 +31,7 @@
 
 #include "core/commit/transaction.h"
 #include "core/model/model.h"
+#include "core/model/scratch_directory.h"
 #include "fs/base/versioned.h"
 #include "fs/model/hidden_directory.h"
 #include "fs/read/pretrained_directory.h"
@@ -55,6 +57,7 @@ struct FilesystemOptions {
   bool allows_edits = true;  // tensors may be made, deleted, renamed and retyped
   /// -o compact=on: at the end tensors move into the gaps that edits have left, where that is cheap.
   bool closes_gaps = false;
+  bool reshapes = false;  // a NumPy file of another shape replaces a tensor
   /// -o on_change=fail: what another program writes to the model ends all reads of files that were looked up
   /// before, with ESTALE (TensorReader), and makes the model outdated. Needs is_read_only and a settled
   /// model.
@@ -141,6 +144,7 @@ struct ModelParts {
   TransactionDirectory transactions;
   HiddenDirectory hidden;
   Committers committers;
+  ScratchDirectory scratch;  // scratch_files.h
   OpenFiles open_files;
   Drafts drafts;
 

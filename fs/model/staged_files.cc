@@ -109,12 +109,23 @@ Result<Outdated> StagedFiles::set_attribute(const Node& node, std::string_view k
 Result<void> StagedFiles::set_form(const Node& node, std::string_view key, const std::string& value) {
   const auto staged = parts_.transactions.staged(node.ino);
   const std::string name = parts_.transactions.name(node.ino);
-  parts_.drafts.note_typed(node.tensor);
   if (staged && staged->writers > 0) {
     const Dtype dtype = staged->form ? staged->form->dtype : staged->base_form.dtype;
     auto formed = drafts_.form_open_content(*staged->content, name, dtype, key, value);
     if (!formed) return pass_on(std::move(formed));
     if (*formed) return {};
+  }
+  NewTensor* const made =
+      staged && staged->is_new && staged->is_made() ? staged->content->made()->tensor() : nullptr;
+  if (made != nullptr && !made->has_whole_form()) {
+    const auto dtype = made->dtype();
+    auto shape = made->shape();
+    if (auto set = stfs::set_form(*staged->content, key, value); !set) return set;
+    if (!made->has_whole_form()) return {};
+    auto form = made->form();
+    if (form) return {};
+    made->put_form_back(dtype, std::move(shape));
+    return pass_on(std::move(form));
   }
   auto now = parts_.transactions.form(node.ino);
   if (!now) return pass_on(std::move(now));
@@ -129,9 +140,9 @@ Result<void> StagedFiles::set_form(const Node& node, std::string_view key, const
                                       name_of(wanted->dtype), shape_text(wanted->shape), *due, *size_bytes));
   }
   if (!staged || !staged->is_made()) return parts_.transactions.set_form(node.ino, std::move(*wanted));
-  NewTensor& made = *staged->content->made()->tensor();
-  made.set_dtype(wanted->dtype);
-  made.set_shape(std::move(wanted->shape));
+  NewTensor& formed = *staged->content->made()->tensor();
+  formed.set_dtype(wanted->dtype);
+  formed.set_shape(std::move(wanted->shape));
   return {};
 }
 
@@ -155,18 +166,15 @@ Result<void> StagedFiles::commit(const TransactionEdit& staged, Outdated& outdat
                              },
                          .check = [&] { return staged.check(); },
                          .is_patch = staged.is_patch()};
-  std::vector<TensorId> plain;
   std::vector<TensorId> patched;
   for (const TransactionEdit::Put& put : staged.puts()) {
     // Files keep their numbers, but a tensor of before that gets bytes of any size is another one.
     const bool is_another = put.staged->is_made() && !put.staged->is_new;
     change.ids.emplace(put.staged->name, is_another ? parts_.give_id() : put.tensor);
     if (!put.staged->is_made()) patched.push_back(put.tensor);
-    if (put.staged->is_new && !put.staged->content->made()->tensor()->has_form()) plain.push_back(put.tensor);
   }
   auto edited = structure_.edit(change);
   if (!edited) return pass_on(std::move(edited));
-  for (const TensorId tensor : plain) parts_.drafts.note_plain(tensor);
   outdated = std::move(*edited);
   for (const TensorId tensor : patched)
     outdated.stale.push_back(parts_.stale(InodeTable::ino_of_tensor(tensor), Stale::What::Content));
@@ -208,11 +216,26 @@ std::shared_ptr<StagingFile> StagedFiles::new_bytes(Ino ino) {
   return parts_.transactions.new_bytes(ino, parts_.archive_for_new());
 }
 
+Result<void> StagedFiles::check_shape(const OpenFile& file, const NewTensor::Form& form) const {
+  const TensorId tensor = file.content->tensor();
+  const bool is_free = parts_.options.reshapes || file.content->made()->tensor()->shape() ||
+                       !parts_.model->ids().position(tensor);
+  if (is_free || parts_.resolve(file.ino).kind != Node::Kind::StagedNpy) return {};
+  const Tensor now = parts_.model->tensor(tensor);
+  const auto staged = parts_.transactions.form(file.ino);
+  if (std::ranges::equal(now.shape, form.shape) || (staged && staged->shape == form.shape)) return {};
+  return fail(ErrorCode::WrongSize, EINVAL,
+              fmt::format("tensor {} has the shape {}, the NumPy file {}: mount with -o reshape to give "
+                          "tensors another shape this way, or set user.safetensors.shape of the file",
+                          in_quotes(now.name), shape_text(now.shape), shape_text(form.shape)));
+}
+
 Result<Stale> StagedFiles::stage_npy(const OpenFile& file) {
   PendingContent& content = *file.content;
   NewTensor& made = *content.made()->tensor();
   auto form = made.form();
   if (!form) return pass_on(std::move(form));
+  if (auto same = check_shape(file, *form); !same) return pass_on(std::move(same));
   auto data = made.data(*form);
   if (!data) return pass_on(std::move(data));
   const auto draft = parts_.drafts.find(file.ino);

@@ -48,6 +48,8 @@ class StagedFiles {
   static Result<std::string> new_name(std::string_view file_name);
   /// The file for bytes of new tensors of the transaction of an inode.
   [[nodiscard]] std::shared_ptr<StagingFile> new_bytes(Ino ino);
+  /// EINVAL if a NumPy file would give a tensor of the model another shape, without -o reshape.
+  [[nodiscard]] Result<void> check_shape(const OpenFile& file, const NewTensor::Form& form) const;
   Result<void> set_form(const Node& node, std::string_view key, const std::string& value);
 
   ModelParts& parts_;

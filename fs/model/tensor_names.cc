@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/format/json_string.h"
+#include "fs/base/log.h"
 #include "fs/model/tensor_forms.h"
 #include "fs/tree/names.h"
 
@@ -33,19 +34,10 @@ Result<Outdated> TensorNames::rename(Ino parent, std::string_view name, Ino new_
 Result<Outdated> TensorNames::rename_once(Ino parent, std::string_view name, Ino new_parent,
                                           std::string_view new_name, unsigned flags, bool& is_outdated) {
   if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());
-  if (const auto draft = parts_.drafts.find(parent, name);
-      draft && draft->content->made()->waits_for_name()) {
-    const auto tensor_name = parts_.tree.name_in(new_parent, new_name);
-    if ((flags & RENAME_EXCHANGE) != 0) return refuse(EINVAL, "a file without a tensor can't be exchanged");
-    if ((flags & RENAME_NOREPLACE) != 0 && parts_.tree.find(new_parent, new_name))
-      return refuse(EEXIST, "there is a tensor of that name");
-    if (tensor_name) return drafts_.give_name(*draft, *tensor_name);
-    if (parts_.drafts.rename(draft->ino, new_parent, new_name)) return Outdated{};
-    return refuse(EBUSY, "another program is making this file");
-  }
-  if (!parts_.drafts.wait_for_end(parent, name) || !parts_.drafts.wait_for_end(new_parent, new_name))
-    return refuse(EBUSY, "a program is making this file");
   const auto from = parts_.tree.find(parent, name);
+  const auto scratch = from ? std::nullopt : scratch_.find(parent, name);
+  if (scratch && is_scratch(*scratch))
+    return rename_scratch(*scratch, new_parent, new_name, flags, is_outdated);
   if (!from) return tl::unexpected(from.error());
   const auto to = parts_.tree.find(new_parent, new_name);
   if (!to && to.error().errno_value != ENOENT) return tl::unexpected(to.error());
@@ -67,14 +59,22 @@ Result<Outdated> TensorNames::rename_once(Ino parent, std::string_view name, Ino
   };
   const auto name_of_tensor = [&](TensorId which) { return std::string(parts_.model->tensor(which).name); };
   if (!to) {
+    const auto hidden = scratch_.find(new_parent, new_name);
+    if (hidden && (flags & RENAME_EXCHANGE) != 0)
+      return refuse(EINVAL, "a scratch file can't be exchanged with a tensor");
+    if (hidden && (flags & RENAME_NOREPLACE) != 0) return refuse(EEXIST, "there is a file of that name");
     if ((flags & RENAME_EXCHANGE) != 0) return tl::unexpected(to.error());
     auto wanted = parts_.name_in(new_parent, new_name);
     if (!wanted) return pass_on(std::move(wanted));
-    return structure_.edit(
+    auto renamed = structure_.edit(
         {.touched = {tensor}, .apply = [&](ModelEdit& edit) -> Result<void> {
            if (auto same = check(); !same) return same;
+           note_vacated(tensor);
            return edit.rename(std::vector<ModelEdit::Renaming>{{name_of_tensor(tensor), *wanted}});
          }});
+    if (!renamed || !hidden || !is_scratch(*hidden)) return renamed;
+    if (auto removed = scratch_.remove(*hidden); !removed) log::warning("{}", removed.error().message);
+    return renamed;
   }
   const TensorId target = InodeTable::tensor(*to);
   if ((flags & RENAME_EXCHANGE) != 0) {
@@ -86,17 +86,43 @@ Result<Outdated> TensorNames::rename_once(Ino parent, std::string_view name, Ino
            return edit.rename(std::vector<ModelEdit::Renaming>{{one, other}, {other, one}});
          }});
   }
-  // An editor has written a new file, and makes it the old one: only the bytes are new.
-  const bool keeps_form = parts_.drafts.is_plain(tensor);
-  auto renamed = structure_.edit({.touched = {tensor, target}, .apply = [&](ModelEdit& edit) -> Result<void> {
-                                    if (auto same = check(); !same) return same;
-                                    return replace(edit, tensor, target, keeps_form);
-                                  }});
-  if (renamed && keeps_form && !parts_.drafts.is_plain(target)) parts_.drafts.note_typed(tensor);
-  return renamed;
+  return structure_.edit({.touched = {tensor, target}, .apply = [&](ModelEdit& edit) -> Result<void> {
+                            if (auto same = check(); !same) return same;
+                            return replace(edit, tensor, target);
+                          }});
 }
 
-Result<void> TensorNames::replace(ModelEdit& edit, TensorId tensor, TensorId target, bool keeps_form) const {
+void TensorNames::note_vacated(TensorId tensor) {
+  const Tensor now = parts_.model->tensor(tensor);
+  parts_.drafts.note_vacated(std::string(now.name),
+                             {.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}});
+}
+
+Result<Outdated> TensorNames::rename_scratch(const Drafts::Draft& draft, Ino new_parent,
+                                             std::string_view new_name, unsigned flags, bool& is_outdated) {
+  if ((flags & RENAME_EXCHANGE) != 0) return refuse(EINVAL, "a scratch file can't be exchanged");
+  const auto to = parts_.tree.find(new_parent, new_name);
+  if (!to && to.error().errno_value != ENOENT) return tl::unexpected(to.error());
+  const auto replaced = to ? std::nullopt : scratch_.find(new_parent, new_name);
+  if ((to || replaced) && (flags & RENAME_NOREPLACE) != 0)
+    return refuse(EEXIST, "there is a file of that name");
+  if (to && *to == kHiddenIno) return refuse(EPERM, ".safetensors stays where it is");
+  if (to && InodeTable::is_directory(*to)) return refuse(EISDIR, "is a directory");
+  if (to) {
+    // Another edit may come before this one.
+    const auto check = [&]() -> Result<void> {
+      const auto now = parts_.tree.find(new_parent, new_name);
+      is_outdated = !now || *now != *to;
+      return is_outdated ? refuse(ESTALE, "another edit has changed this name") : Result<void>();
+    };
+    return drafts_.replace(draft, InodeTable::tensor(*to), check);
+  }
+  if (replaced && replaced->ino == draft.ino) return Outdated{};
+  return drafts_.rename(draft, new_parent, new_name,
+                        replaced && is_scratch(*replaced) ? replaced : std::nullopt);
+}
+
+Result<void> TensorNames::replace(ModelEdit& edit, TensorId tensor, TensorId target) {
   const Tensor from = parts_.model->tensor(tensor);
   const Tensor to = parts_.model->tensor(target);
   const std::string name(to.name);
@@ -104,17 +130,9 @@ Result<void> TensorNames::replace(ModelEdit& edit, TensorId tensor, TensorId tar
     return refuse(EBUSY,
                   fmt::format("tensor {} can't be replaced: a program is writing it", in_quotes(name)));
   }
-  if (keeps_form && from.data.size_bytes != to.data.size_bytes) {
-    return refuse(ENODATA,
-                  fmt::format("tensor {}: {} has {} bytes, {} {} needs {}: set the dtype or the shape of the "
-                              "new file first, to replace the tensor by another one",
-                              in_quotes(name), in_quotes(from.name), from.data.size_bytes, name_of(to.dtype),
-                              shape_text(to.shape), to.data.size_bytes));
-  }
+  note_vacated(tensor);
   if (auto removed = edit.remove(name); !removed) return removed;
-  auto named = edit.rename(std::vector<ModelEdit::Renaming>{{std::string(from.name), name}});
-  if (!named || !keeps_form) return named;
-  return edit.reinterpret(name, to.dtype, {to.shape.begin(), to.shape.end()});
+  return edit.rename(std::vector<ModelEdit::Renaming>{{std::string(from.name), name}});
 }
 
 Result<Outdated> TensorNames::set_metadata(std::string_view key, const std::optional<std::string>& value,
@@ -140,7 +158,6 @@ Result<Outdated> TensorNames::retype(TensorId tensor, std::string_view key, cons
          auto form =
              retyped(name, {.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}}, key, value);
          if (!form) return pass_on(std::move(form));
-         parts_.drafts.note_typed(tensor);
          return edit.reinterpret(name, form->dtype, form->shape);
        }});
 }
@@ -158,7 +175,7 @@ Result<struct stat> TensorNames::make_directory(Ino parent, std::string_view nam
   if (auto right = check_new_directory(parent, name); !right) return tl::unexpected(right.error());
   Ino made = 0;
   const auto done = structure_.change_directories([&]() -> Result<void> {
-    if (parts_.tree.find(parent, name) || parts_.drafts.find(parent, name))
+    if (parts_.tree.find(parent, name) || scratch_.find(parent, name))
       return refuse(EEXIST, fmt::format("{} exists", in_quotes(name)));
     if (!parts_.tree.table().exists(parent)) return no_such_inode(parent);
     made = parts_.tree.numbers().number(parent, name);
@@ -175,7 +192,7 @@ Result<void> TensorNames::remove_directory(Ino parent, std::string_view name) {
     if (!found) return tl::unexpected(found.error());
     if (*found == kHiddenIno) return refuse(EPERM, ".safetensors stays");
     if (!InodeTable::is_directory(*found)) return refuse(ENOTDIR, "not a directory");
-    if (parts_.tree.table().child_count(*found) != 0 || parts_.drafts.has_in(*found))
+    if (parts_.tree.table().child_count(*found) != 0 || scratch_.has_in(*found))
       return refuse(ENOTEMPTY, fmt::format("{} has tensors", in_quotes(name)));
     parts_.tree.numbers().remove(*found);
     return {};
@@ -187,9 +204,10 @@ Result<Outdated> TensorNames::rename_directory(Ino directory, const Result<Ino>&
   if ((flags & RENAME_EXCHANGE) != 0) return refuse(EINVAL, "directories can't be exchanged");
   if (to && *to == directory) return Outdated{};
   if (to && !InodeTable::is_directory(*to)) return refuse(ENOTDIR, "not a directory");
-  if (to && (parts_.tree.table().child_count(*to) != 0 || parts_.drafts.has_in(*to)))
+  if (to && (parts_.tree.table().child_count(*to) != 0 || scratch_.has_in(*to)))
     return refuse(ENOTEMPTY, fmt::format("{} has tensors", in_quotes(new_name)));
   if (auto right = check_new_directory(new_parent, new_name); !right) return tl::unexpected(right.error());
+  scratch_.load();
   const auto pin = parts_.epochs.pin();
   const InodeTable& table = parts_.tree.table();
   const auto before = parts_.tree.name_in(table.parent(directory), table.file_name(directory));
@@ -242,6 +260,7 @@ Result<Outdated> TensorNames::rename_directory(Ino directory, const Result<Ino>&
       renumber();
       return {};
     });
+    if (moved) scratch_.follow_directories();
     return moved ? Result<Outdated>(Outdated{}) : pass_on(std::move(moved));
   }
   change.renumber = renumber;
@@ -249,7 +268,9 @@ Result<Outdated> TensorNames::rename_directory(Ino directory, const Result<Ino>&
     if (auto same = check(); !same) return same;
     return edit.rename(renamings);
   };
-  return structure_.edit(change);
+  auto renamed = structure_.edit(change);
+  if (renamed) scratch_.follow_directories();
+  return renamed;
 }
 
 }  // namespace stfs

@@ -21,10 +21,11 @@ namespace stfs {
 class TensorNames {
  public:
   /// Must not outlive them.
-  TensorNames(ModelParts& parts, StructureEdits& structure, DraftFiles& drafts, const FileStats& stats)
-      : parts_(parts), structure_(structure), drafts_(drafts), stats_(stats) {}
+  TensorNames(ModelParts& parts, StructureEdits& structure, DraftFiles& drafts, ScratchFiles& scratch,
+              const FileStats& stats)
+      : parts_(parts), structure_(structure), drafts_(drafts), scratch_(scratch), stats_(stats) {}
 
-  /// Renames a tensor, a directory, or a file that waits for its name. @param flags  of renameat2(2).
+  /// Renames a tensor, a directory, or a scratch file. @param flags  of renameat2(2).
   Result<Outdated> rename(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,
                           unsigned flags);
   Result<struct stat> make_directory(Ino parent, std::string_view name);
@@ -33,15 +34,18 @@ class TensorNames {
   Result<Outdated> set_metadata(std::string_view key, const std::optional<std::string>& value, int flags);
   /// Sets `dtype` or `shape`.
   Result<Outdated> retype(TensorId tensor, std::string_view key, const std::string& value);
+  /// Keeps the form of a tensor that is about to lose its name (Drafts::note_vacated()).
+  void note_vacated(TensorId tensor);
 
  private:
   /// One try of rename().
   /// @param is_outdated  set if another edit has changed the names before this one: try again.
   Result<Outdated> rename_once(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,
                                unsigned flags, bool& is_outdated);
-  /// Gives a tensor the name of another one, which goes.
-  /// @param keeps_form  only the bytes are new: EBUSY, ENODATA.
-  Result<void> replace(ModelEdit& edit, TensorId tensor, TensorId target, bool keeps_form) const;
+  Result<Outdated> rename_scratch(const Drafts::Draft& draft, Ino new_parent, std::string_view new_name,
+                                  unsigned flags, bool& is_outdated);
+  /// Gives a tensor the name of another one, which goes. EBUSY: a program is writing that one.
+  Result<void> replace(ModelEdit& edit, TensorId tensor, TensorId target);
   /// @param to  what has the new name now.
   Result<Outdated> rename_directory(Ino directory, const Result<Ino>& to, Ino new_parent,
                                     std::string_view new_name, unsigned flags);
@@ -51,6 +55,7 @@ class TensorNames {
   ModelParts& parts_;
   StructureEdits& structure_;
   DraftFiles& drafts_;
+  ScratchFiles& scratch_;
   const FileStats& stats_;
 };
 

@@ -92,6 +92,11 @@ constexpr std::array kMountOptions = {
           options.filesystem.closes_gaps = value == "on";
           return kRight;
         }},
+    MountOption{
+        "reshape", "",
+        "A NumPy file of another shape that is written to .safetensors/npy replaces the tensor of its "
+        "name. Without this option its close fails with EINVAL.",
+        flag<[](Options& o) { o.filesystem.reshapes = true; }>()},
     // Without the kernel's checks all users would have the rights of the mount's user.
     MountOption{
         "allow_other", "", "Other users may use the mount. Implies default_permissions.",

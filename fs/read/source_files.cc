@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/journal/journal_format.h"
+#include "core/model/scratch_directory.h"
 #include "core/storage/new_file.h"
 
 namespace stfs {
@@ -88,7 +89,8 @@ SourceFiles::SourceFiles(const std::filesystem::path& source,
 
 bool SourceFiles::is_shown(const std::string& path) const {
   const std::string name = path.substr(path.rfind('/') + 1);  // all, without a slash
-  if (is_journal_file_name(name) || is_temporary_file_name(name)) return false;
+  if (is_journal_file_name(name) || is_temporary_file_name(name) || is_scratch_directory_name(name))
+    return false;
   return name.size() != path.size() || !is_left_out_(name);
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "core/journal/journal_format.h"
+#include "core/model/scratch_directory.h"
 
 namespace stfs {
 namespace {
@@ -100,7 +101,7 @@ UniqueFd SourceLinks::open() const {
 
 bool SourceLinks::is_linked(std::string_view name) const {
   const bool is_path = name == "." || name == ".." || name.find('/') != std::string_view::npos;
-  return !is_path && !is_journal_file_name(name) && !is_left_out_(name);
+  return !is_path && !is_journal_file_name(name) && !is_scratch_directory_name(name) && !is_left_out_(name);
 }
 
 SourceLinks::Number SourceLinks::link_named(std::string_view name) const {

@@ -1,7 +1,9 @@
 // Finds drafts by name and by number.
 #include "fs/write/drafts.h"
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace stfs {
 namespace {
@@ -65,31 +67,49 @@ bool Drafts::rename(Ino ino, Ino directory, std::string_view file_name) {
   if (found == drafts_.end()) return false;
   Draft& draft = found->second;
   if (!by_name_.emplace(std::pair(directory, std::string(file_name)), ino).second) return false;
-  by_name_.erase(std::pair(draft.directory, draft.file_name));
+  leave_name(draft);
   draft.directory = directory;
   draft.file_name = file_name;
   return true;
+}
+
+void Drafts::unlink(Ino ino) {
+  const std::scoped_lock lock(mutex_);
+  if (const auto found = drafts_.find(ino); found != drafts_.end()) leave_name(found->second);
+}
+
+void Drafts::leave_name(const Draft& draft) {
+  const auto named = by_name_.find(std::pair(draft.directory, draft.file_name));
+  if (named != by_name_.end() && named->second == draft.ino) by_name_.erase(named);
+}
+
+std::vector<Drafts::Draft> Drafts::all() const {
+  std::vector<Draft> found;
+  if (count_ == 0) return found;
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [ino, draft] : drafts_) found.push_back(draft);
+  return found;
+}
+
+std::vector<Drafts::Draft> Drafts::in(Ino directory) const {
+  std::vector<Draft> found;
+  if (count_ == 0) return found;
+  const std::scoped_lock lock(mutex_);
+  for (auto named = by_name_.lower_bound({directory, std::string()});
+       named != by_name_.end() && named->first.first == directory; ++named)
+    found.push_back(drafts_.at(named->second));
+  std::ranges::sort(found, {}, &Draft::ino);
+  return found;
 }
 
 void Drafts::remove(Ino ino) {
   const std::scoped_lock lock(mutex_);
   const auto found = drafts_.find(ino);
   if (found == drafts_.end()) return;
-  by_name_.erase(std::pair(found->second.directory, found->second.file_name));
+  leave_name(found->second);
   drafts_.erase(found);
   count_ = drafts_.size();
   ends_.notify_all();
-}
-
-bool Drafts::wait_for_end(Ino directory, std::string_view file_name) const {
-  if (count_ == 0) return true;
-  const std::pair name(directory, std::string(file_name));
-  std::unique_lock lock(mutex_);
-  ends_.wait_for(lock, kPatience, [&] {
-    const auto named = by_name_.find(name);
-    return named == by_name_.end() || is_kept(drafts_.at(named->second));
-  });
-  return !by_name_.contains(name);
 }
 
 bool Drafts::wait_for_ends_in(Ino directory) const {
@@ -98,19 +118,15 @@ bool Drafts::wait_for_ends_in(Ino directory) const {
   return ends_.wait_for(lock, kPatience, [&] { return !has_any_in(directory); });
 }
 
-void Drafts::note_plain(TensorId tensor) {
+void Drafts::note_vacated(std::string name, TensorForm form) {
   const std::scoped_lock lock(mutex_);
-  plain_.insert(tensor);
+  vacated_.insert_or_assign(std::move(name), std::move(form));
 }
 
-void Drafts::note_typed(TensorId tensor) {
+std::optional<TensorForm> Drafts::vacated(const std::string& name) const {
   const std::scoped_lock lock(mutex_);
-  plain_.erase(tensor);
-}
-
-bool Drafts::is_plain(TensorId tensor) const {
-  const std::scoped_lock lock(mutex_);
-  return plain_.contains(tensor);
+  const auto found = vacated_.find(name);
+  return found == vacated_.end() ? std::nullopt : std::optional(found->second);
 }
 
 }  // namespace stfs

@@ -1,5 +1,5 @@
-// The files that programs have made and that are no tensors yet: they have a name and a tensor's id, but the
-// model does not have them before their close.
+// The files that programs have made and that are no tensors yet: scratch files, NumPy files that are being
+// written, checkpoints. They have a name and a tensor's id, but the model does not have them.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,30 +45,32 @@ class Drafts {
   bool rename(Ino ino, Ino directory, std::string_view file_name);
   /// Does nothing if there is none.
   void remove(Ino ino);
-  /// Returns when there is no draft of that name any more, at the latest after two seconds: the kernel sends
-  /// the RELEASE after close(2) has returned, and a program may go on with the file at once. Does not wait
-  /// for a draft that waits for another name.
-  /// @return whether there is none.
-  [[nodiscard]] bool wait_for_end(Ino directory, std::string_view file_name) const;
-  /// The same for all drafts in a directory.
+  /// Takes the name from a draft, which keeps its number: programs may have it open.
+  void unlink(Ino ino);
+  [[nodiscard]] std::vector<Draft> all() const;
+  /// The drafts of a directory, by number.
+  [[nodiscard]] std::vector<Draft> in(Ino directory) const;
+  /// Returns when there are no drafts in a directory any more, at the latest after two seconds: the kernel
+  /// sends the RELEASE after close(2) has returned, and a program may go on with the file at once.
+  /// @return whether there are none.
   [[nodiscard]] bool wait_for_ends_in(Ino directory) const;
 
-  // Tensors that were made as plain files, without a dtype: an editor may rename them over another tensor,
-  // which then keeps its own dtype and shape.
-  void note_plain(TensorId tensor);
-  void note_typed(TensorId tensor);
-  [[nodiscard]] bool is_plain(TensorId tensor) const;
+  // The forms of tensors that were removed in this mount or got other names, by their former names. A scratch
+  // file that gets such a name and as many bytes becomes a tensor of that form.
+  void note_vacated(std::string name, TensorForm form);
+  [[nodiscard]] std::optional<TensorForm> vacated(const std::string& name) const;
 
  private:
   /// The caller holds the mutex.
   [[nodiscard]] bool has_any_in(Ino directory) const;
+  void leave_name(const Draft& draft);
 
   std::atomic<std::size_t> count_ = 0;  // of drafts_; most requests check it first
   mutable std::mutex mutex_;            // guards what follows
   mutable std::condition_variable ends_;
   std::map<Ino, Draft> drafts_;
   std::map<std::pair<Ino, std::string>, Ino> by_name_;
-  std::set<TensorId> plain_;
+  std::map<std::string, TensorForm> vacated_;
 };
 
 }  // namespace stfs

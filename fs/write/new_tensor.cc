@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "core/format/header.h"
 #include "core/format/json_string.h"
+#include "fs/base/log.h"
 
 namespace stfs {
 namespace {
@@ -23,24 +25,79 @@ tl::unexpected<Error> refuse_form(const std::string& name, std::string_view why)
 }  // namespace
 
 NewTensor::NewTensor(std::string name, bool is_npy, std::shared_ptr<StagingFile> file)
-    : name_(std::move(name)),
-      is_npy_(is_npy),
+    : is_npy_(is_npy),
       bytes_(std::make_shared<StagedBytes>(std::move(file))),
-      mtime_ns_(now_ns()) {}
+      mtime_ns_(now_ns()),
+      name_(std::move(name)) {}
+
+NewTensor::NewTensor(std::string name, const ScratchDirectory& directory, std::string file_name)
+    : is_npy_(false),
+      scratch_(std::make_unique<ScratchBytes>(directory, std::move(file_name))),
+      mtime_ns_(now_ns()),
+      is_scratch_(true),
+      name_(std::move(name)) {}
+
+void NewTensor::take_name(std::string name, bool is_possible) {
+  waits_for_name_ = !is_possible;
+  const std::scoped_lock lock(mutex_);
+  name_ = std::move(name);
+}
+
+std::string NewTensor::name() const {
+  const std::scoped_lock lock(mutex_);
+  return name_;
+}
 
 std::string NewTensor::label() const {
-  return "tensor " + in_quotes(name_);
+  return "tensor " + in_quotes(name());
 }
 
 Result<void> NewTensor::check() const {
+  // A file without a form keeps its bytes, whatever they are.
+  if (!is_npy_ && !replaces_ && !has_whole_form()) return {};
   auto form = this->form();
   return form ? Result<void>() : pass_on(std::move(form));
 }
 
+std::uint64_t NewTensor::size_bytes() const {
+  if (!scratch_) return size_bytes_;
+  const auto status = scratch_->status();
+  return status ? status->size_bytes : 0;
+}
+
+bool NewTensor::is_dirty() const {
+  return is_scratch_ ? has_whole_form() && !waits_for_name_ : is_dirty_ && !is_kept_;
+}
+
+std::int64_t NewTensor::mtime_ns() const {
+  const auto status = scratch_ ? scratch_->status() : std::nullopt;
+  return status ? status->mtime_ns : mtime_ns_.load();
+}
+
+void NewTensor::set_mtime(std::int64_t mtime_ns) {
+  mtime_ns_ = mtime_ns;
+  if (!scratch_) return;
+  if (auto set = scratch_->set_mtime(mtime_ns); !set) log::warning("{}", set.error().message);
+}
+
+void NewTensor::leave_scratch() {
+  is_scratch_ = false;
+  const std::scoped_lock lock(mutex_);
+  is_adopted_ = false;
+}
+
 void NewTensor::note_change() {
-  is_dirty_ = true;
+  is_dirty_ = has_news_ = true;
   is_kept_ = false;
   mtime_ns_ = now_ns();
+  drop_adopted_form();
+}
+
+void NewTensor::drop_adopted_form() {
+  const std::scoped_lock lock(mutex_);
+  if (!std::exchange(is_adopted_, false)) return;
+  dtype_.reset();
+  shape_.reset();
 }
 
 Result<void> NewTensor::unshare() {
@@ -54,6 +111,7 @@ Result<void> NewTensor::unshare() {
 
 Result<void> NewTensor::write(std::span<const std::byte> from, std::uint64_t offset) {
   note_change();
+  if (scratch_) return scratch_->write(from, offset);
   if (auto own = unshare(); !own) return own;
   if (auto written = bytes_->write(from, begin_ + offset); !written) return written;
   size_bytes_ = bytes_->size_bytes() - begin_;
@@ -62,6 +120,7 @@ Result<void> NewTensor::write(std::span<const std::byte> from, std::uint64_t off
 
 Result<void> NewTensor::resize(std::uint64_t size_bytes) {
   note_change();
+  if (scratch_) return scratch_->resize(size_bytes);
   if (size_bytes == 0) forget_bytes();  // no byte of what is shared is left to copy
   if (auto own = unshare(); !own) return own;
   if (size_bytes > kMostFileBytes - begin_) return fail_system(EFBIG, label(), "resize");
@@ -71,7 +130,7 @@ Result<void> NewTensor::resize(std::uint64_t size_bytes) {
 }
 
 Result<void> NewTensor::read(std::span<std::byte> to, std::uint64_t offset) const {
-  return bytes_->read(to, begin_ + offset);
+  return scratch_ ? scratch_->read(to, offset) : bytes_->read(to, begin_ + offset);
 }
 
 void NewTensor::forget_bytes() {
@@ -80,24 +139,40 @@ void NewTensor::forget_bytes() {
 }
 
 void NewTensor::forget() {
+  is_dirty_ = false;
+  drop_adopted_form();
+  if (scratch_) return;
   forget_bytes();
   size_bytes_ = 0;
-  is_dirty_ = false;
+}
+
+void NewTensor::adopt(const Form& form) {
+  const std::scoped_lock lock(mutex_);
+  dtype_ = form.dtype;
+  shape_ = form.shape;
+  is_adopted_ = true;
 }
 
 void NewTensor::set_dtype(Dtype dtype) {
   const std::scoped_lock lock(mutex_);
+  is_adopted_ = false;
   dtype_ = dtype;
 }
 
 void NewTensor::set_shape(std::vector<std::uint64_t> shape) {
   const std::scoped_lock lock(mutex_);
+  is_adopted_ = false;
   shape_ = std::move(shape);
 }
 
 bool NewTensor::has_form() const {
   const std::scoped_lock lock(mutex_);
   return dtype_ || shape_;
+}
+
+bool NewTensor::has_whole_form() const {
+  const std::scoped_lock lock(mutex_);
+  return dtype_ && shape_;
 }
 
 std::optional<Dtype> NewTensor::dtype() const {
@@ -110,10 +185,25 @@ std::optional<std::vector<std::uint64_t>> NewTensor::shape() const {
   return shape_;
 }
 
+void NewTensor::put_form_back(std::optional<Dtype> dtype, std::optional<std::vector<std::uint64_t>> shape) {
+  const std::scoped_lock lock(mutex_);
+  dtype_ = dtype;
+  shape_ = std::move(shape);
+  is_adopted_ = false;
+}
+
 Result<NewTensor::Form> NewTensor::form() const {
   if (is_npy_) return npy_form();
-  const std::uint64_t size_bytes = size_bytes_;
+  const std::uint64_t size_bytes = this->size_bytes();
   const std::scoped_lock lock(mutex_);
+  if (!replaces_ && (!dtype_ || !shape_)) {
+    return refuse_form(name_, fmt::format("it has no {}: set the attributes user.safetensors.dtype and "
+                                          "user.safetensors.shape, or rename it over a tensor of {} bytes",
+                                          dtype_   ? "shape"
+                                          : shape_ ? "dtype"
+                                                   : "dtype and shape",
+                                          size_bytes));
+  }
   Form form{.dtype = dtype_.value_or(Dtype::U8), .shape = {}};
   if (shape_) {
     form.shape = *shape_;
@@ -161,7 +251,7 @@ Result<NewTensor::Form> NewTensor::npy_form() const {
 }
 
 Result<void> NewTensor::copy_to(Staging& stage, const Form& form) const {
-  const std::uint64_t end = size_bytes_ - form.data_offset;
+  const std::uint64_t end = size_bytes() - form.data_offset;
   if (end == 0) return stage.resize(stage.target().size_bytes);
   return stage.write_all(
       end, [&](std::span<std::byte> part, std::uint64_t at) { return read(part, form.data_offset + at); });
@@ -170,7 +260,7 @@ Result<void> NewTensor::copy_to(Staging& stage, const Form& form) const {
 Result<std::unique_ptr<NewTensor>> NewTensor::data(const Form& form) const {
   const auto due = data_size_bytes(form.dtype, form.shape);
   if (!due) return tl::unexpected(Error(due.error()).within("tensor " + in_quotes(name_)));
-  auto data = std::make_unique<NewTensor>(name_, false, bytes_->file());
+  auto data = std::make_unique<NewTensor>(name(), false, bytes_->file());
   data->set_dtype(form.dtype);
   data->set_shape(form.shape);
   data->bytes_ = bytes_;

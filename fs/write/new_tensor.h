@@ -2,8 +2,9 @@
 // NumPy file in `.safetensors/npy`.
 //
 // The bytes lie in a file without a name beside the archive (staging_file.h), since neither their number nor
-// their place in the archive is known before the close. A commit is an edit of the structure
-// (fs/model/filesystem_new.cc).
+// their place in the archive is known before the close. The bytes of a scratch file lie in the scratch
+// directory (scratch_bytes.h) until it becomes a tensor: only a file with a dtype and a shape does. A commit
+// is an edit of the structure (fs/model/draft_files.cc).
 #pragma once
 
 #include <atomic>
@@ -21,11 +22,19 @@
 #include "core/format/dtype.h"
 #include "core/tensor/npy.h"
 #include "fs/write/new_content.h"
+#include "fs/write/scratch_bytes.h"
 #include "fs/write/staged_bytes.h"
 
 namespace stfs {
 
-/// Any thread may call size_bytes() and what concerns the form.
+/// What a file is as a tensor.
+struct TensorForm {
+  Dtype dtype = Dtype::U8;
+  std::vector<std::uint64_t> shape;
+  std::uint64_t data_offset = 0;  // in the file; the tensor's bytes follow
+};
+
+/// Any thread may call size_bytes() and what concerns the form or the name.
 class NewTensor final : public NewContent {
  public:
   /// @param name    of the tensor.
@@ -36,16 +45,13 @@ class NewTensor final : public NewContent {
   /// @param beside  lies in the directory for the file. Must outlive this object.
   NewTensor(std::string name, bool is_npy, Archive& beside)
       : NewTensor(std::move(name), is_npy, std::make_shared<StagingFile>(beside)) {}
-  /// Call for a file whose name no tensor can have, such as the temporary file of an editor: it gets one with
-  /// its rename.
-  void wait_for_name() { waits_for_name_ = true; }
-  void take_name(std::string name) {
-    name_ = std::move(name);
-    waits_for_name_ = is_kept_ = false;
-  }
+  /// A scratch file. @param file_name  in the directory, which must outlive this object.
+  NewTensor(std::string name, const ScratchDirectory& directory, std::string file_name);
+  /// @param is_possible  whether a tensor can have the name. If not, the file waits for another one.
+  void take_name(std::string name, bool is_possible);
   [[nodiscard]] bool waits_for_name() const override { return waits_for_name_; }
 
-  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] std::string name() const;
   [[nodiscard]] bool is_npy() const { return is_npy_; }
 
   NewTensor* tensor() override { return this; }
@@ -53,8 +59,9 @@ class NewTensor final : public NewContent {
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset) override;
   Result<void> resize(std::uint64_t size_bytes) override;
   Result<void> read(std::span<std::byte> to, std::uint64_t offset) const override;
-  [[nodiscard]] std::uint64_t size_bytes() const override { return size_bytes_; }
-  [[nodiscard]] bool is_dirty() const override { return is_dirty_ && !is_kept_; }
+  [[nodiscard]] std::uint64_t size_bytes() const override;
+  /// A scratch file is dirty when it has a dtype and a shape: its close commits it.
+  [[nodiscard]] bool is_dirty() const override;
   [[nodiscard]] Result<void> check() const override;
   void note_committed() override {
     is_dirty_ = false;
@@ -65,19 +72,33 @@ class NewTensor final : public NewContent {
   void note_replaces() { replaces_ = true; }
   /// A file that was only made has all its bytes now: none.
   void note_end() override {
-    if (!is_committed_ && !is_npy_ && !replaces_) is_dirty_ = true;
+    if (!is_committed_ && !is_npy_ && !replaces_ && !is_scratch()) is_dirty_ = true;
   }
+  /// Drops the bytes; those of a scratch file stay.
   void forget() override;
+
+  // Any thread may call:
+  /// Whether this is a scratch file that is no tensor yet.
+  [[nodiscard]] bool is_scratch() const { return is_scratch_; }
+  /// The bytes of a file that is a scratch file, or was one. Null for others.
+  [[nodiscard]] ScratchBytes* scratch() const { return scratch_.get(); }
+  /// Call when the file is a tensor now: it keeps its form.
+  void leave_scratch();
+  /// Whether it was made or written since the last call.
+  bool take_news() { return has_news_.exchange(false); }
+  void note_news() { has_news_ = true; }
 
   /// When the bytes last changed, or what set_mtime() has set since: nanoseconds since 1970. Any thread may
   /// call.
-  [[nodiscard]] std::int64_t mtime_ns() const { return mtime_ns_; }
-  void set_mtime(std::int64_t mtime_ns) { mtime_ns_ = mtime_ns; }
+  [[nodiscard]] std::int64_t mtime_ns() const;
+  void set_mtime(std::int64_t mtime_ns);
 
   // The form that attributes have set; nothing: it follows from the bytes.
   void set_dtype(Dtype dtype);
   void set_shape(std::vector<std::uint64_t> shape);
   [[nodiscard]] bool has_form() const;
+  /// Whether both are set.
+  [[nodiscard]] bool has_whole_form() const;
   [[nodiscard]] std::optional<Dtype> dtype() const;
   [[nodiscard]] std::optional<std::vector<std::uint64_t>> shape() const;
   /// Whether this has a form for a tensor of the model, and no program has written to it or cut it.
@@ -85,12 +106,11 @@ class NewTensor final : public NewContent {
     return replaces_ && !is_npy_ && !is_dirty_ && !is_committed_ && has_form();
   }
 
-  /// What the file is as a tensor.
-  struct Form {
-    Dtype dtype = Dtype::U8;
-    std::vector<std::uint64_t> shape;
-    std::uint64_t data_offset = 0;  // in the file; the tensor's bytes follow
-  };
+  using Form = TensorForm;
+  /// Sets both until the bytes change: the form of a tensor of this name and size that was removed.
+  void adopt(const Form& form);
+  /// Takes back what an attribute has set.
+  void put_form_back(std::optional<Dtype> dtype, std::optional<std::vector<std::uint64_t>> shape);
   /// EINVAL if the bytes are no tensor: an attribute demands another size, or the NumPy header is wrong.
   [[nodiscard]] Result<Form> form() const;
   /// Stages the tensor's bytes.
@@ -102,21 +122,26 @@ class NewTensor final : public NewContent {
  private:
   [[nodiscard]] Result<Form> npy_form() const;
   void note_change();
+  void drop_adopted_form();
   void forget_bytes();
   /// Makes bytes of its own before a change, if another tensor shares them: copies size_bytes().
   Result<void> unshare();
 
-  std::string name_;
   const bool is_npy_;
-  std::shared_ptr<StagedBytes> bytes_;  // data() shares them
+  std::shared_ptr<StagedBytes> bytes_;  // data() shares them; a scratch file has none
   std::uint64_t begin_ = 0;             // of the tensor's bytes in them
+  const std::unique_ptr<ScratchBytes> scratch_;
   std::atomic<std::uint64_t> size_bytes_ = 0;
   std::atomic<std::int64_t> mtime_ns_;
   bool is_dirty_ = false;
   bool is_committed_ = false;
   bool replaces_ = false;
   std::atomic<bool> waits_for_name_ = false;
+  std::atomic<bool> is_scratch_ = false;
+  std::atomic<bool> has_news_ = false;
   mutable std::mutex mutex_;  // guards what follows
+  std::string name_;
+  bool is_adopted_ = false;  // dtype_ and shape_ by adopt()
   std::optional<Dtype> dtype_;
   std::optional<std::vector<std::uint64_t>> shape_;
 };

@@ -121,6 +121,7 @@ void PendingContent::retry() {
 
 void PendingContent::note_committed() {
   made()->note_committed();
+  has_stage_ = false;
   writers.clear();
   was_refused = false;
 }

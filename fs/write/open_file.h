@@ -76,12 +76,12 @@ class PendingContent {
   [[nodiscard]] NewContent* made() const { return made_; }
   /// Makes this the content of a tensor that gets another size, dtype or shape. Only while no byte is staged.
   void remake(std::unique_ptr<NewContent> made);
-  /// A new file was deleted before it became a tensor: nothing is committed. Guarded by the mutex.
-  bool is_unlinked = false;
+  /// A new file was deleted before it became a tensor: nothing is committed.
+  std::atomic<bool> is_unlinked = false;
   /// The process that opened the only descriptor has closed it after it was written. Guarded by the mutex.
   bool is_closed = false;
   /// The number of descriptors that share this content; guarded by the mutex of OpenFiles.
-  unsigned descriptors = 0;
+  std::atomic<unsigned> descriptors = 0;
 
   /// Guards what follows. Taken before a shard's turn and the tensor's lock (filesystem.h).
   ContentLock mutex;
@@ -180,7 +180,8 @@ struct OpenFile {
   pid_t opener_process = 0;
   std::uint64_t opened_at = 0;  // the number of this open, counted from the mount's first
   std::atomic<bool> is_untouched = true;
-  bool opener_has_closed = false;  // guarded by the content's mutex
+  bool opener_has_closed = false;                // guarded by the content's mutex
+  std::atomic<bool> opener_has_flushed = false;  // it has closed at least one copy
 };
 
 /// True if writes through this descriptor go through the inode's page cache, where all descriptors of the

@@ -88,6 +88,17 @@ StagedTensor& StagedChanges::stage(TensorId tensor) {
   return entry->second;
 }
 
+void StagedChanges::adopt_form(const StagedTensor& made) const {
+  NewTensor* const file = made.is_new && made.is_made() ? made.content->made()->tensor() : nullptr;
+  if (file == nullptr || file->has_form()) return;
+  for (const auto& [tensor, staged] : tensors_) {
+    const bool had_name =
+        staged.fate != StagedTensor::Fate::Stays && !staged.is_new && staged.base_name == made.name;
+    if (had_name && data_size_bytes(staged.base_form.dtype, staged.base_form.shape) == file->size_bytes())
+      file->adopt(staged.base_form);
+  }
+}
+
 void StagedChanges::tidy(TensorId tensor) {
   const StagedTensor* const staged = at(tensor);
   if (staged != nullptr && staged->fate == StagedTensor::Fate::Stays && !staged->is_listed())

@@ -91,6 +91,8 @@ class StagedChanges {
 
   /// The entry of a tensor of the model; makes it if there is none. Call tidy() if nothing gets staged.
   StagedTensor& stage(TensorId tensor);
+  /// Gives a new file without a form that of a tensor of its name and size that the transaction has deleted.
+  void adopt_form(const StagedTensor& made) const;
   /// Drops the entry if nothing is staged in it.
   void tidy(TensorId tensor);
   /// Adds a tensor that the model does not have. No tensor has the file name.

@@ -301,6 +301,7 @@ void TransactionDirectory::close(Ino ino) {
     Begun* const begun = begun_at(ino);
     StagedTensor* const staged = begun == nullptr ? nullptr : begun->staged.at(tensor(ino));
     if (staged == nullptr) return;
+    if (staged->writers == 1) begun->staged.adopt_form(*staged);
     if (--staged->writers == 0 && staged->is_made() && !staged->is_new && !staged->content->is_dirty()) {
       // It got another form to be written, and was not written.
       unused.push_back(std::exchange(staged->content, nullptr));

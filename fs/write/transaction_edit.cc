@@ -75,6 +75,20 @@ Result<NewTensor::Form> TransactionEdit::form_of(const Put& put) const {
   return NewTensor::Form{.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}};
 }
 
+Result<void> TransactionEdit::check_forms() const {
+  std::string formless;
+  for (const Put& put : puts_) {
+    const bool is_formless = put.staged->is_new && put.staged->is_made() &&
+                             !put.staged->content->made()->tensor()->has_whole_form();
+    if (is_formless) formless += (formless.empty() ? "" : ", ") + in_quotes(put.staged->name);
+  }
+  if (formless.empty()) return {};
+  return fail(ErrorCode::WrongSize, ENODATA,
+              fmt::format("transaction {}: these files are no tensors: {}: set their attributes "
+                          "user.safetensors.dtype and user.safetensors.shape, or remove them",
+                          name_, formless));
+}
+
 Result<void> TransactionEdit::apply(ModelEdit& edit) const {
   std::vector<ModelEdit::Renaming> renamings;
   for (const auto& [tensor, entry] : staged_.tensors()) {
@@ -92,6 +106,7 @@ Result<void> TransactionEdit::apply(ModelEdit& edit) const {
     if (auto formed = edit.reinterpret(entry.name, entry.form->dtype, entry.form->shape); !formed)
       return formed;
   }
+  if (auto formed = check_forms(); !formed) return formed;
   for (const Put& put : puts_) {
     auto form = form_of(put);
     if (!form) return pass_on(std::move(form));

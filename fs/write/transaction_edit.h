@@ -53,6 +53,8 @@ class TransactionEdit {
 
  private:
   [[nodiscard]] Result<NewTensor::Form> form_of(const Put& put) const;
+  /// ENODATA with the names of new files that have no dtype or shape.
+  [[nodiscard]] Result<void> check_forms() const;
 
   const std::string name_;
   const Versioned<Model>& model_;

@@ -2,7 +2,7 @@
 # packaging/generate writes the marked section.
 
 # BEGIN generated: mount options
-_safetensorsfs_options="ro delta= layout=flat layout=tree edit=on edit=off compact=on compact=off allow_other default_permissions uid= gid= umask= durability=power durability=process nolock on_change=follow on_change=fail io=auto io=mmap io=pread passthrough threads= strict strict_modes nonempty auto_unmount log= fsname= subtype= noexec noatime"
+_safetensorsfs_options="ro delta= layout=flat layout=tree edit=on edit=off compact=on compact=off reshape allow_other default_permissions uid= gid= umask= durability=power durability=process nolock on_change=follow on_change=fail io=auto io=mmap io=pread passthrough threads= strict strict_modes nonempty auto_unmount log= fsname= subtype= noexec noatime"
 # END generated
 
 _safetensorsfs() {

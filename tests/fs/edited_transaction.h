@@ -33,6 +33,12 @@ struct EditedTransaction {
   [[nodiscard]] int make(std::string_view name, std::string_view bytes) const {
     MadeFile file(t.mount, name, directory);
     const int written = bytes.empty() ? 0 : file.write(bytes);
+    return written != 0 ? written : file.save();
+  }
+  /// A file without a dtype and shape.
+  [[nodiscard]] int make_plain(std::string_view name, std::string_view bytes) const {
+    MadeFile file(t.mount, name, directory);
+    const int written = file.write(bytes);
     return written != 0 ? written : file.close();
   }
   [[nodiscard]] int set(std::string_view name, std::string_view key, const std::string& value) const {

@@ -94,6 +94,11 @@ TEST_CASE("readers see whole tensors while others are deleted, renamed, made and
         const auto made = filesystem.create(kRootIno, one, O_WRONLY, ::getpid()).value();
         const std::string bytes(kBytes, static_cast<char>('A' + step % 26));
         if (!filesystem.write(*made.file, bytes_of(bytes), 0, Caller(1, ::getpid()))) ++wrong;
+        const std::string shape = "[" + std::to_string(kBytes) + "]";
+        for (const auto& [key, value] : {std::pair("dtype", std::string("U8")), std::pair("shape", shape)}) {
+          const std::string attribute = std::string("user.safetensors.") + key;
+          if (!filesystem.set_extended_attribute(made.status.st_ino, attribute, value)) ++wrong;
+        }
         if (!filesystem.flush(*made.file, 1, ::getpid())) ++wrong;
         filesystem.release(made.file);
         ++done;

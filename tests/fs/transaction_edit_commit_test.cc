@@ -121,7 +121,7 @@ TEST_CASE_METHOD(EditedTransaction, "edits of others since are conflicts, and no
     CHECK(make("new", "new") == 0);
     MadeFile other(t.mount, "new");
     CHECK(other.write("other") == 0);
-    CHECK(other.close() == 0);
+    CHECK(other.save() == 0);
     CHECK(t.commit() == due);
     CHECK(t.captured.contains("another program has made a tensor \"new\" since"));
     CHECK(t.mount.read("new") == "other");
@@ -161,7 +161,7 @@ TEST_CASE_METHOD(EditedTransaction, "an open file is busy: its transaction, its 
     CHECK(move("first", "new") == EBUSY);
     CHECK(move("new", "newer") == 0);
     CHECK(file.write("er", 3) == 0);
-    CHECK(file.close() == 0);
+    CHECK(file.save() == 0);
   }
   CHECK(t.commit() == 0);
   CHECK(stored().at("newer") == "newer");
@@ -395,7 +395,7 @@ TEST_CASE("transactions are staged and committed while others read, list and edi
     {
       MadeFile file(t.mount, fmt::format("made{}", step), directory);
       REQUIRE(file.write("made") == 0);
-      REQUIRE(file.close() == 0);
+      REQUIRE(file.save() == 0);
     }
     REQUIRE(t.stage(directory, "first", std::string(16, static_cast<char>('a' + step % 26))) == 0);
     if (step > 0) REQUIRE(t.mount->remove_file(directory, fmt::format("made{}", step - 1)));

@@ -10,8 +10,14 @@ using namespace stfs::test;
 
 namespace {
 
+const FilesystemOptions kReshapes = [] {
+  FilesystemOptions options;
+  options.reshapes = true;
+  return options;
+}();
+
 struct NpyTransaction : EditedTransaction {
-  explicit NpyTransaction(const FilesystemOptions& options = {}) : EditedTransaction(options) {}
+  explicit NpyTransaction(const FilesystemOptions& options = kReshapes) : EditedTransaction(options) {}
 
   Ino npy = t.mount.ino("npy", t.mount.ino(".safetensors", directory));
 
@@ -118,6 +124,17 @@ TEST_CASE_METHOD(NpyTransaction, "a NumPy file replaces a tensor, with all that 
     CHECK(t.commit() == ESTALE);
     CHECK(stored() == Stored{{"first", kNew}, {"second", kSecond}, {"third", kThird}});
   }
+}
+
+TEST_CASE("without -o reshape a NumPy file gives no tensor another shape", "[fs][transaction_npy]") {
+  const NpyTransaction at({});
+  CHECK(at.put("first", npy_of("<i2", "(3,)", "abcdef")) == EINVAL);
+  CHECK(at.t.captured.contains("mount with -o reshape"));
+  CHECK(at.remove("first") == 0);
+  CHECK(at.put("first", npy_of("<i2", "(16,)", std::string(32, 'n'))) == 0);
+  CHECK(at.put("new", kFloats) == 0);
+  CHECK(at.t.commit() == 0);
+  CHECK(form_of(at.t.mount, "first") + form_of(at.t.mount, "new") == "I16[16]F32[2,1]");
 }
 
 TEST_CASE_METHOD(NpyTransaction, "what another program writes while a NumPy file is open is a conflict",

@@ -6,6 +6,7 @@
 #include <ostream>
 
 #include "core/model/neighbours.h"
+#include "core/model/scratch_directory.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/verb.h"
@@ -52,8 +53,9 @@ struct Summary {
   std::uint64_t data_size_bytes = 0;
   std::uint64_t header_size_bytes = 0;  // of all headers, like padding_bytes
   std::uint64_t padding_bytes = 0;
-  std::uint64_t filler_bytes = 0;  // left by deleted tensors
-  std::string version{};           // of the weight sync; empty: there is none
+  std::uint64_t filler_bytes = 0;      // left by deleted tensors
+  std::string version{};               // of the weight sync; empty: there is none
+  std::vector<std::string> scratch{};  // files of mounts that are no tensors
 };
 
 /// Returns the size of the white space at the end of the header.
@@ -129,6 +131,7 @@ void print_json(const Model& model, const Summary& summary, std::ostream& out) {
   if (!model.is_sharded()) document["data_offset"] = model.front().data_offset();
   document["data_size_bytes"] = summary.data_size_bytes;
   document["free_bytes"] = summary.filler_bytes;
+  document["scratch_files"] = summary.scratch;
   for (const Aligned& aligned : summary.alignment) {
     document["tensors_aligned_to"][std::to_string(aligned.to_bytes)] = aligned.tensors;
   }
@@ -196,6 +199,12 @@ void print_text(const Model& model, const Summary& summary, bool exact, std::ost
         "fillers     other programs show free bytes as tensors {}N: `stfs compact {}` removes them\n",
         kFillerPrefix, printable(model.path().string()));
   }
+  if (!summary.scratch.empty()) {
+    out << "scratch     " << counted(summary.scratch.size(), "file") << " that "
+        << (summary.scratch.size() == 1 ? "is no tensor:" : "are no tensors:");
+    for (const std::string& name : summary.scratch) out << ' ' << printable_name(name);
+    out << '\n';
+  }
   out << fmt::format("alignment   of {}: {} at multiples of 8, {} of 64, {} of 4096\n",
                      counted(tensors, "tensor"), grouped(summary.alignment[0].tensors),
                      grouped(summary.alignment[1].tensors), grouped(summary.alignment[2].tensors));
@@ -223,6 +232,7 @@ int info(const Arguments& arguments, Streams& streams) {
   if (!summary) return report_failure(streams, summary.error().message);
   const auto version = sync::read_sync_state(target->model->path().parent_path());
   if (version && *version) summary->version = (*version)->text;
+  summary->scratch = scratch_files_of(*target->model);
   if (json) {
     print_json(*target->model, *summary, streams.out);
   } else {

@@ -1,0 +1,181 @@
+#include "core/model/scratch_directory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/journal/journal_access.h"
+#include "core/model/model.h"
+
+namespace stfs {
+namespace {
+
+/// A file in an open directory, whatever the directory's path names now.
+std::filesystem::path in(const UniqueFd& directory, const std::string& name) {
+  return fmt::format("/proc/self/fd/{}/{}", directory.get(), name);
+}
+
+FileStatus owner_of(const struct stat& st) {
+  return {.identity = {}, .birth_ns = 0, .mode = st.st_mode, .uid = st.st_uid, .gid = st.st_gid};
+}
+
+ScratchDirectory::Status status_in(const struct stat& st) {
+  constexpr std::int64_t kSecondNs = 1'000'000'000;
+  return {.inode = st.st_ino,
+          .size_bytes = static_cast<std::uint64_t>(st.st_size),
+          .mtime_ns = st.st_mtim.tv_sec * kSecondNs + st.st_mtim.tv_nsec};
+}
+
+/// Who may read and write the archive may list and change the directory.
+void give_directory(int directory, const FileStatus& archive, bool is_root) {
+  struct stat own {};
+  if (::fstat(directory, &own) != 0) return;
+  mode_t permissions = (archive.mode & 0666U) | 0600U;
+  const uid_t owner = is_root ? archive.uid : own.st_uid;
+  if (own.st_uid != owner || own.st_gid != archive.gid) {
+    if (::fchown(directory, owner, archive.gid) != 0 && ::fchown(directory, own.st_uid, archive.gid) != 0) {
+      // The group has no more right to the archive than others have.
+      permissions = (permissions & 0707U) | ((permissions & 0007U) << 3U);
+    }
+  }
+  static_cast<void>(::fchmod(directory, permissions | ((permissions & 0444U) >> 2U)));
+}
+
+}  // namespace
+
+bool is_scratch_directory_name(std::string_view name) {
+  return name.starts_with('.') && name.ends_with(".scratch");
+}
+
+ScratchDirectory::ScratchDirectory(std::filesystem::path model, std::filesystem::path archive,
+                                   Storage& storage)
+    : path_(path_of(model)), archive_(std::move(archive)), storage_(storage) {}
+
+std::filesystem::path ScratchDirectory::path_of(const std::filesystem::path& model) {
+  return model.parent_path() / fmt::format(".{}.scratch", model.filename().string());
+}
+
+tl::unexpected<Error> ScratchDirectory::failed(int errno_value, const std::string& name,
+                                               std::string_view action) const {
+  return fail_system(errno_value, (path_ / name).string(), action);
+}
+
+Result<UniqueFd> ScratchDirectory::opened() const {
+  UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd) return fail_system(errno, path_.string(), "open");
+  struct stat own {};
+  if (::fstat(fd.get(), &own) != 0) return fail_system(errno, path_.string(), "look at");
+  const auto archive = storage_.status(archive_);
+  if (!archive) return tl::unexpected(archive.error());
+  const auto parent = storage_.status(path_.parent_path());
+  if (!parent) return tl::unexpected(parent.error());
+  if (is_believed(owner_of(own), *archive, *parent, storage_.user())) return fd;
+  return fail(ErrorCode::System, EACCES,
+              fmt::format("{}: user {} has made this directory, and may not write the archive",
+                          path_.string(), own.st_uid));
+}
+
+Result<UniqueFd> ScratchDirectory::opened_or_made() {
+  auto fd = opened();
+  if (fd || fd.error().errno_value != ENOENT) return fd;
+  const auto archive = storage_.status(archive_);
+  if (!archive) return tl::unexpected(archive.error());
+  const auto is_new = storage_.make_directory(path_);
+  if (!is_new) return tl::unexpected(is_new.error());
+  fd = opened();
+  if (fd && *is_new) give_directory(fd->get(), *archive, storage_.user() == 0);
+  return fd;
+}
+
+Result<std::vector<std::string>> ScratchDirectory::list() const {
+  auto fd = opened();
+  if (!fd && fd.error().errno_value == ENOENT) return std::vector<std::string>();
+  if (!fd) return pass_on(std::move(fd));
+  auto names = storage_.list(in(*fd, "."), "");
+  if (!names) return names;
+  std::erase_if(*names, [](const std::string& name) { return name == "." || name == ".."; });
+  std::ranges::sort(*names);
+  return names;
+}
+
+std::optional<ScratchDirectory::Status> ScratchDirectory::status(const std::string& name) const {
+  const auto fd = opened();
+  struct stat st {};
+  if (!fd || ::fstatat(fd->get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+    return std::nullopt;
+  return status_in(st);
+}
+
+std::optional<ScratchDirectory::Status> ScratchDirectory::status_of(int descriptor) {
+  struct stat st {};
+  return ::fstat(descriptor, &st) == 0 ? std::optional(status_in(st)) : std::nullopt;
+}
+
+Result<std::unique_ptr<File>> ScratchDirectory::create(const std::string& name) {
+  // Another mount may remove its last file, and the directory with it, between the two steps.
+  constexpr int kAttempts = 8;
+  for (int attempt = 1;; ++attempt) {
+    const auto fd = opened_or_made();
+    if (!fd) return tl::unexpected(fd.error());
+    auto file = storage_.create(in(*fd, name), 0600);
+    if (!file && file.error().errno_value == ENOENT && attempt < kAttempts) continue;
+    if (!file) return failed(file.error().errno_value, name, "create");
+    const auto archive = storage_.status(archive_);
+    auto given = archive ? give_access(storage_, **file, *archive) : tl::unexpected(archive.error());
+    if (given) return file;
+    static_cast<void>(storage_.remove(in(*fd, name)));
+    return pass_on(std::move(given));
+  }
+}
+
+Result<std::unique_ptr<File>> ScratchDirectory::open(const std::string& name) const {
+  const auto fd = opened();
+  if (!fd) return tl::unexpected(fd.error());
+  auto file = storage_.open_no_link(in(*fd, name), Access::ReadWrite);
+  if (!file) return failed(file.error().errno_value, name, "open");
+  const auto status = (*file)->status();
+  if (!status) return tl::unexpected(status.error());
+  if (status->links <= 1) return file;
+  return fail(ErrorCode::System, EPERM, (path_ / name).string() + ": has another name elsewhere");
+}
+
+Result<void> ScratchDirectory::rename(const std::string& name, const std::string& new_name, bool replaces) {
+  const auto fd = opened();
+  if (!fd) return tl::unexpected(fd.error());
+  const auto renamed = storage_.rename(in(*fd, name), in(*fd, new_name), replaces);
+  return renamed ? Result<void>() : failed(renamed.error().errno_value, new_name, "rename");
+}
+
+Result<void> ScratchDirectory::remove(const std::string& name) {
+  const auto fd = opened();
+  if (!fd) return tl::unexpected(fd.error());
+  if (const auto removed = storage_.remove(in(*fd, name)); !removed)
+    return failed(removed.error().errno_value, name, "remove");
+  static_cast<void>(storage_.remove_directory(path_));  // ENOTEMPTY: there are others
+  return {};
+}
+
+Result<void> ScratchDirectory::sync() const {
+  const auto fd = opened();
+  if (!fd) return tl::unexpected(fd.error());
+  if (auto synced = storage_.sync_directory(in(*fd, ".")); !synced) return synced;
+  return storage_.sync_directory(path_.parent_path());
+}
+
+ScratchDirectory scratch_directory_of(const Model& model) {
+  const Shard& last = model.shards().back();
+  Storage& storage = last.archive ? last.archive->storage() : system_storage();
+  const std::filesystem::path archive = last.archive ? last.archive->real_path() : model.path();
+  const bool is_sharded = model.is_sharded() && !model.delta();
+  return {is_sharded ? model.path() : archive, archive, storage};
+}
+
+std::vector<std::string> scratch_files_of(const Model& model) {
+  return scratch_directory_of(model).list().value_or(std::vector<std::string>());
+}
+
+}  // namespace stfs

@@ -1,0 +1,55 @@
+// The bytes of a scratch file: an ordinary file in the scratch directory (core/model/scratch_directory.h),
+// which is opened when it is needed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/base/error.h"
+#include "core/model/scratch_directory.h"
+#include "core/storage/file.h"
+
+namespace stfs {
+
+/// Any thread may call.
+class ScratchBytes {
+ public:
+  /// @param directory  must outlive this object. @param name  of the file in it.
+  ScratchBytes(const ScratchDirectory& directory, std::string name)
+      : directory_(directory), name_(std::move(name)) {}
+
+  /// The file's name in the directory.
+  [[nodiscard]] std::string name() const;
+  void take_name(std::string name);
+
+  // They open the file, which stays open.
+  Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
+  Result<void> resize(std::uint64_t size_bytes);
+  Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
+  /// An open file keeps its bytes when another program removes its name.
+  Result<void> open() const;
+  /// The next use opens the file again.
+  void close();
+  /// Brings the bytes and the name to stable storage.
+  Result<void> sync() const;
+
+  /// Nothing if the file has gone.
+  [[nodiscard]] std::optional<ScratchDirectory::Status> status() const;
+  /// @param mtime_ns  since 1970.
+  Result<void> set_mtime(std::int64_t mtime_ns);
+
+ private:
+  [[nodiscard]] Result<std::shared_ptr<File>> file() const;
+
+  const ScratchDirectory& directory_;
+  mutable std::mutex mutex_;  // guards what follows; innermost
+  std::string name_;
+  mutable std::shared_ptr<File> file_;
+};
+
+}  // namespace stfs

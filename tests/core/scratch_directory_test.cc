@@ -1,0 +1,100 @@
+#include "core/model/scratch_directory.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "tests/support/catch.h"
+#include "tests/support/plain.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+struct Scene {
+  TemporaryDirectory place;
+  std::string model = place.write("m.safetensors", "");
+  ScratchDirectory directory{model, model, system_storage()};
+
+  [[nodiscard]] int create(const std::string& name) { return errno_of(directory.create(name)); }
+  [[nodiscard]] std::string path(const std::string& name) const { return (directory.path() / name).string(); }
+};
+
+mode_t mode_of(const std::filesystem::path& path) {
+  struct stat st {};
+  REQUIRE(::stat(path.c_str(), &st) == 0);
+  return st.st_mode & 07777U;
+}
+
+}  // namespace
+
+TEST_CASE_METHOD(Scene, "the first scratch file makes the directory, the last one removes it",
+                 "[core][scratch]") {
+  CHECK(directory.path() == place / ".m.safetensors.scratch");
+  CHECK(directory.list().value().empty());
+  CHECK_FALSE(directory.status("a"));
+  CHECK(errno_of(directory.open("a")) == ENOENT);
+  CHECK(create("b") == 0);
+  CHECK(create("a") == 0);
+  CHECK(create("a") == EEXIST);
+  CHECK(directory.list().value() == Names{"a", "b"});
+  CHECK(errno_of(directory.rename("a", "b", false)) == EEXIST);
+  CHECK(errno_of(directory.rename("a", "b", true)) == 0);
+  CHECK(directory.list().value() == Names{"b"});
+  CHECK(errno_of(directory.sync()) == 0);
+  CHECK(errno_of(directory.remove("b")) == 0);
+  CHECK_FALSE(std::filesystem::exists(directory.path()));
+  CHECK(errno_of(directory.remove("b")) == ENOENT);
+}
+
+TEST_CASE_METHOD(Scene, "who may write the archive may use its scratch files, nobody else",
+                 "[core][scratch]") {
+  const auto [mode, of_directory] =
+      GENERATE(std::pair<mode_t, mode_t>(0600, 0700), std::pair<mode_t, mode_t>(0664, 0775),
+               std::pair<mode_t, mode_t>(0640, 0750));
+  REQUIRE(::chmod(model.c_str(), mode) == 0);
+  REQUIRE(create("a") == 0);
+  CHECK(mode_of(directory.path()) == of_directory);
+  CHECK(mode_of(path("a")) == mode);
+}
+
+TEST_CASE_METHOD(Scene, "no planted link, pipe, directory or hard link is followed", "[core][scratch]") {
+  const std::string secret = place.write("secret", "kept");
+  SECTION("in place of the directory") {
+    std::filesystem::create_directory(place / "elsewhere");
+    std::filesystem::create_symlink(place / "elsewhere", directory.path());
+    CHECK(create("a") == ENOTDIR);
+    CHECK_FALSE(directory.list());
+    CHECK(std::filesystem::is_empty(place / "elsewhere"));
+  }
+  SECTION("in place of a file") {
+    REQUIRE(create("mine") == 0);
+    std::filesystem::create_symlink(secret, path("link"));
+    std::filesystem::create_hard_link(secret, path("hard"));
+    std::filesystem::create_directory(path("directory"));
+    REQUIRE(::mkfifo(path("pipe").c_str(), 0600) == 0);
+    for (const std::string name : {"link", "hard", "directory", "pipe"}) {
+      CAPTURE(name);
+      CHECK_FALSE(directory.open(name));
+      CHECK(create(name) == EEXIST);
+    }
+    for (const std::string name : {"link", "directory", "pipe"}) CHECK_FALSE(directory.status(name));
+  }
+  CHECK(content_of(secret) == "kept");
+}
+
+TEST_CASE_METHOD(Scene, "a directory whose owner may not write the archive is refused", "[core][scratch]") {
+  if (::geteuid() != 0) return;
+  REQUIRE(::mkdir(directory.path().c_str(), 0777) == 0);
+  REQUIRE(::chown(directory.path().c_str(), 12345, 12345) == 0);
+  CHECK(create("a") == EACCES);
+  CHECK(errno_of(directory.list()) == EACCES);
+  REQUIRE(::chmod(model.c_str(), 0666) == 0);
+  CHECK(create("a") == 0);
+}

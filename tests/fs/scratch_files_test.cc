@@ -1,0 +1,208 @@
+// Files that programs make among the tensors are scratch files until they have a form.
+#include <linux/fs.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "core/model/scratch_directory.h"
+#include "tests/fs/edited.h"
+#include "tests/support/captured_stderr.h"
+#include "tests/support/catch.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+std::filesystem::path scratch_of(const DrivenFilesystem& mount) {
+  return ScratchDirectory::path_of(mount.path());
+}
+
+void make(const DrivenFilesystem& mount, std::string_view name, std::string_view bytes) {
+  MadeFile file(mount, name);
+  if (!bytes.empty()) REQUIRE(file.write(bytes) == 0);
+  REQUIRE(file.close() == 0);
+}
+
+int set(const DrivenFilesystem& mount, std::string_view name, std::string_view key,
+        const std::string& value) {
+  return errno_of(
+      mount->set_extended_attribute(mount.ino(name), "user.safetensors." + std::string(key), value));
+}
+
+/// kThree, of which "first" is F32 [2,2].
+struct ScratchMount {
+  ScratchMount() {
+    REQUIRE(set(mount, "first", "dtype", "F32") == 0);
+    REQUIRE(set(mount, "first", "shape", "[2,2]") == 0);
+  }
+  CapturedStderr captured;
+  DrivenFilesystem mount{kThree};
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(ScratchMount, "a new file is seen and read, is no tensor, and survives the mount",
+                 "[fs][scratch]") {
+  const std::string before = content_of(mount.path());
+  make(mount, "wieght", "typo");
+  CHECK(content_of(mount.path()) == before);
+  CHECK(list(mount) == Names{"first", "second", "third", "wieght"});
+  CHECK(mount.read("wieght") == "typo");
+  CHECK(mount->lookup(kRootIno, "wieght")->st_size == 4);
+  CHECK(content_of((scratch_of(mount) / "wieght").string()) == "typo");
+  CHECK(captured.contains("\"wieght\" is a scratch file"));
+  mount->end();
+  mount.close();
+  mount.open();
+  CHECK(captured.contains("scratch files, which are no tensors: \"wieght\""));
+  CHECK(mount.read("wieght") == "typo");
+  REQUIRE(mount->remove_file(kRootIno, "wieght"));
+  CHECK(errno_of(mount->lookup(kRootIno, "wieght")) == ENOENT);
+  CHECK_FALSE(std::filesystem::exists(scratch_of(mount)));
+}
+
+TEST_CASE_METHOD(ScratchMount, "two mounts show the same scratch files", "[fs][scratch]") {
+  const Filesystem other(Archive::open(mount.path(), Access::ReadWrite).value(), {});
+  make(mount, "x.lock", "1");
+  const auto there = other.lookup(kRootIno, "x.lock");
+  REQUIRE(there);
+  CHECK(there->st_size == 1);
+  {
+    MadeFile again(mount, "x.lock");
+    CHECK(again.write("23", 1) == 0);
+    CHECK(again.close() == 0);
+  }
+  CHECK(other.attributes(there->st_ino)->st_size == 3);
+  REQUIRE(mount->remove_file(kRootIno, "x.lock"));
+  CHECK(errno_of(other.lookup(kRootIno, "x.lock")) == ENOENT);
+}
+
+TEST_CASE_METHOD(ScratchMount, "attributes after the close make a tensor, and wrong ones are refused",
+                 "[fs][scratch]") {
+  make(mount, "w", "12345678");
+  CHECK(set(mount, "w", "dtype", "F32") == 0);
+  CHECK(stored_tensors(mount).size() == 3);
+  CHECK(mount.attribute("w", "dtype") == "F32");
+  CHECK(set(mount, "w", "shape", "[3]") == EINVAL);
+  CHECK(set(mount, "w", "shape", "[2]") == 0);
+  CHECK(form_of(mount, "w") == "F32[2]");
+  CHECK(stored_tensors(mount).at("w") == "12345678");
+  CHECK_FALSE(std::filesystem::exists(scratch_of(mount)));
+}
+
+TEST_CASE_METHOD(ScratchMount, "a file whose form does not fit at its close stays as it is",
+                 "[fs][scratch]") {
+  MadeFile file(mount, "w");
+  CHECK(file.set("dtype", "F32") == 0);
+  CHECK(file.set("shape", "[2]") == 0);
+  CHECK(file.write("12345") == 0);
+  CHECK(file.close() == EINVAL);
+  CHECK(mount.read("w") == "12345");
+  CHECK(stored_tensors(mount).size() == 3);
+  CHECK(captured.contains("stays a scratch file"));
+}
+
+TEST_CASE_METHOD(ScratchMount, "a rename over a tensor of as many bytes keeps its form", "[fs][scratch]") {
+  make(mount, "tmp", kNew);
+  REQUIRE(mount->rename(kRootIno, "tmp", kRootIno, "first"));
+  CHECK(form_of(mount, "first") == "F32[2,2]");
+  CHECK(mount.read("first") == kNew);
+  make(mount, "tmp", "short");
+  CHECK(errno_of(mount->rename(kRootIno, "tmp", kRootIno, "first")) == ENODATA);
+  CHECK(mount.read("tmp") == "short");
+  REQUIRE(set(mount, "tmp", "dtype", "U8") == 0);
+  REQUIRE(set(mount, "tmp", "shape", "[5,1]") == 0);
+  REQUIRE(mount->rename(kRootIno, "tmp", kRootIno, "first"));
+  CHECK(form_of(mount, "first") == "U8[5,1]");
+}
+
+TEST_CASE_METHOD(ScratchMount, "a file with the name and size of a removed tensor has its form",
+                 "[fs][scratch]") {
+  REQUIRE(mount->remove_file(kRootIno, "first"));
+  make(mount, "first", "short");
+  CHECK(stored_tensors(mount).size() == 2);
+  REQUIRE(mount->remove_file(kRootIno, "first"));
+  make(mount, "first", kNew);
+  CHECK(form_of(mount, "first") == "F32[2,2]");
+  // As an editor that keeps the old file under another name.
+  REQUIRE(mount->rename(kRootIno, "first", kRootIno, "first~"));
+  make(mount, "first", kOld);
+  CHECK(form_of(mount, "first") == "F32[2,2]");
+  CHECK(form_of(mount, "first~") == "F32[2,2]");
+  // By a rename.
+  REQUIRE(mount->remove_file(kRootIno, "first~"));
+  REQUIRE(mount->remove_file(kRootIno, "first"));
+  make(mount, "tmp", kNew);
+  REQUIRE(mount->rename(kRootIno, "tmp", kRootIno, "first"));
+  CHECK(form_of(mount, "first") == "F32[2,2]");
+}
+
+TEST_CASE_METHOD(ScratchMount, "scratch files are renamed over each other, and tensors over them",
+                 "[fs][scratch]") {
+  make(mount, "one", "1");
+  make(mount, "two", "22");
+  CHECK(errno_of(mount->rename(kRootIno, "one", kRootIno, "two", RENAME_NOREPLACE)) == EEXIST);
+  CHECK(errno_of(mount->rename(kRootIno, "one", kRootIno, "two", RENAME_EXCHANGE)) == EINVAL);
+  CHECK(errno_of(mount->rename(kRootIno, "one", kRootIno, "two", RENAME_WHITEOUT)) == EINVAL);
+  REQUIRE(mount->rename(kRootIno, "one", kRootIno, "two"));
+  CHECK(mount.read("two") == "1");
+  CHECK(list(mount) == Names{"first", "second", "third", "two"});
+  REQUIRE(mount->rename(kRootIno, "third", kRootIno, "two"));
+  CHECK(mount.read("two") == kThird);
+  CHECK_FALSE(std::filesystem::exists(scratch_of(mount)));
+}
+
+TEST_CASE_METHOD(ScratchMount, "an open file that was removed is read and written on", "[fs][scratch]") {
+  MadeFile file(mount, "tmp", kRootIno, O_RDWR);
+  mount->note_lookup(file.ino());
+  REQUIRE(mount->remove_file(kRootIno, "tmp"));
+  CHECK(file.write("abc") == 0);
+  CHECK(read_ino(mount, file.ino()) == "abc");
+  CHECK(mount->attributes(file.ino())->st_size == 3);
+  CHECK(file.close() == 0);
+  mount->forget(file.ino(), 1);
+  CHECK(errno_of(mount->attributes(file.ino())) == ENOENT);
+}
+
+TEST_CASE_METHOD(ScratchMount, "attributes that only the mount sets are accepted and ignored",
+                 "[fs][scratch]") {
+  make(mount, "w", "1234");
+  for (const std::string_view name : {"w", "second"}) {
+    for (const std::string_view key : {"name", "archive", "offset", "generation"})
+      CHECK(set(mount, name, key, "x") == 0);
+  }
+  CHECK(mount.attribute("second", "name") == "second");
+}
+
+TEST_CASE("a mount that makes no files shows none", "[fs][scratch]") {
+  DrivenFilesystem mount(kThree);
+  make(mount, "w", "1234");
+  mount.open(kReadOnly);
+  CHECK(errno_of(mount->lookup(kRootIno, "w")) == ENOENT);
+  CHECK(errno_of(mount->create(kRootIno, "x", O_WRONLY, ::getpid())) == EROFS);
+}
+
+TEST_CASE("with layout=tree scratch files lie in directories, and follow them", "[fs][scratch]") {
+  DrivenFilesystem mount({{"l.w", kOld}}, kTreeLayout);
+  {
+    MadeFile file(mount, "w.tmp", mount.ino("l"));
+    REQUIRE(file.write("abc") == 0);
+    REQUIRE(file.close() == 0);
+  }
+  CHECK(list(mount, mount.ino("l")) == Names{"w", "w.tmp"});
+  REQUIRE(mount->rename(kRootIno, "l", kRootIno, "m"));
+  CHECK(list(mount, mount.ino("m")) == Names{"w", "w.tmp"});
+  CHECK(content_of((scratch_of(mount) / "m%2Fw.tmp").string()) == "abc");
+  mount.open();  // flat
+  CHECK(list(mount) == Names{"m.w", "m.w.tmp"});
+  CHECK(mount.read("m.w.tmp") == "abc");
+}
+
+TEST_CASE("a scratch directory of somebody who may not write the archive is refused", "[fs][scratch]") {
+  const DrivenFilesystem mount(kThree);
+  if (::geteuid() != 0) return;
+  REQUIRE(::mkdir(scratch_of(mount).c_str(), 0777) == 0);
+  REQUIRE(::chown(scratch_of(mount).c_str(), 12345, 12345) == 0);
+  CHECK(errno_of(mount->create(kRootIno, "x", O_WRONLY, ::getpid())) == EACCES);
+}
