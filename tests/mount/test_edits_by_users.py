@@ -90,6 +90,8 @@ def test_a_new_tensor_of_one_user_is_not_changed_by_another_before_its_close(edi
         for script in ("printf theirs > mine", "rm mine", "mv mine theirs"):
             assert "ermission denied" in refusal(there, script), script
         file.write(b"second half")
+        os.setxattr(file.fileno(), "user.safetensors.dtype", b"U8")
+        os.setxattr(file.fileno(), "user.safetensors.shape", b"[23]")
     edit.due["mine"] = u8(b"first half, second half")
     edit.check()
 

@@ -130,7 +130,7 @@ def test_a_killed_mount_of_a_model_has_made_an_edit_or_not(tmp_path, mounts, kin
     model, storm = StoredModel(tmp_path / "model", 3 if kind == "sharded" else 1), Storm()
     base, point = model.read(), tmp_path / "mnt"
     point.mkdir()
-    options = f"delta={model.directory / 'delta'}" if kind == "delta" else ""
+    options = f"reshape,delta={model.directory / 'delta'}" if kind == "delta" else "reshape"
     due, longest = model.tensors, 0.05
     while storm.kills < kills(500, 8) or not (storm.done and storm.undone):
         if len(due) < 6:

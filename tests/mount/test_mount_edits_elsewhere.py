@@ -81,7 +81,7 @@ def test_another_mount_and_a_tool_see_the_same_edits(path, mounts):
         assert eventually(lambda: shows_its_edits(mount))
 
 
-def test_a_killed_writer_makes_no_tensor_and_a_killed_mount_leaves_nothing(path, mounts, tmp_path):
+def test_what_a_killed_writer_and_a_killed_mount_leave_is_no_tensor(path, mounts, tmp_path):
     due = save(path, SIZES)
     edited = EditedMount(mounts(path), [path], due)
     writer = start_python("import sys, time\nf = open(sys.argv[1], 'wb', buffering=0)\nf.write(b'x' * 100000)\n"
@@ -90,7 +90,9 @@ def test_a_killed_writer_makes_no_tensor_and_a_killed_mount_leaves_nothing(path,
     assert "new" in os.listdir(edited.mount.path) or os.path.exists(edited / "new")
     writer.kill()
     writer.wait()
-    assert eventually(lambda: not os.path.exists(edited / "new"))
+    assert (edited / "new").read_bytes() == b"x" * 100_000
+    assert edited.stored() == edited.due
+    os.unlink(edited / "new")
     edited.check()
     edited.write("whole", os.urandom(50_000))
     file = open(edited / "half", "wb", buffering=0)
@@ -98,6 +100,8 @@ def test_a_killed_writer_makes_no_tensor_and_a_killed_mount_leaves_nothing(path,
     edited.mount.kill()
     errno_of(file.close)
     again = EditedMount(mounts(path), [path], edited.due)
+    assert (again / "half").read_bytes() == b"x" * 50_000
+    os.unlink(again / "half")
     again.check()
     again.mount.unmount()
     assert sorted(file for file in os.listdir(tmp_path) if "safetensors" in file) == ["m.safetensors"]

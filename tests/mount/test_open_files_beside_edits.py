@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 import pytest
-from edited_mount import FREE, STFS, content, save, stfs, u8
+from edited_mount import FREE, STFS, content, save, stfs, u8, write_tensor
 from mounted import errno_of, eventually, start_python, wait_ready
 from sharded_model import ShardedModel
 
@@ -114,7 +114,7 @@ def test_another_mount_edits(path, mounts, open_all):
     opened = open_all(reading, due)
     os.rename(editing / "a", editing / "renamed")
     os.unlink(editing / "b")
-    (editing / "new").write_bytes(b"new" * 1000)
+    write_tensor(editing / "new", b"new" * 1000)
     due["renamed"], due["new"] = due.pop("a"), u8(b"new" * 1000)
     del due["b"]
     assert eventually(lambda: is_shown(reading, due))

@@ -6,7 +6,7 @@ import os
 import shutil
 
 import numpy as np
-from edited_mount import RENAME_EXCHANGE, renameat2, u8
+from edited_mount import RENAME_EXCHANGE, renameat2, u8, write_tensor
 from mounted import errno_of, run_python, shell
 from transaction_edits import METADATA, SIZES, begin, commit, edited, images, metadata_of, roll_back, run  # noqa: F401
 
@@ -19,7 +19,9 @@ def test_the_commands_of_a_shell(edited, tmp_path):
                     "rm b", "mv layers.0.c renamed", "mv large layers.1.c",
                     "setfattr -n user.safetensors.dtype -v BF16 layers.0.d",
                     "setfattr -n user.safetensors.metadata.note -v 'hello world' .",
-                    "cp {0}/new.bin dropped", "rm dropped", "echo hello > text"):
+                    "setfattr -n user.safetensors.shape -v [4] new",
+                    "cp {0}/new.bin dropped", "rm dropped", "echo hello > text", "setfattr -n user.safetensors.dtype -v U8 text",
+                    "setfattr -n user.safetensors.shape -v [6] text"):
         run(command.format(tmp_path), cwd=directory)
     assert run("ls", cwd=directory).split() == ["layers.0.d", "layers.1.c", "new", "renamed", "text"]
     assert run("cat text new", cwd=directory) == "hello\nabcdefgh"
@@ -87,7 +89,7 @@ def test_editors_write_in_a_transaction(edited):
 def test_a_refused_commit_changes_nothing_and_may_be_corrected(edited, tmp_path):
     directory = begin(edited)
     os.unlink(directory / "b")
-    (directory / "new").write_bytes(b"mine")
+    write_tensor(directory / "new", b"mine")
     os.rename(directory / "layers.0.c", directory / "c")
     edited.write("new", b"theirs")
     before = images(tmp_path)
@@ -114,11 +116,16 @@ def test_a_new_file_may_be_mapped_cut_appended_and_sparse(edited):
     made[:] = np.arange(10_000) % 251
     made.flush()
     del made
+    os.setxattr(directory / "mapped", "user.safetensors.dtype", b"U8")
+    os.setxattr(directory / "mapped", "user.safetensors.shape", b"[10000]")
     fd = os.open(directory / "sparse", os.O_CREAT | os.O_RDWR)
     os.pwrite(fd, b"end", 100_000)
     os.ftruncate(fd, 100_001)
     os.close(fd)
     run("printf abc > appended; printf def >> appended; : > empty", cwd=directory)
+    for name, size in (("sparse", 100_001), ("appended", 6), ("empty", 0)):
+        os.setxattr(directory / name, "user.safetensors.dtype", b"U8")
+        os.setxattr(directory / name, "user.safetensors.shape", b"[%d]" % size)
     assert (directory / "mapped").read_bytes() == bytes(at % 251 for at in range(10_000))
     commit(edited)
     edited.due["mapped"] = u8(bytes(at % 251 for at in range(10_000)))
@@ -138,8 +145,10 @@ def test_names_and_forms_are_refused_where_they_are_set(edited, tmp_path):
     assert errno_of(os.setxattr, directory / "b", "user.safetensors.shape", b"[4]") == errno.EINVAL
     assert errno_of(os.setxattr, directory / "b", "user.safetensors.dtype", b"F64") == errno.EINVAL
     assert errno_of(os.setxattr, directory, METADATA + "k", b"\xff") == errno.EINVAL
-    assert errno_of(os.setxattr, directory, "user.safetensors.name", b"x") == errno.EPERM
+    assert errno_of(os.setxattr, directory, "user.safetensors.name", b"x") == 0  # ignored
+    assert errno_of(os.setxattr, directory, "user.safetensors.unknown", b"x") == errno.EPERM
     file = open(directory / "new", "wb", buffering=0)
+    os.setxattr(directory / "new", "user.safetensors.dtype", b"U8")
     os.setxattr(directory / "new", "user.safetensors.shape", b"[100]")
     file.write(b"short")
     assert errno_of(file.close) == errno.EINVAL
@@ -160,6 +169,7 @@ with tempfile.NamedTemporaryFile(dir=directory, delete=False) as file:
     file.write(b"0123")
 os.replace(file.name, directory + "/made")
 os.setxattr(directory + "/made", "user.safetensors.dtype", b"F32")
+os.setxattr(directory + "/made", "user.safetensors.shape", b"[1]")
 os.remove(directory + "/b")
 os.rename(directory, root + "committed/T")
 assert "made" in os.listdir(sys.argv[1]) and "b" not in os.listdir(sys.argv[1])

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from edited_mount import EditedMount, stfs, u8
+from edited_mount import EditedMount, stfs, u8, write_tensor
 from mounted import errno_of, eventually
 from sharded_model import ShardedModel
 from transaction_edits import METADATA, SIZES, begin, commit, edited, images  # noqa: F401
@@ -22,6 +22,8 @@ def test_an_open_file_is_busy_and_readers_keep_what_they_have_open(edited, open_
     file.write(b"half")
     assert errno_of(commit, edited) == errno.EBUSY
     file.write(b" and half")
+    os.setxattr(file.fileno(), "user.safetensors.dtype", b"U8")
+    os.setxattr(file.fileno(), "user.safetensors.shape", b"[13]")
     file.close()
     old = edited.due["large"][2]
     commit(edited)
@@ -54,7 +56,7 @@ def test_a_daemon_killed_during_the_commit_leaves_all_or_nothing(tmp_path, mount
         edited.due = edited.stored()
         directory = begin(edited)
         name = random.Random(at).choice(sorted(edited.due))
-        (directory / f"new{at}").write_bytes(os.urandom(400_000))
+        write_tensor(directory / f"new{at}", os.urandom(400_000))
         os.rename(directory / name, directory / f"{name}.{at}")
         os.setxattr(directory, METADATA + "step", str(at).encode())
         done = threading.Thread(target=errno_of, args=(commit, edited))
@@ -96,7 +98,7 @@ def test_names_lead_to_the_new_tensors_as_soon_as_mv_returns(edited):
     for step in range(1, 31):
         directory = begin(edited, f"T{step}")
         data = b"%d" % (step % 10) * 1000
-        (directory / "new").write_bytes(data)
+        write_tensor(directory / "new", data)
         os.setxattr(directory / "new", "user.safetensors.dtype", b"I8")
         os.rename(directory / "new", directory / "one")
         os.rename(directory / "other", directory / "another")
@@ -122,7 +124,7 @@ def test_a_commit_ends_while_others_try_to_remove_its_directories(edited):
         other.start()
     for step in range(4):  # each may wait two seconds for a lock
         directory = begin(edited, f"T{step}")
-        (directory / f"step{step}").write_bytes(b"x")
+        write_tensor(directory / f"step{step}", b"x")
         if step > 0:
             os.unlink(directory / f"step{step - 1}")
         committer = threading.Thread(target=commit, args=(edited, f"T{step}"), daemon=True)
@@ -180,7 +182,7 @@ def test_listings_and_reads_beside_the_commits_show_all_or_nothing_after_each_mv
         for step in range(1, 21):
             directory = begin(edited, f"T{step}")
             if step == 1:
-                (directory / "step1").write_bytes(b"x" * 1000)
+                write_tensor(directory / "step1", b"x" * 1000)
             else:
                 os.rename(directory / f"step{step - 1}", directory / f"step{step}")
                 (directory / f"step{step}").write_bytes(b"%c" % step * 1000)

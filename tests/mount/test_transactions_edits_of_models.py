@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from edited_mount import EditedMount, save, stfs, u8
+from edited_mount import EditedMount, save, stfs, u8, write_tensor
 from mounted import errno_of, shell
 from sharded_model import ShardedModel
 from transaction_edits import METADATA, SIZES, begin, commit, edited, images, metadata_of  # noqa: F401
@@ -22,7 +22,7 @@ def test_everything_in_one_commit_of_a_sharded_model(tmp_path, mounts):
     done = shell('cp "$1" "$2" && rm "$3" && mv "$4" "$5"', tmp_path / "data", directory / patched,
                  directory / removed, directory / moved, directory / over)
     assert done.returncode == 0, done.stderr
-    (directory / "new").write_bytes(b"x" * 100_000)
+    write_tensor(directory / "new", b"x" * 100_000)
     with open(directory / grown, "r+b", buffering=0) as file:
         os.setxattr(directory / grown, "user.safetensors.dtype", b"F32")
         os.setxattr(directory / grown, "user.safetensors.shape", b"[5]")
@@ -54,7 +54,7 @@ def test_in_a_tree_names_are_flat_and_directories_follow(tmp_path, mounts):
     tree = EditedMount(mounts(path, "layout=tree"), [path], due)
     directory = begin(tree)
     os.rename(directory / "layers.0.c", directory / "head.w")
-    (directory / "x.y.z").write_bytes(b"new")
+    write_tensor(directory / "x.y.z", b"new")
     os.unlink(directory / "layers.1.c")
     assert sorted(os.listdir(directory)) == ["head.w", "x.y.z"]
     commit(tree)
@@ -74,7 +74,7 @@ def test_each_model_of_a_directory_has_transactions(tmp_path, mounts):
     directory = model / ".safetensors" / "transactions" / "T"
     directory.mkdir()
     os.unlink(directory / "b")
-    (directory / "new").write_bytes(b"new")
+    write_tensor(directory / "new", b"new")
     os.rename(directory, model / ".safetensors" / "committed" / "T")
     del due["b"]
     due["new"] = u8(b"new")
@@ -100,7 +100,7 @@ def test_a_delta_takes_transactions_and_its_base_stays(tmp_path, mounts, options
         (directory / "layers.0.d").write_bytes(b"%d" % step * 4096)
         if not options:
             os.rename(directory / "b", directory / f"b{step}") if step == 0 else os.unlink(directory / "b0")
-            (directory / f"new{step}").write_bytes(b"new")
+            write_tensor(directory / f"new{step}", b"new")
             os.setxattr(directory, METADATA + "step", b"%d" % step)
         with open(mount / "large", "rb", buffering=0) as reader:
             reader.read(4096)
