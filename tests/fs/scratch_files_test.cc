@@ -3,9 +3,11 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "core/model/scratch_directory.h"
 #include "tests/fs/edited.h"
+#include "tests/fs/transacted.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
 
@@ -205,4 +207,53 @@ TEST_CASE("a scratch directory of somebody who may not write the archive is refu
   REQUIRE(::mkdir(scratch_of(mount).c_str(), 0777) == 0);
   REQUIRE(::chown(scratch_of(mount).c_str(), 12345, 12345) == 0);
   CHECK(errno_of(mount->create(kRootIno, "x", O_WRONLY, ::getpid())) == EACCES);
+}
+
+TEST_CASE_METHOD(ScratchMount, "a file that is renamed over a tensor while it is open is written on",
+                 "[fs][scratch]") {
+  MadeFile file(mount, "tmp");
+  REQUIRE(file.write(kNew) == 0);
+  REQUIRE(mount->rename(kRootIno, "tmp", kRootIno, "first"));
+  CHECK(stored_tensors(mount).at("first") == kNew);
+  CHECK(file.write("X") == 0);
+  CHECK(file.close() == 0);
+  CHECK(stored_tensors(mount).at("first") == "X" + kNew.substr(1));
+  CHECK(form_of(mount, "first") == "F32[2,2]");
+  CHECK_FALSE(std::filesystem::exists(scratch_of(mount)));
+}
+
+TEST_CASE_METHOD(ScratchMount, "a rename over a tensor that fails leaves a scratch file without a form",
+                 "[fs][scratch]") {
+  make(mount, "tmp", kNew);
+  Member writer(mount, kRootIno, "first");
+  REQUIRE(writer.write("n", 0) == 0);
+  CHECK(errno_of(mount->rename(kRootIno, "tmp", kRootIno, "first")) == EBUSY);
+  make(mount, "tmp", kNew);
+  CHECK(stored_tensors(mount).size() == 3);
+  CHECK(mount.attribute("tmp", "dtype").value_or("none") == "none");
+}
+
+TEST_CASE("files of odd names in the scratch directory are not shown", "[fs][scratch]") {
+  const DrivenFilesystem mount(kThree);
+  make(mount, "a%b", "1");
+  CHECK(content_of((scratch_of(mount) / "a%25b").string()) == "1");
+  for (const std::string name : {"%2F", "x%2F", "x%2F..", ".safetensors"})
+    std::ofstream(scratch_of(mount) / name) << "1";
+  std::filesystem::create_symlink("/etc/passwd", scratch_of(mount) / "link");
+  CHECK(list(mount) == Names{"first", "second", "third", "a%b", "x..."});
+  CHECK(errno_of(mount->lookup(kRootIno, "link")) == ENOENT);
+}
+
+TEST_CASE("a crash between a commit and the removal of its scratch file leaves none", "[fs][scratch]") {
+  const CapturedStderr captured;
+  DrivenFilesystem mount(kThree);
+  make(mount, "x", "1");
+  std::ofstream(scratch_of(mount) / "first") << kOld;
+  std::ofstream(scratch_of(mount) / "second") << std::string(kSecond.size(), 'n');
+  mount.open();
+  CHECK_FALSE(std::filesystem::exists(scratch_of(mount) / "first"));
+  CHECK(std::filesystem::exists(scratch_of(mount) / "second"));
+  CHECK(captured.contains("scratch files, which are no tensors: \"second\", \"x\""));
+  CHECK(mount.read("second") == kSecond);
+  CHECK(list(mount) == Names{"first", "second", "third", "x"});
 }

@@ -127,7 +127,7 @@ TEST_CASE_METHOD(NpyTransaction, "a NumPy file replaces a tensor, with all that 
 }
 
 TEST_CASE("without -o reshape a NumPy file gives no tensor another shape", "[fs][transaction_npy]") {
-  const NpyTransaction at({});
+  const NpyTransaction at(FilesystemOptions{});
   CHECK(at.put("first", npy_of("<i2", "(3,)", "abcdef")) == EINVAL);
   CHECK(at.t.captured.contains("mount with -o reshape"));
   CHECK(at.remove("first") == 0);

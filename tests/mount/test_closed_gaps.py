@@ -37,19 +37,19 @@ def check(path, arrays):
 
 def test_other_programs_find_no_filler_after_the_mount(archive, mounts):
     path, arrays = archive
-    mount = mounts(path)
+    mount = mounts(path, "reshape")
     delete_and_replace(mount, arrays)
     assert mount.unmount() == 0
     check(path, arrays)
     assert not list(path.parent.glob(".m.*"))
-    mount = mounts(path)
+    mount = mounts(path, "reshape")
     for name, array in arrays.items():
         assert (mount / name).read_bytes() == array.tobytes()
 
 
 def test_a_filler_that_stays_is_in_the_log_with_the_command_that_removes_it(archive, mounts):
     path, arrays = archive
-    mount = mounts(path, "compact=off")
+    mount = mounts(path, "compact=off,reshape")
     delete_and_replace(mount, arrays)
     assert mount.unmount() == 0
     assert any(name.startswith("__safetensorsfs.free.") for name in load_file(path))
@@ -58,7 +58,7 @@ def test_a_filler_that_stays_is_in_the_log_with_the_command_that_removes_it(arch
 
 def test_while_another_mount_reads_the_archive_the_filler_stays(archive, mounts):
     path, arrays = archive
-    mount = mounts(path)
+    mount = mounts(path, "reshape")
     delete_and_replace(mount, arrays)
     other = mounts(path, "ro")
     assert mount.unmount() == 0

@@ -59,14 +59,14 @@ class Variant(EditedMount):
 
     def __init__(self, base, delta, mounts, options=""):
         self.base, self.delta, self.mounts = base, delta, mounts
-        super().__init__(mounts(base.path, options=f"delta={delta}{options}"), [], base.due)
+        super().__init__(mounts(base.path, options=f"reshape,delta={delta}{options}"), [], base.due)
 
     def stored(self):
         return self.due  # in two files; archive.safetensors shows it as one
 
     def again(self, options=""):
         assert self.mount.unmount() == 0
-        self.mount = self.mounts(self.base.path, options=f"delta={self.delta}{options}")
+        self.mount = self.mounts(self.base.path, options=f"reshape,delta={self.delta}{options}")
         assert "comparing" not in self.mount.log()
         self.check()
 

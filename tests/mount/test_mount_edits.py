@@ -21,7 +21,7 @@ SIZES = {"large": 300_001, "b": 3, "layers.0.c": 70_000, "layers.0.d": 4096, "la
 def edited(tmp_path, mounts):
     path = tmp_path / "m.safetensors"
     due = save(path, SIZES)
-    return EditedMount(mounts(path), [path], due)
+    return EditedMount(mounts(path, "reshape"), [path], due)
 
 
 @pytest.fixture

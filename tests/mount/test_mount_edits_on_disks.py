@@ -29,7 +29,7 @@ def edit(disk, mounts):
     def make(name, sizes=None):
         path = disk / f"{name}.safetensors"
         due = save(path, SIZES if sizes is None else sizes)
-        made.append(EditedMount(mounts(path), [path], due))
+        made.append(EditedMount(mounts(path, "reshape"), [path], due))
         return made[-1]
 
     yield make

@@ -232,3 +232,20 @@ def test_a_full_disk_is_an_error_of_the_writer(tmp_path, mounts):
         os.unlink(edited / "x")
         edited.check()
         assert edited.mount.unmount() == 0
+
+
+def test_a_numpy_file_of_another_shape_needs_reshape(edited, tmp_path, mounts):
+    np.save(tmp_path / "x.npy", np.zeros((4, 4), "f4"))
+    done = shell(f"cp x.npy {edited.npy('a')}", cwd=tmp_path)
+    assert done.returncode != 0 and "mount with -o reshape" in edited.mount.log()
+    edited.check()
+    assert shell(f"cp x.npy {edited.npy('new')}", cwd=tmp_path).returncode == 0
+    edited.due["new"] = ("F32", [4, 4], bytes(64))
+    np.save(edited.npy("new"), np.ones((4, 4), "i4"))  # another dtype
+    edited.due["new"] = ("I32", [4, 4], np.ones((4, 4), "i4").tobytes())
+    edited.check()
+    assert edited.mount.unmount() == 0
+    again = EditedMount(mounts(tmp_path / "m.safetensors", "reshape"), edited.archives, edited.due)
+    assert shell(f"cp x.npy {again.npy('a')}", cwd=tmp_path).returncode == 0
+    again.due["a"] = ("F32", [4, 4], bytes(64))
+    again.check()

@@ -43,7 +43,7 @@ def stage(directory, tmp_path, name, array):
 def edited(tmp_path, mounts):
     path = tmp_path / "m.safetensors"
     due = save(path, SIZES)
-    return EditedMount(mounts(path), [path], due)
+    return EditedMount(mounts(path, "reshape"), [path], due)
 
 
 @pytest.mark.parametrize("kind", ["flat", "tree", "shards", "delta"])
@@ -57,7 +57,7 @@ def test_a_commit_has_numpy_files_patches_removals_and_renamings(tmp_path, mount
         due = save(source, SIZES)
         archives = [source]
     before = [archive.read_bytes() for archive in archives]
-    options = {"tree": "layout=tree", "delta": f"delta={tmp_path / 'delta.safetensors'}"}.get(kind, "")
+    options = "reshape," + {"tree": "layout=tree", "delta": f"delta={tmp_path / 'delta.safetensors'}"}.get(kind, "")
     edited = EditedMount(mounts(source, options), archives, due)
     replaced, patched, removed, moved = sorted(due)[:4]
     directory = begin(edited)
