@@ -263,6 +263,8 @@ Result<Outdated> DraftFiles::set_attribute(const Drafts::Draft& draft, std::stri
     return Outdated{};
   }
   if (!made->is_scratch() || !content.is_dirty() || content.is_unlinked) return Outdated{};
+  // tar makes an empty file and sets its attributes before it writes.
+  if (made->size_bytes() == 0 && !content.is_whole()) return Outdated{};
   auto become = this->become(draft);
   if (!become) made->put_form_back(dtype, shape);
   return become;

@@ -63,7 +63,8 @@ class DraftFiles {
   /// Gives it another name, which no tensor has. @param replaced  the scratch file that has the name.
   Result<Outdated> rename(const Drafts::Draft& draft, Ino new_directory, std::string_view new_name,
                           const std::optional<Drafts::Draft>& replaced);
-  /// Sets `dtype` or `shape`. EINVAL if both are set, no program writes the file, and they don't fit.
+  /// Sets `dtype` or `shape`. EINVAL if both are set, no program writes the file, and they don't fit its
+  /// bytes. A file without bytes may get them later.
   Result<Outdated> set_attribute(const Drafts::Draft& draft, std::string_view key, const std::string& value);
   /// Call before a close decides. The caller holds the content's mutex.
   void adopt_form(PendingContent& content) const;

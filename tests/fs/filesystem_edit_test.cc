@@ -126,8 +126,8 @@ TEST_CASE("dtype and shape give the bytes another meaning", "[fs][edit]") {
   CHECK(set("shape", "4x1") == EINVAL);
   CHECK(set("shape", "[18446744073709551615,2]") == EINVAL);
   CHECK(set("shape", "[2,2]", XATTR_CREATE) == EEXIST);
-  CHECK(set("name", "x") == EPERM);
-  CHECK(set("offset", "0") == EPERM);
+  CHECK(set("checksum", "x") == EPERM);
+  CHECK(set("unknown", "0") == EPERM);
   CHECK(get("shape") == "[4,1]");
   CHECK(mount.read("first") == kOld);
   CHECK(Archive::open(mount.path(), Access::ReadOnly).value()->tensors()[0].dtype == Dtype::F32);

@@ -225,7 +225,7 @@ TEST_CASE_METHOD(EditedTransaction, "another form is checked when it is set", "[
   CHECK(listed() == Names{"second"});
   CHECK(set("second", "shape", "[3]") == EINVAL);
   CHECK(set("second", "dtype", "F33") == EINVAL);
-  CHECK(set("second", "name", "x") == EPERM);
+  CHECK(set("second", "unknown", "x") == EPERM);
   CHECK(set("second", "shape", "[99999999999,99999999999]") != 0);
   CHECK(errno_of(t.mount->set_extended_attribute(t.mount.ino("second", directory), "user.safetensors.dtype",
                                                  std::nullopt)) == EPERM);

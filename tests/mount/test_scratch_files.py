@@ -20,8 +20,8 @@ def edited(tmp_path, mounts):
     path = tmp_path / "m.safetensors"
     due = save(path, SIZES)
     edited = EditedMount(mounts(path), [path], due)
-    os.setxattr(edited / "a", FORM + "shape", b"[64,16]")
     os.setxattr(edited / "a", FORM + "dtype", b"F32")
+    os.setxattr(edited / "a", FORM + "shape", b"[64,16]")
     edited.due["a"] = ("F32", [64, 16], due["a"][2])
     return edited
 
@@ -59,7 +59,7 @@ def test_programs_that_replace_a_tensor_keep_its_form(edited, tmp_path):
     new = tmp_path / "new"
     for command in ("cp --remove-destination new MOUNT/a", "mv -f moved MOUNT/a", "install new MOUNT/a",
                     "mkdir t; cp new t/a; tar -C t -cf - a | tar -C MOUNT -x --no-same-owner --no-same-permissions -f -",
-                    "cp new MOUNT/a.tmp; mv MOUNT/a.tmp MOUNT/a", "rsync new MOUNT/a", "rm MOUNT/a; cp new MOUNT/a",
+                    "cp new MOUNT/a.tmp; mv MOUNT/a.tmp MOUNT/a", "rsync -I new MOUNT/a", "rm MOUNT/a; cp new MOUNT/a",
                     "mv MOUNT/a MOUNT/a~; cp new MOUNT/a; rm MOUNT/a~"):
         data = os.urandom(4096)
         new.write_bytes(data)
