@@ -85,9 +85,10 @@ Result<void> Filesystem::read_directory(Ino directory, std::uint64_t position,
   const auto counted = [&](std::string_view name, Ino ino, std::uint64_t next) {
     return goes_on = in_mount(name, ino, next);
   };
-  if (position < ScratchFiles::kFirstPosition)
+  const bool may_hold_scratch = node.kind == Node::Kind::Directory;
+  if (!may_hold_scratch || position < ScratchFiles::kFirstPosition)
     parts_.directory_of(node.ino).list(node.ino, position, counted);
-  if (!goes_on || node.kind != Node::Kind::Directory) return {};
+  if (!goes_on || !may_hold_scratch) return {};
   if (position < ScratchFiles::kFirstPosition) scratch_.load();
   scratch_.list(node.ino, position, in_mount);
   return {};
