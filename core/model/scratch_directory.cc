@@ -155,8 +155,12 @@ Result<void> ScratchDirectory::remove(const std::string& name) {
   if (!fd) return tl::unexpected(fd.error());
   if (const auto removed = storage_.remove(in(*fd, name)); !removed)
     return failed(removed.error().errno_value, name, "remove");
-  static_cast<void>(storage_.remove_directory(path_));  // ENOTEMPTY: there are others
+  tidy();
   return {};
+}
+
+void ScratchDirectory::tidy() {
+  static_cast<void>(storage_.remove_directory(path_));  // ENOTEMPTY: there are others
 }
 
 Result<void> ScratchDirectory::sync() const {

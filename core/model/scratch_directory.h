@@ -60,6 +60,8 @@ class ScratchDirectory {
   /// @param replaces  whether it may take the name of another file; else EEXIST.
   Result<void> rename(const std::string& name, const std::string& new_name, bool replaces);
   Result<void> remove(const std::string& name);
+  /// Removes an empty directory, which a killed process may leave.
+  void tidy();
   /// Brings the names to stable storage.
   Result<void> sync() const;
 

@@ -282,6 +282,7 @@ void ScratchFiles::begin() {
     if (is_the_same(file_name, InodeTable::tensor(*found)))
       static_cast<void>(parts_.scratch.remove(file_name));
   }
+  parts_.scratch.tidy();
   if (const std::string all = names(); !all.empty())
     log::info("{}: scratch files, which are no tensors: {}", parts_.model->path().string(), all);
 }

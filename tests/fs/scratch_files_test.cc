@@ -244,6 +244,15 @@ TEST_CASE("files of odd names in the scratch directory are not shown", "[fs][scr
   CHECK(errno_of(mount->lookup(kRootIno, "link")) == ENOENT);
 }
 
+TEST_CASE("an empty scratch directory that a killed mount has left goes with the next mount", "[fs][scratch]") {
+  DrivenFilesystem mount(kThree);
+  std::filesystem::create_directory(scratch_of(mount));
+  mount.open(kReadOnly);
+  CHECK(std::filesystem::exists(scratch_of(mount)));
+  mount.open();
+  CHECK_FALSE(std::filesystem::exists(scratch_of(mount)));
+}
+
 TEST_CASE("a crash between a commit and the removal of its scratch file leaves none", "[fs][scratch]") {
   const CapturedStderr captured;
   DrivenFilesystem mount(kThree);

@@ -14,7 +14,8 @@ SIZES = {"large": 300_001, "b": 3, "c": 70_001, "d": 4096}
 EDITS = {
     "rm large": lambda due: due.pop("large"),
     "mv c renamed": lambda due: due.update(renamed=due.pop("c")),
-    "printf abc > new": lambda due: due.update(new=u8(b"abc")),
+    "printf abc > new && setfattr -n user.safetensors.dtype -v U8 new && setfattr -n user.safetensors.shape -v '[3]' new":
+        lambda due: due.update(new=u8(b"abc")),
     "printf xyz > b": lambda due: due.update(b=u8(b"xyz")),
     ("d", "dtype", "I8"): lambda due: due.update(d=("I8", *due["d"][1:])),
     (".", "metadata.key", "value"): lambda due: None,

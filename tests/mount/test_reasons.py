@@ -42,7 +42,7 @@ REFUSALS = {
     "rename": (lambda m: os.rename(m / T, m / "a%zz"), errno.EILSEQ),
     "truncate": (lambda m: os.truncate(m / T, 1), errno.EINVAL),
     "dtype": (lambda m: os.setxattr(m / T, "user.safetensors.dtype", b"X9"), errno.EINVAL),
-    "attribute": (lambda m: os.setxattr(m / T, "user.safetensors.name", b"x"), errno.EPERM),
+    "attribute": (lambda m: os.setxattr(m / T, "user.safetensors.checksum", b"x"), errno.EPERM),
     "other attribute": (lambda m: os.setxattr(m / T, "user.other", b"x"), errno.EPERM),
     "slice": (lambda m: os.stat(m / ".safetensors" / "slice" / f"{T}[9999999]"), errno.EINVAL),
     "write to a view": (lambda m: open(m / ".safetensors" / "header.json", "r+b"), errno.EROFS),
