@@ -128,16 +128,19 @@ Result<Stale> DraftFiles::commit(const OpenFile& file) {
       note_tensor();
       return committed;
     }
-    if (made.is_npy() && !made.shape() && !parts_.options.reshapes &&
-        !std::ranges::equal(tensor.shape, form->shape)) {
-      return fail(ErrorCode::WrongSize, EINVAL,
-                  fmt::format("tensor {} has the shape {}, the NumPy file {}: mount with -o reshape to give "
-                              "tensors another shape this way, or set user.safetensors.shape of the file",
-                              in_quotes(tensor.name), shape_text(tensor.shape), shape_text(form->shape)));
-    }
   }
+  const auto decide = [&]() -> Result<NamedForm> {
+    NamedForm put{present_name(), *form};
+    const auto replaced = parts_.model->find(put.name);
+    if (!replaced || !made.is_npy() || made.shape() || parts_.options.reshapes) return put;
+    const Tensor now = parts_.model->tensor(*replaced);
+    if (std::ranges::equal(now.shape, form->shape)) return put;
+    return fail(ErrorCode::WrongSize, EINVAL,
+                fmt::format("tensor {} has the shape {}, the NumPy file {}: mount with -o reshape to give "
+                            "tensors another shape this way, or set user.safetensors.shape of the file",
+                            in_quotes(put.name), shape_text(now.shape), shape_text(form->shape)));
+  };
   // The file keeps its number, unless it stands for a tensor of before.
-  const auto decide = [&] { return NamedForm{present_name(), *form}; };
   auto outdated = put_made(
       content, decide, known || parts_.model->has(content.tensor()) ? parts_.give_id() : content.tensor());
   if (!outdated) return tl::unexpected(outdated.error());

@@ -166,6 +166,7 @@ TEST_CASE_METHOD(TwoMounts, "a NumPy file of another shape replaces the tensor t
   const Ino npy = mount.ino("first.npy", mount.ino("npy", mount.ino(".safetensors")));
   OpenFile* const file = mount->open(npy, O_WRONLY, ::getpid()).value();
   REQUIRE(mount->resize_by_name(npy, 0, ::getpid()));
+  REQUIRE(mount->set_extended_attribute(npy, "user.safetensors.shape", "[3]"));
   REQUIRE(mount->write(*file, bytes_of(npy_of("<i2", "(3,)", "abcdef")), 0, Caller(1, ::getpid())));
   REQUIRE(other.filesystem.rename(kRootIno, "first", kRootIno, "renamed"));
   CHECK(errno_of(mount->flush(*file, 1, ::getpid())) == 0);
