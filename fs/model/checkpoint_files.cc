@@ -115,26 +115,30 @@ tl::unexpected<Error> refuse_shards(std::string why) {
   return fail(ErrorCode::WrongSize, EINVAL, "the checkpoint is not saved: " + std::move(why));
 }
 
-/// The files that an index names: written beside it, whole, and with exactly its tensors. Locks their
-/// contents.
-Result<std::vector<Drafts::Draft>> shards_of(const ModelIndex& index, const ModelParts& parts, Ino directory,
-                                             std::vector<std::unique_lock<ContentLock>>& locks) {
-  std::vector<Drafts::Draft> shards;
+/// A file of a checkpoint, with its content locked. Its end unlocks before it may destroy the content.
+struct LockedDraft {
+  explicit LockedDraft(Drafts::Draft its) : draft(std::move(its)), lock(draft.content->mutex) {}
+  Drafts::Draft draft;
+  std::unique_lock<ContentLock> lock;
+};
+
+/// The files that an index names: written beside it, whole, and with exactly its tensors.
+Result<std::vector<LockedDraft>> shards_of(const ModelIndex& index, const ModelParts& parts, Ino directory) {
+  std::vector<LockedDraft> shards;
   std::uint64_t tensors = 0;
   for (const std::string& name : index.shards()) {
     auto draft = parts.drafts.find(directory, name);
     if (!draft || draft->content->made()->checkpoint() == nullptr)
       return refuse_shards(fmt::format("its index names {}, which was not written before", in_quotes(name)));
-    locks.emplace_back(draft->content->mutex);
-    if (draft->content->failure) return tl::unexpected(*draft->content->failure);
-    const Checkpoint& saved = *draft->content->made()->checkpoint();
+    const PendingContent& content = *shards.emplace_back(std::move(*draft)).draft.content;
+    if (content.failure) return tl::unexpected(*content.failure);
+    const Checkpoint& saved = *content.made()->checkpoint();
     if (auto whole = saved.check(); !whole) return pass_on(std::move(whole));
     tensors += saved.header().tensors.size();
-    shards.push_back(std::move(*draft));
   }
   for (std::uint32_t at = 0; at < index.size(); ++at) {
     const auto [tensor, shard] = index[at];
-    if (shards[shard].content->made()->checkpoint()->header().tensors.find(tensor)) continue;
+    if (shards[shard].draft.content->made()->checkpoint()->header().tensors.find(tensor)) continue;
     return refuse_shards(fmt::format("tensor {} is not in {}, which its index names", in_quotes(tensor),
                                      in_quotes(index.shards()[shard])));
   }
@@ -235,11 +239,10 @@ Result<std::vector<Stale>> CheckpointFiles::commit(PendingContent& content) {
     const auto own = parts_.drafts.find(InodeTable::ino_of_tensor(content.tensor()));
     if (!parsed) return tl::unexpected(parsed.error());
     if (!own) return refuse_shards("its index was deleted");
-    std::vector<std::unique_lock<ContentLock>> locks;
-    auto shards = shards_of(*parsed, parts_, own->directory, locks);
+    auto shards = shards_of(*parsed, parts_, own->directory);
     if (!shards) return pass_on(std::move(shards));
     Files files;
-    for (const Drafts::Draft& shard : *shards) files.push_back(shard.content->made()->checkpoint());
+    for (const auto& [shard, lock] : *shards) files.push_back(shard.content->made()->checkpoint());
     const auto check = [&]() -> Result<void> {
       for (const Checkpoint* const file : files) {
         if (auto same = check_unchanged(*file); !same) return same;
@@ -254,7 +257,7 @@ Result<std::vector<Stale>> CheckpointFiles::commit(PendingContent& content) {
     }
     log::info("{}: checkpoint of {} files saved: {} of {} tensors differed", parts_.model->path().string(),
               files.size(), changed_in(files).size(), parsed->size());
-    for (const Drafts::Draft& shard : *shards) {
+    for (const auto& [shard, lock] : *shards) {
       shard.content->note_committed();
       parts_.drafts.remove(shard.ino);
     }
