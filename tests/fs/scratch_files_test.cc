@@ -244,7 +244,8 @@ TEST_CASE("files of odd names in the scratch directory are not shown", "[fs][scr
   CHECK(errno_of(mount->lookup(kRootIno, "link")) == ENOENT);
 }
 
-TEST_CASE("an empty scratch directory that a killed mount has left goes with the next mount", "[fs][scratch]") {
+TEST_CASE("an empty scratch directory that a killed mount has left goes with the next mount",
+          "[fs][scratch]") {
   DrivenFilesystem mount(kThree);
   std::filesystem::create_directory(scratch_of(mount));
   mount.open(kReadOnly);
