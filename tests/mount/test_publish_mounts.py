@@ -129,6 +129,8 @@ def test_what_is_refused(tmp_path, mounts):
     assert f"which is before {future}" in stfs("diff", training.last, mount, *version, "--since", future, wanted=1)
     assert "missing" in stfs("diff", training.last, tmp_path / "missing", *version, "--since", "1", wanted=1)
     (mount / "new").write_bytes(b"123")
+    os.setxattr(mount / "new", "user.safetensors.dtype", b"U8")
+    os.setxattr(mount / "new", "user.safetensors.shape", b"[3]")
     assert '"new" is missing in OLD' in stfs("diff", training.last, mount, *version, wanted=1)
     assert not training.published.exists() or os.listdir(training.published) == []
 
