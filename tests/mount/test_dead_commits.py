@@ -27,7 +27,9 @@ def test_a_commit_of_a_killed_receiver_is_shown_whole(tmp_path, mounts):
         """Whether a kill has left a commit that is promised and not applied everywhere. Else undoes what is there."""
         process = subprocess.Popen([STFS, "apply", "--durability", "process", trainer.model, forth],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(0.02 + chance.random() * 0.1)
+        while process.poll() is None and not any(name.endswith(".group") for name in os.listdir(trainer.model)):
+            pass  # the commit is not promised yet
+        time.sleep(chance.random() * 0.01)
         # Mounts would finish it at once.
         for mount in shown:
             os.kill(mount.pid, signal.SIGSTOP)
