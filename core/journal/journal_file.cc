@@ -28,11 +28,15 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
     if (!file) return pass_on(std::move(file));
     made.file = std::move(*file);
     auto conflict = made.file->try_lock(kOwnerByte, LockKind::Exclusive);
+    // GlusterFS says so of an open file whose name another host has removed.
+    if (!conflict && says_gone(conflict.error())) continue;
     if (!conflict && !lacks_locks(conflict.error())) return pass_on(std::move(conflict));
     if (conflict && *conflict) continue;
     // Set the access before the file has a name or bytes: their sync then covers it.
     if (archive) {
-      if (auto given = give_access(storage, *made.file, *archive); !given) return pass_on(std::move(given));
+      auto given = give_access(storage, *made.file, *archive);
+      if (!given && says_gone(given.error())) continue;
+      if (!given) return pass_on(std::move(given));
     }
     made.is_locked = conflict.has_value();
     if (!made.file->has_staged_name() || storage.status(staged_path)) return made;

@@ -67,3 +67,21 @@ TEST_CASE("where the group can't be given, it has no more than others", "[core][
   REQUIRE(made);
   CHECK((made->file->status().value().mode & 07777U) == 0644);
 }
+
+TEST_CASE("a new journal that another host removes is made again", "[core][journal_access]") {
+  const Scene scene;
+  if (::geteuid() == 0) REQUIRE(::chown(scene.path.c_str(), 12345, 23456) == 0);
+  REQUIRE(::chmod(scene.path.c_str(), 0666) == 0);
+  for (const FileCall call : {FileCall::Lock, FileCall::SetMode}) {
+    for (const int errno_value : {ENOENT, ESTALE}) {
+      CAPTURE(name_of(call), errno_value);
+      bool is_first = true;
+      WatchedStorage storage([&](const SeamCall& seen) {
+        const bool is_hit = seen.kind == call && std::exchange(is_first, false);
+        return is_hit ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = errno_value} : Verdict{};
+      });
+      CHECK(create_journal_file(storage, scene.path));
+      CHECK_FALSE(is_first);
+    }
+  }
+}
