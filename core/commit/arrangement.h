@@ -1,4 +1,4 @@
-// Where the tensors of an archive lie, on paper: compactions plan their steps on it (compaction.h).
+// The places of an archive's tensors. Compactions plan their steps with it (compaction.h).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace stfs {
 
-/// What stays in one piece: a tensor, or a filler that is left where it is.
+/// A tensor, or a filler that stays in its place.
 struct Block : TensorAt {
   std::uint64_t alignment = 1;  // of the dtype's elements
   bool is_filler = false;       // then `tensor` means nothing
@@ -45,7 +45,7 @@ struct Gap {
 /// All gaps, ascending. The last one may have no block behind it.
 std::vector<Gap> gaps_of(const Arrangement& now);
 
-/// What leads to the next arrangement.
+/// The moves of one step, and the arrangement after them.
 struct Moves {
   Arrangement after;
   std::vector<EditLayout::Copy> copies;

@@ -71,7 +71,7 @@ class Compaction {
 
   [[nodiscard]] ArchiveEdit take_edit() && { return std::move(edit_); }
   [[nodiscard]] std::uint64_t size_bytes() const { return now_.size_bytes; }
-  /// Of all gaps, with those that are left.
+  /// The size of all gaps, and of the fillers that stay.
   [[nodiscard]] std::uint64_t gap_bytes() const {
     std::uint64_t total = 0;
     for (const Gap& gap : gaps_of(now_)) total += gap.size_bytes();
@@ -133,7 +133,7 @@ class Compaction {
   Gaps gaps_ = Gaps::All;
 };
 
-/// What moves through the journal is written twice.
+/// Tensors that move through the journal are written twice.
 std::uint64_t bytes_written_by(const EditLayout& layout) {
   std::uint64_t total = 0;
   for (const EditLayout::Copy& copy : layout.copies) total += copy.size_bytes;
@@ -155,7 +155,7 @@ Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version, Ga
       ++forecast.steps;
       const std::uint64_t moved_bytes = bytes_written_by(**layout);
       forecast.moved_bytes += moved_bytes;
-      // The journal has the header, too.
+      // The header is also written to the journal.
       const std::uint64_t needed_bytes =
           std::max(moved_bytes + 2 * (*layout)->header.size(), compaction->kept_gap_bytes());
       forecast.needed_bytes = std::max(forecast.needed_bytes, needed_bytes);

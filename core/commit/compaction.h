@@ -32,12 +32,12 @@ namespace stfs {
 /// Which gaps are closed.
 enum class Gaps {
   All,
-  Cheap,  // those that do not cost too much (costly_gaps.h): what an edit does by itself
+  Cheap,  // an edit closes these by itself (costly_gaps.h)
 };
 
 struct CompactionForecast {
   std::uint64_t steps = 0;
-  std::uint64_t moved_bytes = 0;   // that are written; twice what moves through the journal
+  std::uint64_t moved_bytes = 0;   // that are written; tensors in the journal count twice
   std::uint64_t needed_bytes = 0;  // the most disk space that a step takes until it has ended
   std::uint64_t freed_bytes = 0;   // by which the archive becomes shorter; 0 if room in its header takes more
   std::uint64_t left_bytes = 0;    // of fillers that stay

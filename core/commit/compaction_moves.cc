@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kPageSize = 4096;
 constexpr std::uint64_t kLargestAlignment = 8;  // of the elements of all dtypes
 constexpr std::uint64_t kFewSteps = 64;
-constexpr std::uint64_t kGapsInRest = 32;  // a gap that is made bigger has this part of what is to be moved
+constexpr std::uint64_t kGapsInRest = 32;  // a gap is widened to this part of the bytes behind it
 // A reader of the header passes over so much padding in a few milliseconds.
 constexpr std::uint64_t kMostPaddingBytes = 8 << 20;
 constexpr std::uint64_t kCheapPadding = 256;  // times less than what would have to move instead
@@ -94,7 +94,7 @@ Moves widen(const Arrangement& now, const Gap& gap, std::uint64_t rest_bytes) {
   const std::uint64_t wanted = std::min(rest_bytes / kGapsInRest, kMostStepBytes);
   std::size_t last = gap.next;
   std::uint64_t gap_end = gap.end;
-  std::uint64_t size_bytes = 0;  // with what alignment may take
+  std::uint64_t size_bytes = 0;  // with room for alignment
   while (last < now.blocks.size()) {
     const Block& block = now.blocks[last];
     const std::uint64_t needed = std::max(wanted, block.range.size_bytes + kLargestAlignment);

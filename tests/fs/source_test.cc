@@ -39,6 +39,15 @@ class OrdinaryUser {
   uid_t before_ = ::geteuid();
 };
 
+void check_read_only_for_a_user(const std::string& path) {
+  const auto archive = [&] {
+    const OrdinaryUser user;
+    return open_source(path, {});
+  }();
+  REQUIRE(archive);
+  CHECK(archive->members[0].model->access() == Access::ReadOnly);
+}
+
 }  // namespace
 
 TEST_CASE_METHOD(OneArchive, "an archive is opened for writing where that is allowed", "[fs][source]") {
@@ -75,12 +84,7 @@ TEST_CASE_METHOD(OneArchive, "an archive that may not be written is opened for r
   REQUIRE(::chmod(path.c_str(), 0444) == 0);
   REQUIRE(::chmod(directory.path().c_str(), 0755) == 0);
   const CapturedStderr captured;
-  const auto archive = [&] {
-    const OrdinaryUser user;
-    return open_source(path, {});
-  }();
-  REQUIRE(archive);
-  CHECK(archive->members[0].model->access() == Access::ReadOnly);
+  check_read_only_for_a_user(path);
   CHECK(captured.contains(path + ": Permission denied: mounted read-only"));
 }
 
@@ -89,12 +93,7 @@ TEST_CASE_METHOD(OneArchive, "an archive in a directory that may not be written 
   REQUIRE(::chmod(path.c_str(), 0666) == 0);
   REQUIRE(::chmod(directory.path().c_str(), 0755) == 0);
   const CapturedStderr captured;
-  const auto archive = [&] {
-    const OrdinaryUser user;
-    return open_source(path, {});
-  }();
-  REQUIRE(archive);
-  CHECK(archive->members[0].model->access() == Access::ReadOnly);
+  check_read_only_for_a_user(path);
   CHECK(captured.contains(directory.path().string() + ": make a file in it: Permission denied"));
   CHECK(captured.contains("mounted read-only"));
 }
