@@ -46,6 +46,7 @@ def archive(tmp_path):
 def test_a_mount_shows_edits_and_keeps_the_space_until_nobody_reads(archive, mounts):
     path, due = archive
     mount = mounts(path)
+    before = path.stat().st_blocks
     with open(mount / "c", "rb") as reader:
         assert reader.read(10) == due["c"][:10]
         stfs("rm", mount.path, "c")
@@ -55,9 +56,9 @@ def test_a_mount_shows_edits_and_keeps_the_space_until_nobody_reads(archive, mou
             assert os.pread(reader.fileno(), 10, 0) == due["c"][:10]
         except OSError:
             pass
+        assert before - path.stat().st_blocks < 380_000 // 512
     assert (mount / "layers.d").read_bytes() == due["d"]
     assert content(mount / ".safetensors" / "archive.safetensors").keys() == {"a", "b", "e", "f", "layers.d"}
-    before = path.stat().st_blocks
     mount.unmount()
     stfs("set", path, "--unset", "room")
     assert before - path.stat().st_blocks >= 380_000 // 512
