@@ -119,6 +119,11 @@ class TestDependencies:
         assert "fuse3" in self.listed("run")
         assert "catch2" in self.listed("test")
 
+    def test_optional_packages_are_listed_whatever_files_are_there(self, tmp_path):
+        (tmp_path / "tests").mkdir()  # a pattern `test?` would match it
+        for cwd in (tmp_path, REPOSITORY):
+            assert {"jq", "dpkg-dev"} <= set(run(DEPENDENCIES, "--list", "test", cwd=cwd).stdout.split())
+
     def test_no_group_is_build_and_run(self):
         assert self.listed() == self.listed("build", "run")
 
