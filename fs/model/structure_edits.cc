@@ -25,6 +25,15 @@ void give_up_showing(ModelParts& parts, const ModelEdit& edit, const Error& why)
   });
 }
 
+/// Call when a commit to the shard has failed. Behind its commit point it may have written over places that
+/// the present version names: then no tensor is read there until the model is opened anew, except those that
+/// the present header leaves in their places.
+void note_half_done(ModelParts& parts, std::uint32_t shard) {
+  const auto found = guard_memory([&] { return parts.model->archive(shard).check_for_change(); });
+  if (found && !found->is_broken && !found->is_being_edited) return;
+  parts.reader.note_broken(shard, found && !found->is_being_edited ? found->header : nullptr);
+}
+
 }  // namespace
 
 bool StructureEdits::has_staged_place(TensorId tensor) const {
@@ -93,7 +102,11 @@ Result<Outdated> StructureEdits::edit(const StructureChange& change) {
     return {};
   };
   auto done = following(attempt, [this] { return follow_with_mutex(); });
-  return done ? Result<Outdated>(std::move(outdated)) : pass_on(std::move(done));
+  if (done) return outdated;
+  if (done.error().code == ErrorCode::ArchiveChanged) {
+    for (const std::uint32_t shard : shards_to_edit()) note_half_done(parts_, shard);
+  }
+  return pass_on(std::move(done));
 }
 
 Committers::Shards StructureEdits::shards_to_edit() const {
@@ -233,7 +246,15 @@ Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange&
   }
   for (const ModelEdit::Changed& changed : edit.changed()) edited_shards_.insert(changed.shard);
   if (auto prepared = parts_.views.prepare_next(); !prepared) return prepared;
-  if (auto committed = edit.commit(options_of, parts_.lock_of()); !committed) return committed;
+  if (auto committed = edit.commit(options_of, parts_.lock_of()); !committed) {
+    // Else another process is in an edit, or has made one that can be followed.
+    const ErrorCode why = committed.error().code;
+    const bool is_own = why != ErrorCode::ArchiveChanged && why != ErrorCode::Busy;
+    for (const ModelEdit::Changed& changed : edit.changed()) {
+      if (is_own) note_half_done(parts_, changed.shard);
+    }
+    return committed;
+  }
   // From here on the edit is done, whatever happens.
   const bool is_adopted = std::ranges::all_of(edit.changed(), [&](const ModelEdit::Changed& changed) {
     return parts_.model->archive(changed.shard).version() != parts_.model->shards()[changed.shard].version;

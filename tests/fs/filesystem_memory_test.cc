@@ -111,3 +111,49 @@ TEST_CASE("a transaction's commit without memory is made or not, and can be repe
         CHECK(t.mount.read("first") == kSecond);
       });
 }
+
+namespace {
+
+/// Makes each allocation of an edit fail. A new mount shows the edit or not, and can be edited.
+/// @param is_made  whether the edit shows.
+void check_edit(const std::function<int(Transacted&)>& edit,
+                const std::function<bool(Transacted&)>& is_made) {
+  fail_each_allocation([](Transacted&) {}, edit,
+                       [&](Transacted& t, int verdict) {
+                         // This mount may be unable to show what it has made, until the model is opened anew.
+                         const auto read_on = t.mount.read("second");
+                         CAPTURE(verdict, errno_of(read_on));
+                         if (read_on || errno_of(read_on) != EIO) CHECK(read_on == kSecond);
+                         CHECK(read_anew(t, "second") == kSecond);
+                         const bool shows = is_made(t);
+                         if (verdict == 0) CHECK(shows);
+                         CHECK(errno_of(t.mount->rename(kRootIno, "second", kRootIno, "other")) == 0);
+                         CHECK(read_anew(t, "other") == kSecond);
+                         CHECK(is_made(t) == shows);
+                       });
+}
+
+bool has(const Transacted& t, std::string_view name) {
+  return t.mount->lookup(kRootIno, name).has_value();
+}
+
+}  // namespace
+
+TEST_CASE("a rename without memory is made or not, and the next one works", "[fs][filesystem][memory]") {
+  check_edit([](Transacted& t) { return errno_of(t.mount->rename(kRootIno, "first", kRootIno, "moved")); },
+             [](Transacted& t) {
+               const bool is_moved = has(t, "moved");
+               CHECK(has(t, "first") == !is_moved);
+               CHECK(t.mount.read(is_moved ? "moved" : "first") == kOld);
+               return is_moved;
+             });
+}
+
+TEST_CASE("a deletion without memory is made or not, and the next edit works", "[fs][filesystem][memory]") {
+  check_edit([](Transacted& t) { return errno_of(t.mount->remove_file(kRootIno, "first")); },
+             [](Transacted& t) {
+               const bool is_gone = !has(t, "first");
+               if (!is_gone) CHECK(t.mount.read("first") == kOld);
+               return is_gone;
+             });
+}
