@@ -66,6 +66,10 @@ tl::unexpected<Error> ScratchDirectory::failed(int errno_value, const std::strin
 
 Result<UniqueFd> ScratchDirectory::opened() const {
   UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd && (errno == ENOTDIR || errno == ELOOP)) {
+    return fail(ErrorCode::System, EACCES,
+                path_.string() + ": is a link or a file, and new files need a directory there: remove it");
+  }
   if (!fd) return fail_system(errno, path_.string(), "open");
   struct stat own {};
   if (::fstat(fd.get(), &own) != 0) return fail_system(errno, path_.string(), "look at");

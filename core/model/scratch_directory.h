@@ -52,7 +52,8 @@ class ScratchDirectory {
   /// Nothing if there is no such file, or if the name is not one of a regular file.
   [[nodiscard]] std::optional<Status> status(const std::string& name) const;
 
-  // ENOENT without such a file. EACCES for a directory of somebody who may not write the archive.
+  // ENOENT without such a file. EACCES for a directory of somebody who may not write the archive, and where
+  // a link or a file has the directory's name.
   /// EEXIST if the name is taken. Makes the directory.
   Result<std::unique_ptr<File>> create(const std::string& name);
   /// EPERM for a file that has another name elsewhere.
