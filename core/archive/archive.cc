@@ -252,10 +252,8 @@ Result<void> Archive::adopt_own_edit(std::string_view header,
 
 void Archive::show_moved(Moves moves) {
   // The overlay's lock keeps readers away from the old ranges before they go.
-  overlay().show_while_applied({moves.ranges.empty()    ? nullptr
-                                : moves.from != nullptr ? moves.from
-                                                        : &file(),
-                                moves.ranges});
+  overlay().show_while_applied({moves.in_journal.empty() ? nullptr : moves.journal, moves.in_journal},
+                               {moves.in_archive.empty() ? nullptr : &file(), moves.in_archive});
   moves_ = std::move(moves);
 }
 

@@ -116,8 +116,9 @@ class Archive final : public LocalReader {
   /// While an edit moves tensors, and until end_move(), reads of their old places get their bytes from
   /// elsewhere: a caller that has pinned the version before may be about to read. Needs no memory.
   struct Moves {
-    const File* from = nullptr;        // the journal; null: the archive itself
-    std::vector<JournalRange> ranges;  // the old places, and where the bytes are in that file
+    const File* journal = nullptr;
+    std::vector<JournalRange> in_journal;  // old places, and where their bytes are in the journal
+    std::vector<JournalRange> in_archive;  // and in the archive
   };
   void show_moved(Moves moves);
   /// Call it when no reader uses the version before.

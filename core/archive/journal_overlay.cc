@@ -61,8 +61,11 @@ Result<void> JournalOverlay::lay_over(std::span<std::byte> to, std::uint64_t off
   for (const PendingJournal& journal : pending_) {
     if (auto read = read_over(*journal.file, journal.ranges); !read) return read;
   }
-  return on_the_way_.journal != nullptr ? read_over(*on_the_way_.journal, on_the_way_.ranges)
-                                        : Result<void>{};
+  for (const OnTheWay* const blocks : {&on_the_way_, &moved_}) {
+    if (blocks->file == nullptr) continue;
+    if (auto read = read_over(*blocks->file, blocks->ranges); !read) return read;
+  }
+  return {};
 }
 
 void JournalOverlay::set_pending(std::vector<PendingJournal> journals) {
@@ -82,10 +85,22 @@ void JournalOverlay::add(PendingJournal journal) {
   has_pending_ = true;
 }
 
-void JournalOverlay::show_while_applied(OnTheWay blocks) {
+void JournalOverlay::show_while_applied(OnTheWay blocks, OnTheWay moved) {
   const std::scoped_lock lock(lock_);
   on_the_way_ = blocks;
-  is_applying_ = blocks.journal != nullptr;
+  moved_ = moved;
+  is_applying_ = blocks.file != nullptr || moved.file != nullptr;
+}
+
+bool JournalOverlay::is_elsewhere(ByteRange range) const {
+  if (!is_applying_) return false;
+  std::uint64_t found_bytes = 0;
+  const std::shared_lock lock(lock_);
+  for (const OnTheWay* const blocks : {&on_the_way_, &moved_}) {
+    for (const JournalRange& one : blocks->ranges)
+      found_bytes += one.is_patch() ? 0 : one.archive.intersection(range).size_bytes;
+  }
+  return found_bytes == range.size_bytes;
 }
 
 }  // namespace stfs

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/byte_range.h"
 #include "core/base/error.h"
 #include "core/base/reader_writer_lock.h"
 #include "core/journal/recovery.h"
@@ -42,13 +43,18 @@ class JournalOverlay {
   void add(PendingJournal journal);
   void reserve();
 
-  /// Blocks of a journal that are being applied to the archive.
+  /// Ranges of the archive whose bytes are elsewhere for the moment.
   struct OnTheWay {
-    const File* journal = nullptr;  // null: none are being applied
+    const File* file = nullptr;  // a journal, or the archive itself; null: there are no ranges
     std::span<const JournalRange> ranges;
   };
-  /// Until the next call, reads of these ranges come from the journal. Needs no memory.
-  void show_while_applied(OnTheWay blocks);
+  /// Until the next call, reads of these ranges come from their files. Needs no memory.
+  /// @param blocks  of a journal that is being applied.
+  /// @param moved   of tensors that have another place.
+  void show_while_applied(OnTheWay blocks, OnTheWay moved);
+  /// Whether all bytes of the archive's range are elsewhere for the moment: the archive may have been cut
+  /// there. The caller holds the lock of the tensor that it reads.
+  [[nodiscard]] bool is_elsewhere(ByteRange range) const;
 
  private:
   std::atomic<bool> has_pending_ = false;
@@ -56,6 +62,7 @@ class JournalOverlay {
   mutable ReaderWriterLock lock_;  // guards the members below; innermost, held by reads of journals
   std::vector<PendingJournal> pending_;
   OnTheWay on_the_way_;  // overrides pending_
+  OnTheWay moved_;       // other ranges than on_the_way_
 };
 
 }  // namespace stfs

@@ -78,6 +78,8 @@ struct EditLayout {
     std::uint64_t size_bytes = 0;
   };
   std::vector<Copy> copies{};
+  /// The tensors whose bytes these copies have: positions in ArchiveEdit::tensors.
+  std::vector<std::uint32_t> copied{};
 };
 
 /// Plans the edit. Changes nothing.

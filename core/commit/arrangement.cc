@@ -23,6 +23,7 @@ std::vector<Gap> gaps_of(const Arrangement& now) {
 
 void Moves::copy(std::size_t block, std::uint64_t to) {
   ByteRange& range = after.blocks[block].range;
+  copied.push_back(after.blocks[block].tensor);
   const std::uint64_t from = std::exchange(range.offset, to);
   if (!copies.empty()) {
     EditLayout::Copy& last = copies.back();

@@ -50,6 +50,7 @@ struct Moves {
   Arrangement after;
   std::vector<EditLayout::Copy> copies;
   std::vector<EditLayout::Placed> placed;
+  std::vector<std::uint32_t> copied{};  // as EditLayout::copied
 
   /// Copies a block to space that no block has. Sort the blocks after the last move.
   void copy(std::size_t block, std::uint64_t to);

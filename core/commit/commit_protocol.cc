@@ -38,6 +38,11 @@ std::uint64_t next_sequence(std::int64_t archive_mtime_ns) {
   return next;
 }
 
+/// An old place of bytes, and where they are now.
+JournalRange moved_to(ByteRange old_place, std::uint64_t to) {
+  return {.archive = old_place, .journal_offset = to, .new_hashes = {}, .old_hashes = {}};
+}
+
 }  // namespace
 
 void CommitProtocol::add(Transaction& transaction, const CommitOptions& options,
@@ -221,14 +226,17 @@ Result<CommitPlan> CommitProtocol::plan(Part& part) {
       moves.push_back({*placed.moved_from, edit.placed[at].get()});
       part.readers.add((*part.lock_of)(*edit.edit.tensors[placed.tensor].from));
       const ByteRange old_place{*placed.moved_from, placed.file_range.size_bytes};
-      const auto add = [&](Archive::Moves& to, std::uint64_t from) {
-        to.ranges.push_back(
-            {.archive = old_place, .journal_offset = from, .new_hashes = {}, .old_hashes = {}});
-      };
-      add(part.moves, edit.placed[at]->journal_offset(placed.file_range.offset));
-      add(part.moves_after, placed.file_range.offset);
+      part.moves.in_journal.push_back(
+          moved_to(old_place, edit.placed[at]->journal_offset(placed.file_range.offset)));
+      part.moves_after.in_archive.push_back(moved_to(old_place, placed.file_range.offset));
     }
-    part.moves.from = &part.journal().file();
+    part.moves.journal = &part.journal().file();
+    for (const EditLayout::Copy& copy : edit.layout.copies) {
+      for (Archive::Moves* const shown : {&part.moves, &part.moves_after})
+        shown->in_archive.push_back(moved_to({copy.from, copy.size_bytes}, copy.to));
+    }
+    for (const std::uint32_t tensor : edit.layout.copied)
+      part.readers.add((*part.lock_of)(*edit.edit.tensors[tensor].from));
     std::ranges::sort(stages, {}, of_stage);
     return CommitPlan::make_edit(archive.stamp(), after, archive.file().most_range_bytes(), stages, moves);
   }
@@ -323,7 +331,7 @@ Result<void> CommitProtocol::apply(Part& part, const Error* others_failure) {
     // Writing waits for the disk when too many pages are dirty. Readers do not wait.
     part.readers.during([&] {
       if (part.plan.after()) return archive.show_moved(std::move(part.moves));
-      archive.overlay().show_while_applied({&part.journal().file(), operations});
+      archive.overlay().show_while_applied({&part.journal().file(), operations}, {});
     });
     const auto count = [&](std::uint64_t bytes) {
       done += bytes;
@@ -394,7 +402,7 @@ Result<void> CommitProtocol::stop(Error why, Part& part) {
   part.readers.during([&] {
     const std::optional<ArchiveShape> after = part.plan.after();
     archive.overlay().add({transaction.journal_->give_up(), std::move(part.plan).take_operations(), after});
-    archive.overlay().show_while_applied({});
+    archive.overlay().show_while_applied({}, {});
   });
   archive.stop_writing(std::move(part.stopped), std::move(journal));
   transaction.clear();

@@ -62,7 +62,8 @@ class Compaction {
                       .freed_bytes = 0,
                       .given_back = {},
                       .needs_all_readers_out = true,
-                      .copies = std::move(moves->copies)};
+                      .copies = std::move(moves->copies),
+                      .copied = std::move(moves->copied)};
     std::ranges::sort(layout.placed, {}, [](const auto& placed) { return placed.file_range.offset; });
     if (gap_bytes > kMostStepBytes) layout.given_back = layout.fillers;
     now_ = std::move(moves->after);
@@ -178,19 +179,22 @@ Result<std::optional<CompactionStep>> next_compaction_step(const ArchiveVersion&
   });
 }
 
+Result<void> check_alone(const Archive& archive, bool uses_locks) {
+  if (!uses_locks || !archive.has_other_readers()) return {};
+  const auto reader = archive.other_reader();
+  return fail(ErrorCode::Busy, EBUSY,
+              fmt::format("{}: {} has the archive open, and finds its tensors where they are: end it first",
+                          archive.path().string(),
+                          reader ? fmt::format("process {}", *reader) : "another process, or a mount,"));
+}
+
 Result<bool> compact_once(Archive& archive, const CommitOptions& options, Gaps gaps) {
   const auto version = archive.version();
   auto step = next_compaction_step(*version, gaps);
   if (!step) return tl::unexpected(std::move(step).error().within(archive.path().string()));
   if (!*step) return false;
   if (auto opened = archive.open_for_writing(); !opened) return pass_on(std::move(opened));
-  if (options.uses_locks && archive.has_other_readers()) {
-    const auto reader = archive.other_reader();
-    return fail(ErrorCode::Busy, EBUSY,
-                fmt::format("{}: {} has the archive open, and finds its tensors where they are: end it first",
-                            archive.path().string(),
-                            reader ? fmt::format("process {}", *reader) : "another process, or a mount,"));
-  }
+  if (auto alone = check_alone(archive, options.uses_locks); !alone) return pass_on(std::move(alone));
   Transaction transaction(archive);
   if (auto begun = transaction.edit(std::move((*step)->edit), std::move((*step)->layout)); !begun)
     return pass_on(std::move(begun));

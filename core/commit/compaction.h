@@ -56,6 +56,9 @@ struct CompactionStep {
 Result<std::optional<CompactionStep>> next_compaction_step(const ArchiveVersion& version,
                                                            Gaps gaps = Gaps::All);
 
+/// Busy (EBUSY): another process has the archive open, and finds its tensors where they are.
+Result<void> check_alone(const Archive& archive, bool uses_locks);
+
 /// Carries out the next step in a transaction of its own. No reader in this process may use the version
 /// before: it names places whose bytes are gone. A caller that opens the archive again for each step lets
 /// others edit it in between.

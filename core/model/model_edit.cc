@@ -300,6 +300,25 @@ Result<void> ModelEdit::begin(bool uses_locks) {
   });
 }
 
+Result<bool> ModelEdit::begin_compaction(std::uint32_t shard, Gaps gaps) {
+  return guard_memory([&]() -> Result<bool> {
+    auto step = next_compaction_step(model_->version(shard), gaps);
+    if (!step) return tl::unexpected(std::move(step).error().within(model_->archive(shard).path().string()));
+    if (!*step) return false;
+    const ArchiveEdit edit = (*step)->edit;
+    Transaction& transaction = transactions_.try_emplace(shard, model_->archive(shard)).first->second;
+    if (auto begun = transaction.edit(std::move((*step)->edit), std::move((*step)->layout)); !begun)
+      return pass_on(std::move(begun));
+    add_layout(shard, *transaction.layout());
+    const auto add = [&](std::uint32_t tensor) { moved_.push_back({shard, *edit.tensors[tensor].from}); };
+    std::ranges::for_each(transaction.layout()->copied, add);
+    for (const EditLayout::Placed& placed : transaction.layout()->placed) {
+      if (placed.moved_from) add(placed.tensor);
+    }
+    return true;
+  });
+}
+
 Result<void> ModelEdit::begin_index(bool uses_locks) {
   auto text = index_text();
   if (!text) return pass_on(std::move(text));

@@ -26,6 +26,7 @@
 
 #include "core/commit/archive_edit.h"
 #include "core/commit/commit_options.h"
+#include "core/commit/compaction.h"
 #include "core/commit/transaction.h"
 #include "core/format/dtype.h"
 #include "core/model/delta.h"
@@ -78,6 +79,9 @@ class ModelEdit {
 
   /// Plans the edit and makes its journals.
   Result<void> begin(bool uses_locks);
+  /// Makes it the next step of a compaction of one shard (commit/compaction.h), and nothing else.
+  /// @return false: no gap is left to close.
+  Result<bool> begin_compaction(std::uint32_t shard, Gaps gaps);
   /// The pending content of a tensor of put(). Null for others, and if it has no bytes.
   [[nodiscard]] Staging* stage(std::string_view name);
   Result<void> commit(const CommitOptions& options);

@@ -1,4 +1,4 @@
-// The thread waits for a commit, then waits until no more commits come, then tidies.
+// The thread waits for a commit, then waits until no more commits come, then tidies. Then it waits for longer.
 #include "fs/follow/janitor.h"
 
 #include "fs/base/log.h"
@@ -32,10 +32,23 @@ void Janitor::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+void Janitor::wait_for_commit(std::unique_lock<std::mutex>& lock) {
+  const auto is_over = [this] { return is_stopping_ || is_due_; };
+  if (std::exchange(has_rest_, false)) {
+    clock_.wait_for(lock, wakes_, kIdle, is_over);
+    if (!is_over()) {
+      lock.unlock();
+      survive("janitor", work_.rest);
+      lock.lock();
+    }
+  }
+  wakes_.wait(lock, is_over);
+}
+
 void Janitor::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    wakes_.wait(lock, [this] { return is_stopping_ || is_due_; });
+    wait_for_commit(lock);
     const auto latest = clock_.now() + kLongest;
     do {
       has_more_ = false;
@@ -44,8 +57,9 @@ void Janitor::serve() {
     if (is_stopping_) return;
     is_due_ = false;
     lock.unlock();
-    const bool is_tidy = survive("janitor", tidy_);
+    const bool is_tidy = survive("janitor", work_.tidy);
     lock.lock();
+    has_rest_ = static_cast<bool>(work_.rest);
     is_due_ = is_due_ || !is_tidy;  // tries again
   }
 }

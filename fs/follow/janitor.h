@@ -1,5 +1,5 @@
-// Runs the work that commits leave behind (Filesystem::tidy()), on a thread that wakes some time after a
-// commit, when no caller waits.
+// Runs the work that commits leave behind, on a thread: some of it (Filesystem::tidy()) soon after a commit,
+// when no caller waits, the rest (Filesystem::close_gaps()) when no commit has come for seconds.
 #pragma once
 
 #include <chrono>
@@ -28,10 +28,15 @@ class Janitor {
   /// tidy() runs when no further commit has come for kQuiet, or kLongest after the first commit.
   static constexpr std::chrono::milliseconds kQuiet{20};
   static constexpr std::chrono::milliseconds kLongest{200};
+  /// rest() runs when no further commit has come for so long after tidy().
+  static constexpr std::chrono::milliseconds kIdle{5'000};
 
+  struct Work {
+    std::function<void()> tidy;
+    std::function<void()> rest{};  // may be empty
+  };
   /// The clock must outlive stop().
-  explicit Janitor(std::function<void()> tidy, Clock& clock = Clock::real())
-      : tidy_(std::move(tidy)), clock_(clock) {}
+  explicit Janitor(Work work, Clock& clock = Clock::real()) : work_(std::move(work)), clock_(clock) {}
   ~Janitor() { stop(); }
   Janitor(const Janitor&) = delete;
   Janitor& operator=(const Janitor&) = delete;
@@ -44,12 +49,15 @@ class Janitor {
 
  private:
   void serve();
+  /// Waits for a commit, and calls rest() if none comes for kIdle.
+  void wait_for_commit(std::unique_lock<std::mutex>& lock);
 
-  const std::function<void()> tidy_;
+  const Work work_;
   Clock& clock_;
   std::mutex mutex_;  // guards what follows; nothing is called with it held
   std::condition_variable wakes_;
   bool is_due_ = false;
+  bool has_rest_ = false;  // rest() has not run since tidy()
   bool has_more_ = false;  // another commit came during the wait for quiet
   bool is_stopping_ = false;
   std::thread thread_;

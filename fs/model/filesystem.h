@@ -208,6 +208,8 @@ class Filesystem {
   /// Call some time after commits, when no caller waits: settles the journal that is kept for the next
   /// commit, closes discarded files, and frees the space of deleted tensors that nobody has open any more.
   void tidy();
+  /// Call when no commit has come for a while: moves tensors into the gaps that edits have left.
+  void close_gaps();
   /// Whether an edit has replaced the index since the last call: a watch on the file must begin anew.
   [[nodiscard]] bool take_new_index() { return structure_.take_new_index(); }
   /// Drops and logs staged content, and removes the journal that was kept. Call at the end of the mount, when

@@ -181,7 +181,7 @@ Stale Filesystem::release(OpenFile* file) {
 void Filesystem::end() {
   abandon_pending();
   structure_.reclaim(true);
-  structure_.close_gaps();
+  structure_.close_gaps(true);
   parts_.committers.end();
 }
 
@@ -247,6 +247,10 @@ Filesystem::Change Filesystem::check_index() {
   found.is_unsettled = followed == StructureEdits::Followed::Unsettled;
   found.is_outdated = !found.is_unsettled && structure_.is_index_changed();
   return found;
+}
+
+void Filesystem::close_gaps() {
+  structure_.close_gaps(false);
 }
 
 void Filesystem::tidy() {

@@ -273,6 +273,10 @@ Result<std::string> Forest::read_link(Ino ino) const {
   return fail(ErrorCode::InvalidArgument, EINVAL, "is no symbolic link");
 }
 
+void Forest::close_gaps() {
+  for (const Pin& edition : editions_.all()) edition->close_gaps();
+}
+
 void Forest::tidy() {
   for (const Pin& edition : editions_.all()) edition->tidy();
   for (const auto& ended : editions_.take_ended()) ended->end();

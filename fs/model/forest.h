@@ -156,6 +156,8 @@ class Forest {
   void give_up_opening() { is_ending_ = true; }
   /// Also ends replaced models that are not in use any more.
   void tidy();
+  /// Filesystem::close_gaps() of all models.
+  void close_gaps();
   void end();
 
   /// The calls that the mount provides. Set before the first call.

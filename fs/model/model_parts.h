@@ -55,7 +55,8 @@ struct FilesystemOptions {
   Layout layout = Layout::Flat;
   bool is_read_only = false;
   bool allows_edits = true;  // tensors may be made, deleted, renamed and retyped
-  /// -o compact=on: at the end tensors move into the gaps that edits have left, where that is cheap.
+  /// -o compact=on: tensors move into the gaps that edits have left, where that is cheap: while no commit
+  /// comes, and at the end.
   bool closes_gaps = false;
   bool reshapes = false;  // a NumPy file of another shape replaces a tensor
   /// -o on_change=fail: what another program writes to the model ends all reads of files that were looked up

@@ -156,6 +156,7 @@ Stale ShardTurns::note_touched(std::uint32_t shard) {
 Result<void> ShardTurns::commit(
     const Committers::Shards& shards, Foreign& foreign,
     const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt) {
+  const Attempt asked(asked_, shards);
   return parts_.committers.in_turn(shards, [&](const CommitOptions& of_all) {
     const Attempt counted(attempts_, shards);
     const TransactionGroup::OptionsOf options_of = [&](std::uint32_t shard) -> Result<CommitOptions> {

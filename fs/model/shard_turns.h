@@ -20,7 +20,10 @@ class ShardTurns {
  public:
   /// Must not outlive the parts.
   explicit ShardTurns(ModelParts& parts)
-      : parts_(parts), looks_(parts.model->shards().size()), attempts_(looks_.size()) {}
+      : parts_(parts),
+        looks_(parts.model->shards().size()),
+        attempts_(looks_.size()),
+        asked_(looks_.size()) {}
 
   /// The result of a check for changes by others.
   struct Change {
@@ -51,6 +54,9 @@ class ShardTurns {
   Result<void> commit(const Committers::Shards& shards, Foreign& foreign,
                       const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt);
 
+  /// Whether another call of commit() waits for the shard's turn. For the call that has it.
+  [[nodiscard]] bool is_waited_for(std::uint32_t shard) const { return asked_[shard] > 1; }
+
   /// Call when the model is refused: tensors of a delta's base whose bytes somebody has changed give EIO.
   void break_touched_base();
 
@@ -73,6 +79,7 @@ class ShardTurns {
   ModelParts& parts_;
   std::vector<Look> looks_;                      // by shard
   std::vector<std::atomic<unsigned>> attempts_;  // our own commits that run, by shard
+  std::vector<std::atomic<unsigned>> asked_;     // and those that wait
 };
 
 }  // namespace stfs

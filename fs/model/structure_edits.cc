@@ -8,7 +8,6 @@
 #include <map>
 #include <utility>
 
-#include "core/commit/compaction.h"
 #include "core/commit/freed_space.h"
 #include "core/format/json_string.h"
 #include "fs/base/log.h"
@@ -16,6 +15,18 @@
 
 namespace stfs {
 namespace {
+
+/// Counts a call as waiting, or running, while it lives.
+class Counted {
+ public:
+  explicit Counted(std::atomic<unsigned>& count) : count_(count) { ++count_; }
+  ~Counted() { --count_; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  std::atomic<unsigned>& count_;
+};
 
 /// The edit is in the archive, and showing it has failed: the watcher opens the model anew.
 void give_up_showing(ModelParts& parts, const ModelEdit& edit, const Error& why) {
@@ -93,6 +104,7 @@ bool StructureEdits::is_being_written(TensorId tensor) const {
 Result<Outdated> StructureEdits::edit(const StructureChange& change) {
   const auto allowed = change.is_patch ? parts_.check_writable() : parts_.check_editable();
   if (!allowed) return tl::unexpected(allowed.error());
+  const Counted waits(waiting_edits_);
   const std::scoped_lock structure(mutex_);
   Outdated outdated;
   const auto attempt = [&]() -> Result<void> {
@@ -235,11 +247,11 @@ Result<void> StructureEdits::make_room(const StructureChange& change,
 
 Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange& change,
                                          const TransactionGroup::OptionsOf& options_of) {
-  const std::vector<TensorPlace> moved = edit.moved();
+  std::vector<TensorPlace> moved = edit.moved();
+  std::ranges::sort(moved);
   for (std::uint32_t at = 0; at < parts_.model->ids().size() && !moved.empty(); ++at) {
     const TensorId tensor = parts_.model->ids().of(at);
-    if (std::ranges::find(moved, parts_.model->place(at)) == moved.end() || !has_staged_place(tensor))
-      continue;
+    if (!std::ranges::binary_search(moved, parts_.model->place(at)) || !has_staged_place(tensor)) continue;
     return fail(ErrorCode::Busy, EBUSY,
                 fmt::format("tensor {} has to move, and a program is writing it",
                             in_quotes(parts_.model->tensor(tensor).name)));
@@ -317,6 +329,7 @@ void StructureEdits::show_names(std::vector<std::shared_ptr<void>> replaced, boo
 }
 
 Result<void> StructureEdits::change_directories(const std::function<Result<void>()>& change) {
+  const Counted waits(waiting_edits_);
   const Epochs::Pin pin = parts_.epochs.pin();
   const std::scoped_lock structure(mutex_);
   if (auto changed = change(); !changed) return changed;
@@ -369,53 +382,6 @@ void StructureEdits::reclaim(bool is_end) {
   }
   // Without memory the next tidy() tries again.
   if (!gone.empty()) static_cast<void>(show_without(gone));
-}
-
-void StructureEdits::close_gaps() {
-  const Epochs::Pin pin = parts_.epochs.pin();
-  const std::scoped_lock structure(mutex_);
-  for (const std::uint32_t shard : edited_shards_) {
-    const std::string path = parts_.model->archive(shard).path().string();
-    const auto why = guard_memory([&]() -> Result<std::string> { return close_gaps_of(shard); });
-    if (why && why->empty()) continue;
-    std::uint64_t left_bytes = 0;
-    for (const ByteRange filler : parts_.model->archive(shard).version()->header->content.fillers)
-      left_bytes += filler.size_bytes;
-    log::warning(
-        "{}: {} bytes stay as tensors {}N, which other programs show: {}. `stfs compact {}` removes them",
-        path, left_bytes, kFillerPrefix, why ? *why : why.error().message, path);
-  }
-}
-
-std::string StructureEdits::close_gaps_of(std::uint32_t shard) {
-  Archive& archive = parts_.model->archive(shard);
-  const auto has_filler = [&] { return !archive.version()->header->content.fillers.empty(); };
-  if (!has_filler()) return {};
-  if (!parts_.options.closes_gaps) return "compact=off was given";
-  const auto forecast = forecast_compaction(*archive.version(), Gaps::Cheap);
-  if (!forecast) return forecast.error().message;
-  if (forecast->moved_bytes > 0) {
-    log::info("{}: moves {} bytes into the space of deleted tensors", archive.path().string(),
-              forecast->moved_bytes);
-  }
-  ShardTurns::Foreign foreign;
-  Result<void> done;
-  // Not again and again: the program that has the archive open may not end for days.
-  static_cast<void>(
-      turns_.commit({shard}, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
-        parts_.committers.of(shard).retire_journal();
-        const auto options = options_of(shard);
-        if (!options) done = tl::unexpected(options.error());
-        for (std::uint64_t step = 0; done && step < forecast->steps; ++step) {
-          const auto moved = compact_once(archive, *options, Gaps::Cheap);
-          if (!moved) done = tl::unexpected(moved.error());
-        }
-        return {};
-      }));
-  if (!done && done.error().code == ErrorCode::ArchiveChanged)
-    return {};  // these are not our fillers any more
-  if (!done) return done.error().message;
-  return has_filler() ? "closing the gap would move too much" : std::string();
 }
 
 bool StructureEdits::is_index_changed() {

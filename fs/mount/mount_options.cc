@@ -86,8 +86,9 @@ constexpr std::array kMountOptions = {
                 }},
     MountOption{
         "compact", "on|off",
-        "Whether tensors move into the space of deleted ones when the mount ends, so that other programs "
-        "find no filler. on: the default, where it moves at most twice what was deleted, or 1 GiB.",
+        "Whether tensors move into the space of deleted ones when nothing was changed for 5 seconds, and when "
+        "the mount ends, so that other programs find no filler. on: the default, where it moves at most twice "
+        "what was deleted, or 1 GiB.",
         [](std::string_view value, Options& options) {
           options.filesystem.closes_gaps = value == "on";
           return kRight;

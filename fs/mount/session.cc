@@ -157,7 +157,7 @@ Result<void> Session::serve() {
     raise_readahead(parts.options.mount_point, parts.options.kernel_type());
   };
   invalidator.start();
-  Janitor janitor([&forest] { forest.tidy(); });
+  Janitor janitor({.tidy = [&forest] { forest.tidy(); }, .rest = [&forest] { forest.close_gaps(); }});
   forest.connect_to(
       {.forget = [&invalidator](Stale stale) { invalidator.forget(stale); },
        .forget_outdated =

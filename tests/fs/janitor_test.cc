@@ -79,7 +79,7 @@ class SteppedClock : public Janitor::Clock {
 TEST_CASE("after each burst of commits the janitor tidies once, when it is quiet", "[fs][janitor]") {
   Tidied tidied;
   SteppedClock clock;
-  Janitor janitor([&] { tidied.note(); }, clock);
+  Janitor janitor({.tidy = [&] { tidied.note(); }}, clock);
   janitor.start();
   for (int burst = 1; burst <= 3; ++burst) {
     const int wait = 2 * burst - 1;
@@ -102,7 +102,7 @@ TEST_CASE("an endless series of commits does not keep the janitor from tidying n
   constexpr int kMost = Janitor::kLongest / Janitor::kQuiet;
   Tidied tidied;
   SteppedClock clock;
-  Janitor janitor([&] { tidied.note(); }, clock);
+  Janitor janitor({.tidy = [&] { tidied.note(); }}, clock);
   janitor.start();
   janitor.note_commit();
   for (int wait = 1; wait <= 3 * kMost; ++wait) {
@@ -117,10 +117,35 @@ TEST_CASE("an endless series of commits does not keep the janitor from tidying n
   }
 }
 
+TEST_CASE("after a while without a commit the janitor does the rest, once", "[fs][janitor]") {
+  Tidied tidied;
+  Tidied rested;
+  SteppedClock clock;
+  Janitor janitor({.tidy = [&] { tidied.note(); }, .rest = [&] { rested.note(); }}, clock);
+  janitor.start();
+  janitor.note_commit();
+  REQUIRE(clock.is_in_wait(1));
+  clock.end_wait();
+  REQUIRE(clock.is_in_wait(2));  // for a while without a commit
+  CHECK(tidied.count() == 1);
+  janitor.note_commit();  // too soon
+  REQUIRE(clock.is_in_wait(3));
+  clock.end_wait();
+  REQUIRE(clock.is_in_wait(4));
+  CHECK(rested.count() == 0);
+  clock.end_wait();
+  REQUIRE(rested.comes_to(1));
+  janitor.note_commit();
+  REQUIRE(clock.is_in_wait(5));
+  CHECK(rested.count() == 1);
+  janitor.stop();
+  CHECK(tidied.count() == 2);
+}
+
 TEST_CASE("what is due when the janitor is stopped is left to the caller", "[fs][janitor]") {
   Tidied tidied;
   SteppedClock clock;
-  Janitor janitor([&] { tidied.note(); }, clock);
+  Janitor janitor({.tidy = [&] { tidied.note(); }}, clock);
   janitor.start();
   janitor.note_commit();
   REQUIRE(clock.is_in_wait(1));
@@ -134,8 +159,8 @@ TEST_CASE("what is due when the janitor is stopped is left to the caller", "[fs]
 TEST_CASE("in real time the quiet comes, and without a commit the janitor does nothing", "[fs][janitor]") {
   Tidied idle;
   Tidied tidied;
-  Janitor other([&] { idle.note(); });
-  Janitor janitor([&] { tidied.note(); });
+  Janitor other({.tidy = [&] { idle.note(); }});
+  Janitor janitor({.tidy = [&] { tidied.note(); }});
   other.start();
   janitor.start();
   for (int burst = 1; burst <= 3; ++burst) {
@@ -148,11 +173,11 @@ TEST_CASE("in real time the quiet comes, and without a commit the janitor does n
 TEST_CASE("stop waits for the tidying that is under way, and none comes after", "[fs][janitor]") {
   std::atomic<bool> has_begun = false;
   std::atomic<int> ended = 0;
-  Janitor janitor([&] {
+  Janitor janitor({.tidy = [&] {
     has_begun = true;
     std::this_thread::sleep_for(milliseconds(500));  // longer than until stop() below, also on a busy machine
     ++ended;
-  });
+  }});
   janitor.start();
   janitor.note_commit();
   while (!has_begun) std::this_thread::sleep_for(milliseconds(1));
@@ -164,10 +189,10 @@ TEST_CASE("stop waits for the tidying that is under way, and none comes after", 
 TEST_CASE("a commit while the janitor tidies is tidied after too, and waits for nothing", "[fs][janitor]") {
   Tidied tidied;
   std::atomic<bool> may_end = false;
-  Janitor janitor([&] {
+  Janitor janitor({.tidy = [&] {
     tidied.note();
     while (!may_end) std::this_thread::sleep_for(milliseconds(1));
-  });
+  }});
   janitor.start();
   janitor.note_commit();
   REQUIRE(tidied.comes_to(1));
@@ -179,10 +204,10 @@ TEST_CASE("a commit while the janitor tidies is tidied after too, and waits for 
 TEST_CASE("the janitor's work may itself tell of a commit", "[fs][janitor]") {
   Tidied tidied;
   Janitor* itself = nullptr;
-  Janitor janitor([&] {
+  Janitor janitor({.tidy = [&] {
     tidied.note();
     if (tidied.count() == 1) itself->note_commit();
-  });
+  }});
   itself = &janitor;
   janitor.start();
   janitor.note_commit();
@@ -191,7 +216,7 @@ TEST_CASE("the janitor's work may itself tell of a commit", "[fs][janitor]") {
 
 TEST_CASE("a janitor that was never started stops, and leaves to the caller what is due", "[fs][janitor]") {
   Tidied tidied;
-  Janitor janitor([&] { tidied.note(); });
+  Janitor janitor({.tidy = [&] { tidied.note(); }});
   janitor.note_commit();
   janitor.stop();
   CHECK(tidied.count() == 0);

@@ -47,6 +47,46 @@ def test_other_programs_find_no_filler_after_the_mount(archive, mounts):
         assert (mount / name).read_bytes() == array.tobytes()
 
 
+def fillers(path):
+    return [name for name in load_file(path) if name.startswith("__safetensorsfs.free.")]
+
+
+def test_an_idle_mount_closes_the_gaps_while_programs_read(archive, mounts):
+    path, arrays = archive
+    mount = mounts(path, "reshape")
+    opened = {name: open(mount / name, "rb") for name in ("c", "d")}
+    delete_and_replace(mount, arrays)
+    assert fillers(path)
+
+    def is_closed():
+        for name, file in opened.items():
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            assert os.pread(file.fileno(), 1 << 20, 0) == arrays[name].tobytes(), name
+        return "closed the gaps" in mount.log()
+
+    assert eventually(is_closed, 60)
+    check(path, arrays)
+    for name, array in arrays.items():
+        assert (mount / name).read_bytes() == array.tobytes()
+    assert os.stat(mount / "c").st_ino == os.fstat(opened["c"].fileno()).st_ino
+    whole = mount / ".safetensors" / "archive.safetensors"
+    assert whole.read_bytes() == path.read_bytes()
+    (mount / "c").write_bytes(bytes(SIZES["c"]))
+    assert not np.any(load_file(path)["c"])
+
+
+def test_the_bytes_of_a_deleted_tensor_stay_while_a_program_has_it_open(archive, mounts):
+    path, arrays = archive
+    mount = mounts(path)
+    with open(mount / "a", "rb") as reader:
+        os.unlink(mount / "a")
+        (mount / "b").write_bytes(arrays["b"].tobytes())
+        assert reader.read() == arrays.pop("a").tobytes()
+        assert fillers(path)
+    assert eventually(lambda: "closed the gaps" in mount.log(), 60)
+    check(path, arrays)
+
+
 def test_a_filler_that_stays_is_in_the_log_with_the_command_that_removes_it(archive, mounts):
     path, arrays = archive
     mount = mounts(path, "compact=off,reshape")

@@ -1,0 +1,129 @@
+// Closes the gaps that edits of this mount have left (structure_edits.h), a step of a compaction at a time:
+// each is an edit that moves tensors (core/commit/compaction.h). Programs read on meanwhile: until they know
+// the new places, reads of the old ones get their bytes from there (Archive::show_moved()).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "core/commit/compaction.h"
+#include "fs/base/log.h"
+#include "fs/model/structure_edits.h"
+
+namespace stfs {
+namespace {
+
+bool has_filler(const Archive& archive) {
+  return !archive.version()->header->content.fillers.empty();
+}
+
+}  // namespace
+
+void StructureEdits::close_gaps(bool is_end) {
+  if (!parts_.options.closes_gaps && !is_end) return;
+  Committers::Shards shards;
+  {
+    const std::scoped_lock structure(mutex_);
+    shards = edited_shards_;
+  }
+  for (const std::uint32_t shard : shards) {
+    const auto closed = guard_memory([&] { return close_gaps_of(shard, is_end); });
+    if (closed || closed.error().code == ErrorCode::ArchiveChanged) continue;
+    if (is_end || closed.error().code != ErrorCode::Busy) log_left_gaps(shard, closed.error().message);
+  }
+}
+
+Result<void> StructureEdits::close_gaps_of(std::uint32_t shard, bool is_end) {
+  const Archive& archive = parts_.model->archive(shard);
+  if (!has_filler(archive)) return {};
+  if (!parts_.options.closes_gaps) return fail(ErrorCode::Busy, EBUSY, "compact=off was given");
+  const auto forecast = forecast_compaction(*archive.version(), Gaps::Cheap);
+  if (!forecast) return tl::unexpected(forecast.error());
+  bool has_closed = false;
+  for (;;) {
+    Outdated outdated;
+    const auto closed = close_gap(shard, is_end, outdated);
+    parts_.tell_outdated(outdated);
+    if (closed && *closed) {
+      has_closed = true;
+      continue;
+    }
+    if (has_closed) {
+      log::info("{}: closed the gaps of deleted tensors: {} bytes moved", archive.path().string(),
+                forecast->moved_bytes);
+      if (!is_end) parts_.wake_janitor();
+    }
+    if (!closed) return tl::unexpected(closed.error());
+    if (has_filler(archive)) log_left_gaps(shard, "closing the gap would move too much");
+    return {};
+  }
+}
+
+Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, Outdated& outdated) {
+  const Epochs::Pin pin = parts_.epochs.pin();
+  const std::scoped_lock structure(mutex_);
+  Archive& archive = parts_.model->archive(shard);
+  const bool has_kept_bytes = std::ranges::any_of(
+      parts_.model->removed(), [&](const auto& removed) { return removed.second.place.shard == shard; });
+  if (has_kept_bytes && !is_end)
+    return fail(ErrorCode::Busy, EBUSY, "a program still has a deleted tensor open");
+  bool is_closed = false;
+  ShardTurns::Foreign foreign;
+  const auto attempt = [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
+    parts_.committers.of(shard).retire_journal();
+    auto edit = ModelEdit::of(*parts_.model);
+    if (!edit) return pass_on(std::move(edit));
+    const auto begun = edit->begin_compaction(shard, Gaps::Cheap);
+    if (!begun) return tl::unexpected(begun.error());
+    if (!*begun) {
+      edited_shards_.erase(shard);
+      return {};
+    }
+    if (auto alone = check_alone(archive, parts_.options.commit.uses_locks); !alone) return alone;
+    const auto with_stop = [&](std::uint32_t at) {
+      auto options = options_of(at);
+      if (options && !is_end) {
+        options->on_copy = [this, shard](std::uint64_t) -> Result<void> {
+          if (!is_waited_for(shard)) return {};
+          return fail(ErrorCode::Busy, EBUSY, "a program changes the model");
+        };
+      }
+      return options;
+    };
+    for (const FixedEntry& entry : Views::kEntries) {
+      if (Views::whole(entry.ino))
+        outdated.entries.emplace_back(parts_.space.in_mount(kHiddenIno), entry.name);
+    }
+    auto committed = commit_edit(*edit, {.touched = {}, .apply = {}}, with_stop);
+    is_closed = committed.has_value();
+    return committed;
+  };
+  // Not again and again: what is in the way may stay there for days.
+  Result<void> done;
+  const auto turned = turns_.commit({shard}, foreign, [&](const TransactionGroup::OptionsOf& options_of) {
+    done = attempt(options_of);
+    return Result<void>();
+  });
+  for (const auto& [changed, others] : foreign) parts_.forget(others);
+  if (!turned) return tl::unexpected(turned.error());
+  if (!done) return tl::unexpected(std::move(done).error());
+  return is_closed;
+}
+
+bool StructureEdits::is_waited_for(std::uint32_t shard) const {
+  return waiting_edits_ > 0 || turns_.is_waited_for(shard);
+}
+
+void StructureEdits::log_left_gaps(std::uint32_t shard, std::string_view why) const {
+  const Archive& archive = parts_.model->archive(shard);
+  std::uint64_t left_bytes = 0;
+  for (const ByteRange filler : archive.version()->header->content.fillers) left_bytes += filler.size_bytes;
+  const std::string path = archive.path().string();
+  log::warning(
+      "{}: {} bytes stay as tensors {}N, which other programs show: {}. `stfs compact {}` removes them", path,
+      left_bytes, kFillerPrefix, why, path);
+}
+
+}  // namespace stfs
