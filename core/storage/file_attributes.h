@@ -7,9 +7,11 @@
 
 namespace stfs {
 
-/// Gives the open file `to` the mode, owner, group and extended attributes (with ACLs) of the file at `from`,
-/// following links. Without an administrator's rights it leaves out a foreign owner and attributes outside
-/// `user.`. Losing any other attribute is a failure.
-Result<void> copy_file_attributes(const std::filesystem::path& from, int to);
+/// Gives the open file `to` the permissions, owner, group and extended attributes of the regular file at
+/// the path. Who plants a file there must not give rights to these bytes: so a link, or any other kind of file,
+/// gives nothing, and set-id bits, the sticky bit and attributes of `security.` and `trusted.` are never
+/// copied. Without an administrator's rights it leaves out a foreign owner and access control lists. Losing
+/// an attribute of `user.` is a failure.
+Result<void> copy_file_attributes(const std::filesystem::path& path, int to);
 
 }  // namespace stfs

@@ -26,6 +26,9 @@ constexpr std::string_view kTemporarySuffix = ".tmp";
 
 // Checks whether a file may take the place of what is at the path. True if it replaces a regular file.
 Result<bool> check_target(Storage& storage, const std::filesystem::path& path, bool replace) {
+  // A link is itself replaced. Nothing of its target counts.
+  std::error_code unknown;
+  if (replace && std::filesystem::is_symlink(path, unknown)) return false;
   const auto there = storage.status(path);
   if (!there) {
     const int why = there.error().errno_value;

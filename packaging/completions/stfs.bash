@@ -10,7 +10,7 @@ _stfs_verb() {
     info) options="--bytes --json --help" kinds=(file) ;;
     cat) options="--force --help" kinds=(file tensor...) ;;
     slice) options="--output --npy --raw --force --json --help" kinds=(file tensor) ;;
-    verify) options="--record --against --finite --threads --json --help" kinds=(file tensor...) ;;
+    verify) options="--record --force --against --finite --threads --json --help" kinds=(file tensor...) ;;
     diff) options="--brief --threads --out --force --encoding --version --base --checksum --since --json --help" kinds=(file file tensor...) ;;
     put) options="--from-tensor --raw --create --dtype --shape --dry-run --keep-space --durability --nolock --wait --json --help" kinds=(file tensor_or_file file) ;;
     apply) options="--dry-run --durability --nolock --wait --keep-space --threads --json --help" kinds=(file file) ;;

@@ -60,14 +60,15 @@ complete -c stfs -n "__fish_seen_subcommand_from cat; and __stfs_target >/dev/nu
 complete -c stfs -n "__fish_seen_subcommand_from cat" -s f -l force -d 'Write binary data to a terminal too'
 complete -c stfs -n "__fish_seen_subcommand_from cat" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from slice; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
-complete -c stfs -n "__fish_seen_subcommand_from slice" -s o -l output -r -F -d 'Write to FILE, and replace it, once all is read'
+complete -c stfs -n "__fish_seen_subcommand_from slice" -s o -l output -r -F -d 'Write to FILE once all is read'
 complete -c stfs -n "__fish_seen_subcommand_from slice" -l npy -d 'Write the header of a NumPy file before the elements'
 complete -c stfs -n "__fish_seen_subcommand_from slice" -l raw -d 'Write only the elements, even if the name of FILE ends in .npy'
-complete -c stfs -n "__fish_seen_subcommand_from slice" -s f -l force -d 'Write binary data to a terminal too'
+complete -c stfs -n "__fish_seen_subcommand_from slice" -s f -l force -d 'Replace FILE if it exists'
 complete -c stfs -n "__fish_seen_subcommand_from slice" -l json -d 'Describe the slice as a JSON object'
 complete -c stfs -n "__fish_seen_subcommand_from slice" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from verify; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
 complete -c stfs -n "__fish_seen_subcommand_from verify" -l record -r -F -d 'Write a record of dtypes, shapes and checksums (JSON)'
+complete -c stfs -n "__fish_seen_subcommand_from verify" -s f -l force -d 'With --record: replace FILE if it exists'
 complete -c stfs -n "__fish_seen_subcommand_from verify" -l against -r -F -d 'Compare with a record'
 complete -c stfs -n "__fish_seen_subcommand_from verify" -l finite -d 'Report NaNs and infinities as problems'
 complete -c stfs -n "__fish_seen_subcommand_from verify" -l threads -x -d 'Read N tensors at a time'

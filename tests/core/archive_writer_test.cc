@@ -168,7 +168,7 @@ TEST_CASE_METHOD(Target, "a file that appears meanwhile is not overwritten", "[c
 TEST_CASE("a replaced file's mode, owner and attributes stay", "[core][archive_writer]") {
   const TemporaryDirectory directory;
   const std::string path = directory.write("a.safetensors", "old");
-  REQUIRE(::chmod(path.c_str(), 0640) == 0);
+  REQUIRE(::chmod(path.c_str(), 07640) == 0);  // set-id bits and the sticky bit are left out
   const bool has_attributes = ::setxattr(path.c_str(), "user.origin", "here", 4, 0) == 0;
   const bool is_root = ::geteuid() == 0 && ::chown(path.c_str(), 4321, 8765) == 0;
   REQUIRE(write_whole(path, true));
@@ -199,9 +199,13 @@ TEST_CASE("a link is replaced, what it points to is not", "[core][archive_writer
   const std::string target = directory.write("blob", "shared");
   const std::string path = directory / "a.safetensors";
   std::filesystem::create_symlink(target, path);
+  REQUIRE(::chmod(target.c_str(), 06755) == 0);
+  const mode_t before = ::umask(027);
   REQUIRE(write_whole(path, true));
+  ::umask(before);
   CHECK(!std::filesystem::is_symlink(path));
   CHECK(content_of(target) == "shared");
+  CHECK((status_of(path).st_mode & 07777) == 0640);
 }
 
 TEST_CASE("what can't be written says so with its path and errno", "[core][archive_writer]") {

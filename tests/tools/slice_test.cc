@@ -103,7 +103,11 @@ TEST_CASE("slice writes a NumPy file where it is asked to or where the file's na
   const std::string written = test::content_of(file);
   CHECK(header_of(written).type_text() == "<u2");
   CHECK(written.substr(header_of(written).data_offset) == bytes({0, 2, 0, 1}));
-  CHECK(run_verb(tools::slice, {"--raw", model.path, "half[::-1]", "-o", file}).code == 0);
+  const auto refused = run_verb(tools::slice, {"--raw", model.path, "half[::-1]", "-o", file});
+  CHECK(refused.code == 1);
+  CHECK(refused.err.find(file + ": exists already: --force replaces it") != std::string::npos);
+  CHECK(test::content_of(file) == written);
+  CHECK(run_verb(tools::slice, {"--raw", "-f", model.path, "half[::-1]", "-o", file}).code == 0);
   CHECK(test::content_of(file) == bytes({0, 2, 0, 1}));
 
   const std::string scalar = run_verb(tools::slice, {"--npy", model.path, "m[2,3]"}).out;
@@ -116,7 +120,7 @@ TEST_CASE("slice says what it wrote", "[tools][slice]") {
   const std::string file = model.directory / "x.bin";
   const auto text = run_verb(tools::slice, {model.path, "m[1:, ::2]", "-o", file});
   CHECK(text.out == "wrote " + file + ": m[1:, ::2]: U8 [2,2], 4 B\n");
-  const auto json = run_verb(tools::slice, {"--json", model.path, "m[1:, ::2]", "-o", file});
+  const auto json = run_verb(tools::slice, {"--json", "--force", model.path, "m[1:, ::2]", "-o", file});
   CHECK(nlohmann::json::parse(json.out) == nlohmann::json({{"schema", 1},
                                                            {"path", model.path},
                                                            {"name", "m"},
@@ -183,7 +187,9 @@ TEST_CASE("slice replaces a file only when all is written, and never one of the 
   }
   CHECK(test::content_of(model.path) == test::archive_bytes(kSliceHeader, kSliceData));
 
-  CHECK(run_verb(tools::slice, {model.path, "m[0]", "-o", file}).code == 0);
+  CHECK(run_verb(tools::slice, {model.path, "m[0]", "-o", file}).code == 1);
+  CHECK(test::content_of(file) == "old");
+  CHECK(run_verb(tools::slice, {"--force", model.path, "m[0]", "-o", file}).code == 0);
   CHECK(test::content_of(file) == bytes({0, 1, 2, 3}));
   CHECK(run_verb(tools::slice, {model.path, "m[0]", "-o", model.directory / "none/x"}).code == 1);
   CHECK(run_verb(tools::slice, {model.path, "m[0]", "-o", model.directory.path().string()}).code == 1);

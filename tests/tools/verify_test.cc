@@ -249,7 +249,8 @@ TEST_CASE("verify never records over a file of the model, and keeps the old reco
   CHECK(own.code == 1);
   CHECK(test::content_of(model.path) == test::archive_bytes(kVerifyHeader, kVerifyData));
   std::ofstream(model.sums) << "old";
-  CHECK(run_verb(tools::verify, {model.path, "--finite", "--record", model.sums}).code == 1);
+  CHECK(run_verb(tools::verify, {model.path, "--record", model.sums}).code == 1);
+  CHECK(run_verb(tools::verify, {model.path, "--finite", "--force", "--record", model.sums}).code == 1);
   CHECK(test::content_of(model.sums) == "old");
   CHECK(run_verb(tools::verify, {model.path, "--record", model.directory / "none/x"}).code == 1);
 }

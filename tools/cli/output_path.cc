@@ -34,13 +34,15 @@ std::optional<std::string> obstacle_at(const std::filesystem::path& path,
   return std::nullopt;
 }
 
-Result<NewFile> create_output(const std::string& path, const Model& model) {
+Result<NewFile> create_output(const std::string& path, const Model& model, bool is_replacing) {
   if (path.empty()) return fail(ErrorCode::InvalidArgument, ENOENT, "the name of the output file is empty");
   if (has_file(model, path)) {
     return fail(ErrorCode::InvalidArgument, EEXIST,
                 path + ": is a file of the input model and is not replaced");
   }
-  return NewFile::create(path, true);
+  if (const auto why = obstacle_at(path, {}, is_replacing))
+    return fail(ErrorCode::InvalidArgument, EEXIST, path + ": " + *why);
+  return NewFile::create(path, is_replacing);
 }
 
 }  // namespace stfs::tools

@@ -24,8 +24,9 @@ struct ReadModel {
 std::optional<std::string> obstacle_at(const std::filesystem::path& path,
                                        std::initializer_list<ReadModel> models, bool is_replacing);
 
-/// Creates a file that replaces the one at the path when it is finished, like -o of a compiler. Refuses to
-/// replace a file of the model that is being read (its archive, its index or a shard), under any name.
-Result<NewFile> create_output(const std::string& path, const Model& model);
+/// Creates a file that gets its name when it is finished. Refuses to replace a file of the model that is being
+/// read (its archive, its index or a shard), under any name. EEXIST: so it does with any other file, unless
+/// is_replacing is true. A link is itself replaced.
+Result<NewFile> create_output(const std::string& path, const Model& model, bool is_replacing);
 
 }  // namespace stfs::tools

@@ -157,7 +157,7 @@ Result<void> write_stream(const Model& model, const Found& found, std::ostream& 
 
 Result<void> write_file(const Model& model, const Found& found, const SliceRequest& request,
                         Streams& streams) {
-  auto file = create_output(request.output, model);
+  auto file = create_output(request.output, model, request.force);
   if (!file) return pass_on(std::move(file));
   if (auto ok = file->reserve(found.head.size() + found.slice.size_bytes); !ok) return ok;
   Result<void> written = file->append(std::as_bytes(std::span(found.head)));
@@ -219,12 +219,11 @@ int slice(const Arguments& arguments, Streams& streams) {
   line.positional(request.target, "TARGET", "Archive, sharded model, or path inside a mount.");
   line.positional(request.selected, "NAME[TEXT]",
                   "Tensor and its selected elements. Only [TEXT] if TARGET is a tensor's file.");
-  line.text(request.output, "-o,--output", "FILE",
-            "Write to FILE, and replace it, once all is read. - is standard output.");
+  line.text(request.output, "-o,--output", "FILE", "Write to FILE once all is read. - is standard output.");
   line.flag(request.is_npy, "--npy", "Write the header of a NumPy file before the elements.");
   line.flag(request.is_raw, "--raw", "Write only the elements, even if the name of FILE ends in .npy.")
       .excludes("--npy");
-  line.flag(request.force, "-f,--force", "Write binary data to a terminal too.");
+  line.flag(request.force, "-f,--force", "Replace FILE if it exists. Write binary data to a terminal too.");
   line.flag(request.json, "--json", "Describe the slice as a JSON object. Without -o, write no data.");
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (request.output == "-" && request.json) {

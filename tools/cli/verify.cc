@@ -53,6 +53,7 @@ struct VerifyRequest {
   std::string against;
   std::uint64_t threads = std::max(std::thread::hardware_concurrency(), 1U);
   bool is_finite = false;
+  bool is_replacing = false;
   bool json = false;
 };
 
@@ -108,7 +109,7 @@ Result<Verdict> judge(const Target& target, const VerifyRequest& request, Stream
   if (!recorded) return pass_on(std::move(recorded));
   std::optional<NewFile> record;
   if (!request.record.empty()) {
-    auto file = create_output(request.record, model);
+    auto file = create_output(request.record, model, request.is_replacing);
     if (!file) return pass_on(std::move(file));
     record.emplace(std::move(*file));
   }
@@ -214,6 +215,7 @@ int verify(const Arguments& arguments, Streams& streams) {
   line.positional(request.target, "TARGET", "Archive, sharded model, or path inside a mount.");
   line.positionals(request.names, "NAME", "Verify these tensors only.");
   line.text(request.record, "--record", "FILE", "Write a record of dtypes, shapes and checksums (JSON).");
+  line.flag(request.is_replacing, "-f,--force", "With --record: replace FILE if it exists.");
   line.text(request.against, "--against", "FILE", "Compare with a record.").excludes("--record");
   line.flag(request.is_finite, "--finite", "Report NaNs and infinities as problems.");
   line.number(request.threads, "--threads", "N",
