@@ -205,4 +205,13 @@ Result<bool> compact_once(Archive& archive, const CommitOptions& options, Gaps g
   return true;
 }
 
+Result<void> close_cheap_gaps(Archive& archive, std::uint64_t steps, const CommitOptions& options) {
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    const auto done = compact_once(archive, options, Gaps::Cheap);
+    if (!done) return tl::unexpected(done.error());
+    if (!*done) break;
+  }
+  return {};
+}
+
 }  // namespace stfs

@@ -66,4 +66,7 @@ Result<void> check_alone(const Archive& archive, bool uses_locks);
 ///   Transaction's commit, and those of CommitOptions::on_copy.
 Result<bool> compact_once(Archive& archive, const CommitOptions& options, Gaps gaps = Gaps::All);
 
+/// Carries out the steps of a forecast with Gaps::Cheap, one after the other. The errors of compact_once().
+Result<void> close_cheap_gaps(Archive& archive, std::uint64_t steps, const CommitOptions& options);
+
 }  // namespace stfs

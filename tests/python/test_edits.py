@@ -14,6 +14,15 @@ from edited_model import check
 from sharded_model import ShardedModel
 
 
+def test_other_programs_find_no_filler_after_a_deletion(small):
+    path, due = small
+    with stfs.open(path, "r+") as model:
+        del model["a"], due["a"]
+        with safe_open(path, "np") as archive:
+            assert sorted(archive.keys()) == sorted(due)
+        check(path, due)
+
+
 def test_each_kind_of_edit(small):
     path, due = small
     with stfs.open(path, "r+") as model:

@@ -41,12 +41,8 @@ std::string close_gaps_of(Archive& archive, bool keeps_space, CommitOptions opti
     progress.advance(size_bytes);
     return interrupted() ? fail(ErrorCode::System, EINTR, "interrupted") : Result<void>();
   };
-  for (std::uint64_t step = 0; step < forecast->steps; ++step) {
-    auto done = interrupted() ? Result<bool>(fail(ErrorCode::System, EINTR, "interrupted"))
-                              : compact_once(archive, options, Gaps::Cheap);
-    if (!done) return done.error().message;
-    if (!*done) break;
-  }
+  if (interrupted()) return "interrupted";
+  if (auto done = close_cheap_gaps(archive, forecast->steps, options); !done) return done.error().message;
   left.moved_bytes += forecast->moved_bytes;
   return filler_bytes_of(archive) == 0 ? std::string() : why_costly(*archive.version());
 }

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/commit/compaction.h"
 #include "core/model/transaction_group.h"
 #include "tools/target/target.h"
 #include "tools/text/printable.h"
@@ -185,5 +186,17 @@ Result<void> stfs_edit::write_structure() {
     if (stage == nullptr) continue;  // it has no bytes
     if (auto written = write_all(*stage, tensor.bytes); !written) return written;
   }
-  return edit->commit(options);
+  if (auto committed = edit->commit(options); !committed) return committed;
+  close_gaps();
+  return {};
+}
+
+/// The edit is done: what fails here leaves a filler, which the next edit may close.
+void stfs_edit::close_gaps() const {
+  for (const ModelEdit::Changed& changed : edit->changed()) {
+    Archive& archive = writer->archive(changed.shard);
+    if (archive.version()->header->content.fillers.empty()) continue;
+    if (const auto forecast = forecast_compaction(*archive.version(), Gaps::Cheap))
+      static_cast<void>(close_cheap_gaps(archive, forecast->steps, options));
+  }
 }

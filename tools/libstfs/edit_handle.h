@@ -56,4 +56,5 @@ struct stfs_edit {
   stfs::Result<void> commit_structure();
   stfs::Result<void> write_structure();
   void wait_for_short_pins();
+  void close_gaps() const;
 };

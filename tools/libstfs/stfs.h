@@ -318,9 +318,11 @@ STFS_API int stfs_edit_set_metadata(stfs_edit* edit, const char* key, size_t key
  * have none of them, unless the error is STFS_COMMIT_UNKNOWN. The model then shows the new state; positions
  * and pointers of before are invalid. Other calls on the model wait for the commit. Tensors and snapshots
  * that were taken before stay valid. They keep the bytes of deleted, renamed and reshaped tensors. A tensor
- * that is written in place shows its new bytes, as after a commit of another program. While tensors or
- * snapshots of before, or other programs, have an archive open, a deleted tensor keeps its space, and an edit
- * that needs a longer header than the archive has room for fails with EBUSY. Other errors: EBUSY: another
+ * that is written in place shows its new bytes, as after a commit of another program. Other tensors move into
+ * the space of deleted ones, if that moves at most twice what was deleted, or 1 GiB. While tensors or
+ * snapshots of before, or other programs, have an archive open, a deleted tensor keeps its space: other
+ * programs show it as a tensor __safetensorsfs.free.N, which `stfs compact` removes. Then also an edit that
+ * needs a longer header than the archive has room for fails with EBUSY. Other errors: EBUSY: another
  * program writes; ENOSPC; ESTALE: another program has edited the files since stfs_edit_begin(). */
 STFS_API int stfs_edit_commit(stfs_edit* edit, stfs_error* error);
 
