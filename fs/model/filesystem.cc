@@ -14,6 +14,7 @@ Filesystem::Filesystem(std::unique_ptr<Archive> archive, const FilesystemOptions
 Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& options)
     : parts_(std::move(model), options) {
   scratch_.begin();
+  structure_.log_found_gaps();
 }
 
 Result<struct stat> Filesystem::lookup(Ino parent, std::string_view name) const {

@@ -256,7 +256,7 @@ Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange&
                 fmt::format("tensor {} has to move, and a program is writing it",
                             in_quotes(parts_.model->tensor(tensor).name)));
   }
-  for (const ModelEdit::Changed& changed : edit.changed()) edited_shards_.insert(changed.shard);
+  for (const ModelEdit::Changed& changed : edit.changed()) ++edited_shards_[changed.shard];
   if (auto prepared = parts_.views.prepare_next(); !prepared) return prepared;
   if (auto committed = edit.commit(options_of, parts_.lock_of()); !committed) {
     // Else another process is in an edit, or has made one that can be followed.

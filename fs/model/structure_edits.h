@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -79,6 +80,8 @@ class StructureEdits {
   /// @param is_end  the mount ends: nobody has any more.
   void reclaim(bool is_end);
 
+  /// Logs the fillers that edits of before have left. Call it once, at the beginning.
+  void log_found_gaps() const;
   /// Moves tensors into the gaps that this mount's edits have left, where that is cheap, and logs what stays.
   /// Programs may read tensors meanwhile. Gives up when another call has to wait for it, or when bytes are in
   /// the way that a program still reads or writes: the next call goes on.
@@ -128,14 +131,13 @@ class StructureEdits {
   /// Ends the view of the old places of what an edit has moved.
   void end_moves(const ModelEdit& edit);
   // structure_edits_gaps.cc has the gaps:
-  Result<void> close_gaps_of(std::uint32_t shard, bool is_end);
+  /// @param steps  gets how many steps were carried out.
+  Result<void> close_gaps_of(std::uint32_t shard, bool is_end, std::uint64_t& steps);
   /// Carries out the next step that closes a gap of a shard.
   /// @return false: there is none. Busy (EBUSY): it can't be done now.
   Result<bool> close_gap(std::uint32_t shard, bool is_end, Outdated& outdated);
   /// Whether a call waits that changes the shard.
   [[nodiscard]] bool is_waited_for(std::uint32_t shard) const;
-  /// Logs the fillers of a shard that stay.
-  void log_left_gaps(std::uint32_t shard, std::string_view why) const;
   /// Whether a program may read a tensor of Model::removed(), or a file that shows it.
   [[nodiscard]] bool is_open(TensorId removed) const;
   /// Lets edits use the bytes of those tensors of Model::removed() that no program has open. These
@@ -148,10 +150,10 @@ class StructureEdits {
   ShardTurns& turns_;
   std::atomic<bool> has_new_index_ = false;
   std::atomic<unsigned> waiting_edits_ = 0;  // and those that run, but close_gap()
-  std::mutex mutex_;                       // one edit at a time; taken before all turns; guards what follows
-  std::set<std::uint32_t> left_shards_;    // tensors have left places in them that nobody reads
-  std::set<std::uint32_t> edited_shards_;  // by this mount, since their gaps were closed
-  Epochs::Number last_edit_ = 0;           // ends when no call from before the last edit is running
+  std::mutex mutex_;                     // one edit at a time; taken before all turns; guards what follows
+  std::set<std::uint32_t> left_shards_;  // tensors have left places in them that nobody reads
+  std::map<std::uint32_t, std::uint64_t> edited_shards_;  // how often, since their gaps were closed
+  Epochs::Number last_edit_ = 0;  // ends when no call from before the last edit is running
 };
 
 }  // namespace stfs

@@ -15,50 +15,73 @@
 namespace stfs {
 namespace {
 
-bool has_filler(const Archive& archive) {
-  return !archive.version()->header->content.fillers.empty();
+bool has_filler(const ArchiveVersion& version) {
+  return !version.header->content.fillers.empty();
+}
+
+void log_fillers(const ArchiveVersion& version, const std::string& path, std::string_view why) {
+  std::uint64_t left_bytes = 0;
+  for (const ByteRange filler : version.header->content.fillers) left_bytes += filler.size_bytes;
+  log::warning(
+      "{}: {} bytes stay as tensors {}N, which other programs show: {}. `stfs compact {}` removes them", path,
+      left_bytes, kFillerPrefix, why, path);
 }
 
 }  // namespace
 
+void StructureEdits::log_found_gaps() const {
+  if (parts_.options.is_read_only) return;
+  for (const std::uint32_t shard : shards_to_edit()) {
+    const ArchiveVersion& version = parts_.model->version(shard);
+    if (has_filler(version))
+      log_fillers(version, parts_.model->reader(shard).path().string(), "an earlier edit has left them");
+  }
+}
+
 void StructureEdits::close_gaps(bool is_end) {
-  if (!parts_.options.closes_gaps && !is_end) return;
-  Committers::Shards shards;
+  std::map<std::uint32_t, std::uint64_t> shards;
   {
     const std::scoped_lock structure(mutex_);
     shards = edited_shards_;
   }
-  for (const std::uint32_t shard : shards) {
-    const auto closed = guard_memory([&] { return close_gaps_of(shard, is_end); });
-    if (closed || closed.error().code == ErrorCode::ArchiveChanged) continue;
-    if (is_end || closed.error().code != ErrorCode::Busy) log_left_gaps(shard, closed.error().message);
+  for (const auto& [shard, edits] : shards) {
+    std::uint64_t steps = 0;
+    const auto closed =
+        guard_memory([&, at = shard]() -> Result<void> { return close_gaps_of(at, is_end, steps); });
+    const Archive& archive = parts_.model->archive(shard);
+    const std::string path = archive.path().string();
+    if (steps > 0) {
+      log::info("{}: closed the gaps of deleted tensors", path);
+      if (!is_end) parts_.wake_janitor();
+    }
+    const bool is_over = closed || closed.error().code != ErrorCode::Busy;
+    const bool is_foreign = !closed && closed.error().code == ErrorCode::ArchiveChanged;  // not our fillers
+    const auto version = archive.version();
+    if ((is_over || is_end) && !is_foreign && has_filler(*version)) {
+      log_fillers(*version, path, closed ? "closing the gap would move too much" : closed.error().message);
+    }
+    const std::scoped_lock structure(mutex_);
+    // Else another edit has come: the next call looks at its gaps.
+    if (is_over && edited_shards_[shard] == edits + steps) edited_shards_.erase(shard);
   }
 }
 
-Result<void> StructureEdits::close_gaps_of(std::uint32_t shard, bool is_end) {
-  const Archive& archive = parts_.model->archive(shard);
-  if (!has_filler(archive)) return {};
-  if (!parts_.options.closes_gaps) return fail(ErrorCode::Busy, EBUSY, "compact=off was given");
-  const auto forecast = forecast_compaction(*archive.version(), Gaps::Cheap);
+Result<void> StructureEdits::close_gaps_of(std::uint32_t shard, bool is_end, std::uint64_t& steps) {
+  const auto version = parts_.model->archive(shard).version();
+  if (!has_filler(*version)) return {};
+  if (!parts_.options.closes_gaps)
+    return fail(ErrorCode::InvalidArgument, EOPNOTSUPP, "compact=off was given");
+  const auto forecast = forecast_compaction(*version, Gaps::Cheap);
   if (!forecast) return tl::unexpected(forecast.error());
-  bool has_closed = false;
-  for (;;) {
+  while (steps < forecast->steps) {
     Outdated outdated;
     const auto closed = close_gap(shard, is_end, outdated);
     parts_.tell_outdated(outdated);
-    if (closed && *closed) {
-      has_closed = true;
-      continue;
-    }
-    if (has_closed) {
-      log::info("{}: closed the gaps of deleted tensors: {} bytes moved", archive.path().string(),
-                forecast->moved_bytes);
-      if (!is_end) parts_.wake_janitor();
-    }
     if (!closed) return tl::unexpected(closed.error());
-    if (has_filler(archive)) log_left_gaps(shard, "closing the gap would move too much");
-    return {};
+    if (!*closed) break;
+    ++steps;
   }
+  return {};
 }
 
 Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, Outdated& outdated) {
@@ -77,10 +100,7 @@ Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, Outdate
     if (!edit) return pass_on(std::move(edit));
     const auto begun = edit->begin_compaction(shard, Gaps::Cheap);
     if (!begun) return tl::unexpected(begun.error());
-    if (!*begun) {
-      edited_shards_.erase(shard);
-      return {};
-    }
+    if (!*begun) return {};
     if (auto alone = check_alone(archive, parts_.options.commit.uses_locks); !alone) return alone;
     const auto with_stop = [&](std::uint32_t at) {
       auto options = options_of(at);
@@ -114,16 +134,6 @@ Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, Outdate
 
 bool StructureEdits::is_waited_for(std::uint32_t shard) const {
   return waiting_edits_ > 0 || turns_.is_waited_for(shard);
-}
-
-void StructureEdits::log_left_gaps(std::uint32_t shard, std::string_view why) const {
-  const Archive& archive = parts_.model->archive(shard);
-  std::uint64_t left_bytes = 0;
-  for (const ByteRange filler : archive.version()->header->content.fillers) left_bytes += filler.size_bytes;
-  const std::string path = archive.path().string();
-  log::warning(
-      "{}: {} bytes stay as tensors {}N, which other programs show: {}. `stfs compact {}` removes them", path,
-      left_bytes, kFillerPrefix, why, path);
 }
 
 }  // namespace stfs

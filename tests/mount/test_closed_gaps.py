@@ -105,3 +105,13 @@ def test_while_another_mount_reads_the_archive_the_filler_stays(archive, mounts)
     assert "has the archive open" in mount.log()
     for name, array in arrays.items():
         assert (other / name).read_bytes() == array.tobytes()
+
+
+def test_a_mount_says_that_an_earlier_one_has_left_fillers(archive, mounts):
+    path, arrays = archive
+    mount = mounts(path, "compact=off,reshape")
+    delete_and_replace(mount, arrays)
+    assert eventually(lambda: "compact=off was given" in mount.log(), 60)  # also while it lasts
+    assert mount.unmount() == 0
+    mount = mounts(path)
+    assert "an earlier edit has left them" in mount.log() and f"`stfs compact {path}`" in mount.log()
