@@ -9,10 +9,11 @@ namespace {
 
 /// Whether the errno tells the caller everything: programs ask for names and attributes that may not exist,
 /// and for lists that may be longer than their room, and make directories that may be there.
-bool is_plain(int errno_value) {
-  switch (errno_value) {
+bool is_plain(const Error& error) {
+  switch (error.errno_value) {
+    // Else it is a file without a form, or not whole.
+    case ENODATA: return error.code == ErrorCode::NotFound || error.code == ErrorCode::System;
     case ENOENT:
-    case ENODATA:
     case ERANGE:
     case EEXIST:
     case ENOTEMPTY:
@@ -26,7 +27,7 @@ bool is_plain(int errno_value) {
 
 void log_refusal(const Forest& forest, Ino ino, const Error& error, std::string_view name) {
   const Requester* const requester = Requester::present();
-  if (is_plain(error.errno_value) || (requester != nullptr && requester->has_logged(error.message))) return;
+  if (is_plain(error) || (requester != nullptr && requester->has_logged(error.message))) return;
   const std::string what = std::generic_category().message(error.errno_value);
   std::string text = error.message;
   const std::string label = forest.label_of(ino, name);

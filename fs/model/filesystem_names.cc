@@ -24,8 +24,9 @@ tl::unexpected<Error> refuse_edit(int errno_value, std::string why) {
 
 /// Whether only the mount gives files this attribute.
 bool is_set_by_mount(std::string_view key) {
-  constexpr std::array<std::string_view, 9> kKeys = {
-      "name", "archive", "offset", "generation", "first_generation", "tensors", "parameters", "view", "file"};
+  constexpr std::array<std::string_view, 10> kKeys = {
+      "name",    "archive",    "offset", "generation", "first_generation",
+      "tensors", "parameters", "view",   "file",       "deleted"};
   return std::ranges::find(kKeys, key) != kKeys.end();
 }
 
@@ -94,8 +95,8 @@ Result<Outdated> Filesystem::set_extended_attribute(Ino ino, std::string_view na
   }
   name.remove_prefix(kPrefixOfAll.size());
   if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());
-  // `cp -a`, `rsync -X` and `tar --xattrs` copy all attributes.
-  if (value && is_set_by_mount(name)) return Outdated{};
+  // `cp -a`, `rsync -X` and `tar --xattrs` copy all attributes, and remove those that the source has not.
+  if (is_set_by_mount(name)) return Outdated{};
   if (parts_.transactions.is_transaction(node.ino)) return staged_.set_attribute(node, name, value, flags);
   if (node.ino == kRootIno && name.starts_with(kMetadataPrefix))
     return names_.set_metadata(name.substr(kMetadataPrefix.size()), value, flags);

@@ -62,6 +62,14 @@ def test_every_refusal_has_one_line(mount, archive, action):
     assert archive.path in line and os.strerror(due) in line, line
 
 
+def test_a_file_without_a_form_is_no_silent_refusal(mount):
+    (mount / "new").write_bytes(b"abc")
+    before = log_of(mount).splitlines()
+    assert errno_of(os.rename, mount / "new", mount / T) == errno.ENODATA
+    (line,) = log_of(mount).splitlines()[len(before):]
+    assert "set the dtype and the shape of the new file first" in line and "set the dtype" in stats_of(mount)["last_error"]
+
+
 def test_questions_add_no_lines(mount):
     before = log_of(mount)
     assert errno_of(os.stat, mount / "nothing") == errno.ENOENT

@@ -127,6 +127,7 @@ void print_merged(const DeltaCommit& commit, const EditTarget& target, const Del
   }
   if (is_dry_run) return;
   const std::string name = printable(delta.named);
+  if (commit.keeps_metadata) return;  // `stfs apply`, maybe to one copy of the base of several
   out << (merge.is_patch()
               ? fmt::format("{} is not needed any more: delete it\n", name)
               : fmt::format("{} no longer fits its base, which has all its changes: delete it\n", name));
