@@ -263,11 +263,15 @@ Result<Outdated> DraftFiles::set_attribute(const Drafts::Draft& draft, std::stri
     parts_.open_files.visit([&](OpenFile& file) {
       if (file.content.get() == &content) file.is_untouched = false;
     });
+    ScratchFiles::keep_attribute(draft, key, value);
     return Outdated{};
   }
-  if (!made->is_scratch() || !content.is_dirty() || content.is_unlinked) return Outdated{};
   // tar makes an empty file and sets its attributes before it writes.
-  if (made->size_bytes() == 0 && !content.is_whole()) return Outdated{};
+  const bool waits = !content.is_dirty() || (made->size_bytes() == 0 && !content.is_whole());
+  if (!made->is_scratch() || waits || content.is_unlinked) {
+    ScratchFiles::keep_attribute(draft, key, value);
+    return Outdated{};
+  }
   auto become = this->become(draft);
   if (!become) made->put_form_back(dtype, shape);
   return become;
