@@ -30,13 +30,30 @@ std::string scratch_name(std::string_view model) {
   return ScratchDirectory::path_of(model).string();
 }
 
+/// Logs the scratch files of models that were deleted.
+void log_left_scratch_files(const std::filesystem::path& directory) {
+  std::error_code failed;
+  std::filesystem::directory_iterator at(directory, failed);
+  for (; !failed && at != std::filesystem::directory_iterator(); at.increment(failed)) {
+    const std::string name = at->path().filename().string();
+    if (!is_scratch_directory_name(name)) continue;
+    const std::string model = std::filesystem::path(name.substr(1)).stem().string();
+    std::error_code unknown;
+    if (!is_archive_name(model) || std::filesystem::exists(directory / model, unknown) || unknown) continue;
+    log::info("{}: there is no such model, but its scratch files: `rm -r '{}'` deletes them",
+              (directory / model).string(), at->path().string());
+  }
+}
+
 }  // namespace
 
 SourceDirectory::SourceDirectory(const std::filesystem::path& path, const FilesystemOptions& options)
     : path_(path),
       options_(options),
       tree_(path, {}, [this](std::string_view name) { return name == kViewsDirectory || is_model_(name); }),
-      files_(tree_, options_, {}) {}
+      files_(tree_, options_, {}) {
+  log_left_scratch_files(path_);
+}
 
 bool SourceDirectory::is_archive_name(std::string_view file_name) {
   return stfs::is_archive_name(file_name);
@@ -213,10 +230,12 @@ Result<void> SourceDirectory::rename(std::string_view name, std::string_view new
   }
   if ((flags & ~unsigned{RENAME_NOREPLACE}) != 0)
     return fail(ErrorCode::InvalidArgument, EINVAL, "files can't be exchanged here");
-  for (const std::string_view one : {name, new_name}) files_.seal(one);
+  files_.seal(name);
+  tree_.keep_open(std::string(new_name));
   const int directory = descriptor();
   if (::renameat2(directory, std::string(name).c_str(), directory, std::string(new_name).c_str(), flags) != 0)
     return fail_system(errno, (path_ / name).string(), "rename");
+  files_.seal(new_name);
   move_scratch_files(name, new_name);
   return {};
 }

@@ -137,7 +137,7 @@ def test_other_files_and_directories_go_to_the_source(zoo, mount):
     assert errno_of(os.rename, mount / "base.safetensors", mount / "taken.safetensors") == errno.EEXIST
 
 
-def test_scratch_files_go_with_their_model(zoo, mount):
+def test_scratch_files_go_with_their_model(zoo, mount, mounts):
     (mount / "base" / "notes").write_text("notes")
     os.rename(mount / "base.safetensors", mount / "other.safetensors")
     assert (mount / "other" / "notes").read_text() == "notes"
@@ -149,6 +149,8 @@ def test_scratch_files_go_with_their_model(zoo, mount):
     os.unlink(mount / "base.safetensors")
     assert os.listdir(zoo) == [".base.safetensors.scratch"] and os.listdir(mount.path) == []
     assert f"`rm -r '{zoo / '.base.safetensors.scratch'}'` deletes them" in mount.log()
+    save_file(values(1), zoo / "another.safetensors")
+    assert f"{zoo / 'base.safetensors'}: there is no such model, but its scratch files" in mounts(zoo).log()
 
 
 @pytest.mark.needs_root
