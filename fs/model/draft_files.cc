@@ -89,7 +89,10 @@ Result<void> DraftFiles::load_base(PendingContent& content, Ino ino) {
   // A write into the middle of a NumPy file changes a part of it.
   NewTensor* const made = content.made() == nullptr ? nullptr : content.made()->tensor();
   if (made == nullptr || made->is_dirty() || made->size_bytes() != 0) return {};
-  if (!parts_.resolve(ino).is_other_form()) return {};
+  const Node node = parts_.resolve(ino);
+  if (!node.is_other_form()) return {};
+  // What a transaction stages is compared with the tensor at its commit.
+  if (!node.is_view()) return copy_view(*made, ino);
   const Epochs::Pin pin = parts_.epochs.pin();
   for (;;) {
     auto base = form_of(content.tensor());

@@ -173,3 +173,14 @@ def test_files_belong_to_those_who_make_them(zoo, mounts):
     os.listdir(mount.path)
     assert "Permission denied" in as_nobody("echo x > other").stderr
     assert "Permission denied" in as_nobody("rm new.safetensors").stderr
+    # Files beside the models have the modes and owners of the source.
+    (zoo / "secret").write_text("secret")
+    os.chmod(zoo / "secret", 0o600)
+    (zoo / "closed").mkdir(mode=0o700)
+    (zoo / "closed" / "open").write_text("open")
+    os.symlink("/etc/shadow", zoo / "shadow")
+    os.lchown(zoo / "shadow", 65534, 65534)
+    for script in ("cat secret", "echo x > secret", "cat closed/open", "ls closed", "cat shadow", "rm d/../plain"):
+        assert as_nobody(script).returncode != 0, script
+    assert "shadow" not in os.listdir(mount.path) and (mount / "closed" / "open").read_text() == "open"
+    assert as_nobody("cat plain && echo y > plain && cat plain").stdout == "x\ny\n"
