@@ -80,15 +80,15 @@ TEST_CASE("a part of a NumPy file is not written to a tensor that has got anothe
   }
   CHECK(form_of(mount, "first") == "I8[16]");
   CHECK(mount.read("first") == "AAAx" + kOld.substr(4));
-  {
-    // All of it is new.
-    MadeFile whole(mount, "first.npy", npy);
-    CHECK(whole.write("x", head + 3) == 0);
-    CHECK(set_form(mount, "first", "dtype", "U8") == 0);
-    whole.cut();
-    CHECK(whole.write(npy_of("|i1", "(16,)", kNew)) == 0);
-    CHECK(whole.close() == 0);
-  }
+  // After a cut all of it is new.
+  const Caller self(1, ::getpid());
+  OpenFile* const whole = mount->open(mount.ino("first.npy", npy), O_WRONLY, ::getpid()).value();
+  CHECK(mount->write(*whole, bytes_of("x"), head + 3, self));
+  CHECK(set_form(mount, "first", "dtype", "U8") == 0);
+  CHECK(mount->resize(*whole, 0, self));
+  CHECK(mount->write(*whole, bytes_of(npy_of("|i1", "(16,)", kNew)), 0, self));
+  CHECK(errno_of(mount->flush(*whole, 1, ::getpid())) == 0);
+  static_cast<void>(mount->release(whole));
   CHECK(form_of(mount, "first") == "I8[16]");
   CHECK(mount.read("first") == kNew);
 }
