@@ -131,8 +131,8 @@ TEST_CASE("upload and serve refuse to convert FP8 tensors that have scales, unle
       run_verb(tools::upload, {fp8, "-d", "cpu", "--dtype", "BF16", "--cast", "--json", "--verify"});
   REQUIRE(cast.code == 0);
   std::map<std::string, std::string> dtypes;
-  for (const auto& tensor : nlohmann::json::parse(cast.out)["tensors"])
-    dtypes[tensor["name"]] = tensor["dtype"];
+  const auto json = nlohmann::json::parse(cast.out);
+  for (const auto& tensor : json["tensors"]) dtypes[tensor["name"]] = tensor["dtype"];
   CHECK(dtypes == std::map<std::string, std::string>{{"a.weight", "BF16"},
                                                      {"a.weight_scale_inv", "F32"},
                                                      {"b.weight", "BF16"},
