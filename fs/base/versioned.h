@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -27,7 +28,7 @@ class Versioned {
   /// The present value. For the thread that replaces it.
   [[nodiscard]] const std::shared_ptr<T>& owner() const { return owner_; }
   /// @return the value of before.
-  [[nodiscard]] std::shared_ptr<T> replace(std::shared_ptr<T> next) {
+  [[nodiscard]] std::shared_ptr<T> replace(std::shared_ptr<T> next) noexcept {
     present_.store(next.get(), std::memory_order_release);
     return std::exchange(owner_, std::move(next));
   }
@@ -37,31 +38,20 @@ class Versioned {
   std::atomic<T*> present_;
 };
 
-/// Keeps replaced values for the calls that began before. Any thread may call; one at a time retires.
+/// Keeps replaced values for the calls that began before. Any thread may call; one at a time replaces.
 class Epochs {
  public:
   using Pin = std::shared_ptr<const void>;
-  /// Counts the calls of retire().
+  /// Counts the replacements.
   using Number = std::uint64_t;
+  class Replacement;
 
-  Epochs() { static_cast<void>(retire({})); }
+  Epochs();
 
   /// Hold it for the length of a call, from before the first value is read.
   [[nodiscard]] Pin pin() const {
     const std::scoped_lock lock(state_->mutex);
     return present_;
-  }
-  /// Keeps values that were replaced until the calls that have begun by now have ended.
-  /// @return has_ended() holds for it then.
-  Number retire(std::vector<std::shared_ptr<void>> values) {
-    std::list<Kept> added(1);
-    auto next = std::make_shared<Epoch>(state_, added.begin());
-    Pin before;  // ends without the lock
-    const std::scoped_lock lock(state_->mutex);
-    if (!state_->kept.empty()) state_->kept.back().values = std::move(values);
-    state_->kept.splice(state_->kept.end(), added);
-    before = std::exchange(present_, std::move(next));
-    return state_->first + state_->kept.size() - 2;
   }
   [[nodiscard]] bool has_ended(Number number) const {
     const std::scoped_lock lock(state_->mutex);
@@ -79,7 +69,7 @@ class Epochs {
     std::list<Kept> kept;  // from the oldest epoch that has not ended to the present one
     Number first = 0;      // of kept
   };
-  /// The time between two calls of retire(). Its pins own it.
+  /// The time between two replacements. Its pins own it.
   struct Epoch {
     Epoch(std::shared_ptr<State> of, std::list<Kept>::iterator its) : state(std::move(of)), kept(its) {}
     ~Epoch() {
@@ -100,5 +90,41 @@ class Epochs {
   const std::shared_ptr<State> state_ = std::make_shared<State>();
   Pin present_;
 };
+
+/// Values that are replaced together. Make it, and all next values, before the first one is replaced: only
+/// that needs memory. So no failure leaves some of the values replaced, or frees one that a call still uses.
+class Epochs::Replacement {
+ public:
+  static constexpr std::size_t kMostValues = 4;
+
+  explicit Replacement(Epochs& epochs)
+      : epochs_(epochs), added_(1), next_(std::make_shared<Epoch>(epochs.state_, added_.begin())) {
+    values_.reserve(kMostValues);
+  }
+
+  /// Takes a value that was replaced. At most kMostValues.
+  void keep(std::shared_ptr<void> value) noexcept { values_.push_back(std::move(value)); }
+  /// Keeps the values until the calls that have begun by now have ended. Call once, as the last.
+  /// @return has_ended() holds for it then.
+  Number end() noexcept {
+    Pin before;  // ends without the lock
+    const std::scoped_lock lock(epochs_.state_->mutex);
+    State& state = *epochs_.state_;
+    if (!state.kept.empty()) state.kept.back().values = std::move(values_);
+    state.kept.splice(state.kept.end(), added_);
+    before = std::exchange(epochs_.present_, std::move(next_));
+    return state.first + state.kept.size() - 2;
+  }
+
+ private:
+  Epochs& epochs_;
+  std::vector<std::shared_ptr<void>> values_;
+  std::list<Kept> added_;
+  std::shared_ptr<Epoch> next_;
+};
+
+inline Epochs::Epochs() {
+  static_cast<void>(Replacement(*this).end());
+}
 
 }  // namespace stfs

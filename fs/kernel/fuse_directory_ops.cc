@@ -69,7 +69,7 @@ void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
 void on_opendir(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   const Ino local = InodeSpace::local(ino);
   const Forest& forest = forest_of(req);
-  const bool is_changing_root = ino == kRootIno && forest.has_changing_root() && !forest.is_read_only();
+  const bool is_changing_root = ino == kRootIno && forest.has_changing_root();
   guarded(req, ino, Request::Readdir, [&](const Forest::Pin& model) {
     const bool lists_scratch = model && model->lists_scratch(ino);
     const bool changes =
@@ -156,8 +156,7 @@ std::vector<gid_t> groups_of_caller(fuse_req_t req) {
 }
 
 void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode) {
-  if (parent == kRootIno && forest_of(req).has_changing_root())
-    return make_directory_in_root(req, name, mode);
+  if (forest_of(req).is_of_source(parent)) return make_directory_in_source(req, parent, name, mode);
   guarded_slowly(req, parent, Request::Mkdir, [=, name = std::string(name)](const Forest::Pin& model) {
     if (!model) return refuse(req, parent, kNoModel, name);
     // The request must not be used after its reply, so the mount is fetched first.
@@ -173,7 +172,7 @@ void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode) 
 }
 
 void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* fi) {
-  if (parent == kRootIno && forest_of(req).has_changing_root()) return create_in_root(req, name, mode, *fi);
+  if (forest_of(req).is_of_source(parent)) return create_in_source(req, parent, name, mode, *fi);
   const auto create = [=, name = std::string(name), asked = *fi](const Forest::Pin& model) {
     if (!model) return refuse(req, parent, kNoModel, name);
     const Forest& forest = forest_of(req);
@@ -189,7 +188,7 @@ void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode,
     if (made->file != nullptr) model->release(made->file);
     forest.forget(entry.ino, 1);
   };
-  if (is_in_pretrained(forest_of(req), parent)) return guarded_slowly(req, parent, Request::Open, create);
+  if (is_served(forest_of(req), parent)) return guarded_slowly(req, parent, Request::Open, create);
   guarded(req, parent, Request::Open, create);
 }
 
@@ -204,6 +203,7 @@ Outdated without_names(Outdated outdated, const std::vector<Invalidator::Entry>&
 
 /// mknod(2) of a regular file is a create: tar restores files with it.
 void on_mknod(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, dev_t) {
+  if (forest_of(req).is_of_source(parent)) return make_node_in_source(req, parent, name, mode);
   guarded_slowly(req, parent, Request::Open, [=, name = std::string(name)](const Forest::Pin& model) {
     if (!model) return refuse(req, parent, kNoModel, name);
     if (!S_ISREG(mode)) return refuse(req, parent, "devices, pipes and sockets can't be tensors", name);
@@ -222,7 +222,7 @@ void on_mknod(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, 
 }
 
 void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  if (parent == kRootIno && forest_of(req).has_changing_root()) return remove_in_root(req, name);
+  if (forest_of(req).is_of_source(parent)) return remove_in_source(req, parent, name);
   guarded_slowly(req, parent, Request::Unlink, [=, name = std::string(name)](const Forest::Pin& model) {
     if (!model) return refuse(req, parent, kNoModel, name);
     const auto removed = model->remove_file(parent, name);
@@ -235,6 +235,7 @@ void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
 }
 
 void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
+  if (forest_of(req).is_of_source(parent)) return remove_directory_in_source(req, parent, name);
   guarded_slowly(req, parent, Request::Rmdir, [=, name = std::string(name)](const Forest::Pin& model) {
     if (!model) return refuse(req, parent, kNoModel, name);
     const auto removed = model->remove_directory(parent, name);

@@ -28,11 +28,14 @@ void add_directory_operations(fuse_lowlevel_ops& ops);
 /// Sets how the kernel uses the descriptor of a file. @param file  null for a reader.
 void set_open_flags(Ino ino, OpenFile* file, fuse_file_info& fi);
 
-// Requests on the root of a directory of models, and on the files that programs make there
-// (fuse_root_ops.cc):
-void create_in_root(fuse_req_t req, std::string name, mode_t mode, const fuse_file_info& fi);
-void make_directory_in_root(fuse_req_t req, std::string name, mode_t mode);
-void remove_in_root(fuse_req_t req, std::string name);
+// Requests on the root of a directory of models and on the directories beside the models, and on the archives
+// that programs make (fuse_root_ops.cc):
+void create_in_source(fuse_req_t req, fuse_ino_t parent, std::string name, mode_t mode,
+                      const fuse_file_info& fi);
+void make_node_in_source(fuse_req_t req, fuse_ino_t parent, std::string name, mode_t mode);
+void make_directory_in_source(fuse_req_t req, fuse_ino_t parent, std::string name, mode_t mode);
+void remove_in_source(fuse_req_t req, fuse_ino_t parent, std::string name);
+void remove_directory_in_source(fuse_req_t req, fuse_ino_t parent, std::string name);
 void set_attributes_of_made(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set,
                             fuse_file_info* fi);
 void set_attributes_of_archive(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set);
@@ -44,11 +47,12 @@ void flush_made(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi);
 void sync_made(fuse_req_t req, fuse_ino_t ino);
 void release_made(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi);
 
-// Requests on the files of the source directory, in `.safetensors/pretrained` (fuse_source_ops.cc):
-/// Whether the number is one of `pretrained`, of a directory in it or of a file. Requests on these wait for a
-/// disk.
-inline bool is_in_pretrained(const Forest& forest, Ino ino) {
-  return PretrainedDirectory::owns(InodeSpace::local(ino)) && !forest.is_of_source(ino);
+// Requests on the files of a source directory, in `.safetensors/pretrained` and beside the models of a
+// directory (fuse_source_ops.cc):
+/// Whether the number is one of `pretrained`, or of a file or directory of the source directory. Requests on
+/// these wait for a disk.
+inline bool is_served(const Forest& forest, Ino ino) {
+  return PretrainedDirectory::owns(InodeSpace::local(ino)) && !forest.is_made(ino);
 }
 void get_attributes_of_source(fuse_req_t req, fuse_ino_t ino);
 void set_attributes_of_source(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set);
@@ -170,9 +174,9 @@ inline void note_told(Mount& mount, Ino ino, std::uint64_t changes) noexcept {
 
 /// How long the kernel may cache an inode's entry and attributes. Entries of transactions are short-lived,
 /// and their sizes change with each write, so their timeout is 0. So is that of slices and stats files, which
-/// exist only while they are in use, and that of pretrained/ and its links: nobody tells when the source
-/// directory changes. A name is cached no longer than its directory. Everything else stays cached until we
-/// tell the kernel to forget it.
+/// exist only while they are in use, and that of files of a source directory: nobody tells when it changes. A
+/// name is cached no longer than its directory. Everything else stays cached until we tell the kernel to
+/// forget it.
 inline double timeout_of(Ino ino) {
   const Ino local = InodeSpace::local(ino);
   const bool is_short_lived =

@@ -62,7 +62,7 @@ void on_init(void* userdata, fuse_conn_info* conn) {
     }
   };
   want(FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
-           FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_EXPLICIT_INVAL_DATA,
+           FUSE_CAP_EXPLICIT_INVAL_DATA,
        true);
   // Splicing is slower than one copy out of the map. AUTO_INVAL_DATA would drop a file's whole cache for a
   // changed mtime.
@@ -81,7 +81,7 @@ void on_init(void* userdata, fuse_conn_info* conn) {
 }
 
 void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
-  if (is_in_pretrained(forest_of(req), ino)) return get_attributes_of_source(req, ino);
+  if (is_served(forest_of(req), ino)) return get_attributes_of_source(req, ino);
   guarded(req, ino, Request::Getattr, [&](const Forest::Pin& model) {
     auto st = forest_of(req).attributes(ino);
     if (!st) return reply_error(req, ino, st.error());
@@ -92,8 +92,8 @@ void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
 }
 
 void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, fuse_file_info* fi) {
-  if (forest_of(req).is_of_source(ino)) return set_attributes_of_made(req, ino, *attr, to_set, fi);
-  if (is_in_pretrained(forest_of(req), ino)) return set_attributes_of_source(req, ino, *attr, to_set);
+  if (forest_of(req).is_made(ino)) return set_attributes_of_made(req, ino, *attr, to_set, fi);
+  if (is_served(forest_of(req), ino)) return set_attributes_of_source(req, ino, *attr, to_set);
   if ((to_set & FUSE_SET_ATTR_SIZE) == 0 &&
       forest_of(req).is_archive_in_root(forest_of(req).model_of(ino), ino))
     return set_attributes_of_archive(req, ino, *attr, to_set);
@@ -151,14 +151,6 @@ void on_access(fuse_req_t req, fuse_ino_t ino, int mask) {
   });
 }
 
-void on_readlink(fuse_req_t req, fuse_ino_t ino) {
-  guarded(req, ino, Request::Readlink, [&](const Forest::Pin&) {
-    const auto target = forest_of(req).read_link(ino);
-    if (!target) return reply_error(req, ino, target.error());
-    fuse_reply_readlink(req, target->c_str());
-  });
-}
-
 /// Opens the log in the root of a directory of models.
 Result<OpenFile*> open_log(int flags) {
   if ((flags & O_ACCMODE) == O_RDONLY) return nullptr;
@@ -184,9 +176,8 @@ bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] const Forest
 }
 
 void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  if (forest_of(req).is_of_source(ino)) return open_made(req, ino, *fi);
-  if (is_in_pretrained(forest_of(req), ino) && !mount_of(req).kernel_keeps_open)
-    return open_source(req, ino, *fi);
+  if (forest_of(req).is_made(ino)) return open_made(req, ino, *fi);
+  if (is_served(forest_of(req), ino) && !mount_of(req).kernel_keeps_open) return open_source(req, ino, *fi);
   guarded(req, ino, Request::Open, [&](const Forest::Pin& model) {
     Mount& mount = mount_of(req);
     std::call_once(mount.has_opened, mount.on_first_open);
@@ -208,7 +199,7 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
 }
 
 void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
-  if (forest_of(req).is_of_source(ino)) return read_made(req, ino, size, static_cast<std::uint64_t>(offset));
+  if (forest_of(req).is_made(ino)) return read_made(req, ino, size, static_cast<std::uint64_t>(offset));
   const auto read = [=](const Forest::Pin& model) {
     Forest& forest = forest_of(req);
     const auto bytes = forest.read(ino, static_cast<std::uint64_t>(offset), size);
@@ -216,7 +207,7 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_fil
     forest.activity(model).note_read(bytes->size_bytes());
     KernelReply::send(req, *bytes);
   };
-  if (is_in_pretrained(forest_of(req), ino)) return guarded_slowly(req, ino, Request::Read, read);
+  if (is_served(forest_of(req), ino)) return guarded_slowly(req, ino, Request::Read, read);
   guarded(req, ino, Request::Read, read);
 }
 
@@ -227,7 +218,7 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_fil
 ///              inode counts.
 void write(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at, OpenFile* file,
            Caller caller) {
-  if (forest_of(req).is_of_source(ino)) return write_made(req, ino, bytes, at, file, caller);
+  if (forest_of(req).is_made(ino)) return write_made(req, ino, bytes, at, file, caller);
   guarded(req, ino, Request::Write, [&](const Forest::Pin& model) {
     model->activity()->note_written(bytes.size());
     if (file == nullptr) {
@@ -262,7 +253,7 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
               fuse_file_info* fi) {
   const auto bytes = std::as_bytes(std::span(data, size));
   const auto at = static_cast<std::uint64_t>(offset);
-  if (is_in_pretrained(forest_of(req), ino))
+  if (is_served(forest_of(req), ino))
     return write_source(req, ino, bytes, at, fi->writepage != 0 ? 0 : fi->flags);
   OpenFile* const file = fi->writepage != 0 ? nullptr : open_file(fi);
   const Caller caller(fi->lock_owner, fuse_req_ctx(req)->pid);
@@ -277,21 +268,21 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
 
 void on_flush(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   OpenFile* file = open_file(fi);
-  if (is_in_pretrained(forest_of(req), ino) && !forest_of(req).is_read_only()) return flush_source(req, ino);
+  if (is_served(forest_of(req), ino) && !forest_of(req).is_read_only()) return flush_source(req, ino);
   if (file == nullptr) {
     guarded(req, ino, Request::Flush,
             [&](const Forest::Pin&) { fuse_reply_err(req, forest_of(req).errno_of_readers_flush()); });
     return;
   }
-  if (forest_of(req).is_of_source(ino)) return flush_made(req, ino, *fi);
+  if (forest_of(req).is_made(ino)) return flush_made(req, ino, *fi);
   guarded_slowly(req, ino, Request::Flush, [=, owner = fi->lock_owner](const Forest::Pin& model) {
     reply_done(req, ino, *file, model->flush(*file, owner, fuse_req_ctx(req)->pid));
   });
 }
 
 void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
-  if (forest_of(req).is_of_source(ino)) return sync_made(req, ino);
-  if (is_in_pretrained(forest_of(req), ino)) return sync_source(req, ino);
+  if (forest_of(req).is_made(ino)) return sync_made(req, ino);
+  if (is_served(forest_of(req), ino)) return sync_source(req, ino);
   guarded_slowly(req, ino, Request::Fsync, [=, file = open_file(fi)](const Forest::Pin& model) {
     if (file == nullptr) {
       fuse_reply_err(req, 0);  // a reader has no pending bytes
@@ -302,7 +293,7 @@ void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
 }
 
 void on_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  if (forest_of(req).is_of_source(ino)) return release_made(req, ino, *fi);
+  if (forest_of(req).is_made(ino)) return release_made(req, ino, *fi);
   guarded_slowly(req, ino, Request::Release, [=, file = open_file(fi)](const Forest::Pin& model) {
     if (file == nullptr) {
       if (mount_of(req).wants_passthrough) mount_of(req).passthrough.release(req, ino);
@@ -373,6 +364,11 @@ void set_attribute(fuse_req_t req, fuse_ino_t ino, const std::string& name,
     return;
   }
   guarded_slowly(req, ino, Request::Xattr, [=](const Forest::Pin& model) {
+    if (!model && forest_of(req).serves(ino) && !forest_of(req).is_read_only())
+      return reply_error(
+          req, ino,
+          {ErrorCode::InvalidArgument, EOPNOTSUPP, "files of the source directory have no attributes here"},
+          name);
     if (!model)
       return refuse(req, ino, "a directory of models has no attributes: set those of a model's directory",
                     name);
@@ -427,7 +423,6 @@ const fuse_lowlevel_ops& fuse_operations() {
     ops.getattr = on_getattr;
     ops.setattr = on_setattr;
     ops.access = on_access;
-    ops.readlink = on_readlink;
     ops.open = on_open;
     ops.read = on_read;
     ops.write = on_write;

@@ -1,5 +1,8 @@
-// Implements the requests on the root of a directory of models, and on the files that programs make there.
-// The semantics are in Forest. Each of them may wait for the disk of the source directory.
+// Implements the requests on the names in a directory of models, and on the archives that programs make
+// there. The semantics are in Forest. Each of them may wait for the disk of the source directory.
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <cerrno>
 #include <utility>
 
@@ -20,50 +23,71 @@ void set_flags_of_made(fuse_file_info& fi, OpenFile* file) {
   fi.direct_io = 1;
 }
 
-/// A link has no attributes of its own. `cp -a` sets those that it has copied.
-void set_attributes_of_link(fuse_req_t req, const Stat& now, const Stat& wanted, int to_set) {
-  const bool is_strict = mount_of(req).refuses_modes;
-  if ((is_strict && changes_access(now, wanted, to_set)) || (to_set & FUSE_SET_ATTR_SIZE) != 0) {
-    refuse(req, now.st_ino, "a link has no size, mode or owner of its own");
-  } else {
-    fuse_reply_attr(req, &now, 0);
-  }
-}
-
 }  // namespace
 
-void create_in_root(fuse_req_t req, std::string name, mode_t mode, const fuse_file_info& fi) {
-  guarded_slowly(req, kRootIno, Request::Open, [=, name = std::move(name)](const Forest::Pin& model) {
+void create_in_source(fuse_req_t req, fuse_ino_t parent, std::string name, mode_t mode,
+                      const fuse_file_info& fi) {
+  guarded_slowly(req, parent, Request::Open, [=, name = std::move(name)](const Forest::Pin& model) {
     Forest& forest = forest_of(req);
-    const auto made = forest.create(name, fi.flags, mode, maker_of(req), fuse_req_ctx(req)->pid);
-    if (!made) return reply_error(req, kRootIno, made.error(), name);
-    const fuse_entry_param entry = entry_of(forest, model, made->status, kRootIno);
+    const auto made = forest.create(parent, name, fi.flags, mode, maker_of(req), fuse_req_ctx(req)->pid);
+    if (!made) return reply_error(req, parent, made.error(), name);
+    const fuse_entry_param entry = entry_of(forest, model, made->status, parent);
     fuse_file_info reply = fi;
-    set_flags_of_made(reply, made->file);
+    if (made->file != nullptr) {
+      set_flags_of_made(reply, made->file);
+    } else {
+      set_open_flags(entry.ino, nullptr, reply);
+    }
     forest.note_lookup(entry.ino);
     if (fuse_reply_create(req, &entry, &reply) == 0) return;
-    static_cast<void>(forest.release_made(made->file));
+    if (made->file != nullptr) static_cast<void>(forest.release_made(made->file));
     forest.forget(entry.ino, 1);
   });
 }
 
-void make_directory_in_root(fuse_req_t req, std::string name, mode_t mode) {
-  guarded_slowly(req, kRootIno, Request::Mkdir, [=, name = std::move(name)](const Forest::Pin& model) {
+void make_node_in_source(fuse_req_t req, fuse_ino_t parent, std::string name, mode_t mode) {
+  guarded_slowly(req, parent, Request::Open, [=, name = std::move(name)](const Forest::Pin& model) {
     Forest& forest = forest_of(req);
-    const auto made = forest.make_directory(name, mode, maker_of(req));
-    if (!made) return reply_error(req, kRootIno, made.error(), name);
-    const fuse_entry_param entry = entry_of(forest, model, *made, kRootIno);
-    fuse_reply_entry(req, &entry);
+    if (!S_ISREG(mode)) return refuse(req, parent, "devices, pipes and sockets can't be made here", name);
+    if (parent == kRootIno && SourceDirectory::is_archive_name(name))
+      return refuse(req, parent, "an archive is made by open(2): it has to be written", name);
+    const auto made =
+        forest.create(parent, name, O_WRONLY | O_EXCL, mode & ~S_IFMT, maker_of(req), fuse_req_ctx(req)->pid);
+    if (!made) return reply_error(req, parent, made.error(), name);
+    const auto [files, node] = forest.served(model, made->status.st_ino);
+    if (auto closed = files.close(node); !closed) return reply_error(req, parent, closed.error(), name);
+    const fuse_entry_param entry = entry_of(forest, model, made->status, parent);
+    forest.note_lookup(entry.ino);
+    if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
   });
 }
 
-void remove_in_root(fuse_req_t req, std::string name) {
-  guarded_slowly(req, kRootIno, Request::Unlink, [=, name = std::move(name)](const Forest::Pin&) {
-    const auto removed = forest_of(req).remove(name);
-    if (!removed) return reply_error(req, kRootIno, removed.error(), name);
+void make_directory_in_source(fuse_req_t req, fuse_ino_t parent, std::string name, mode_t mode) {
+  guarded_slowly(req, parent, Request::Mkdir, [=, name = std::move(name)](const Forest::Pin& model) {
+    Forest& forest = forest_of(req);
+    const auto made = forest.make_directory(parent, name, mode, maker_of(req));
+    if (!made) return reply_error(req, parent, made.error(), name);
+    const fuse_entry_param entry = entry_of(forest, model, *made, parent);
+    forest.note_lookup(entry.ino);
+    if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
+  });
+}
+
+void remove_in_source(fuse_req_t req, fuse_ino_t parent, std::string name) {
+  guarded_slowly(req, parent, Request::Unlink, [=, name = std::move(name)](const Forest::Pin&) {
+    const auto removed = forest_of(req).remove(parent, name);
+    if (!removed) return reply_error(req, parent, removed.error(), name);
     Mount& mount = mount_of(req);
     fuse_reply_err(req, 0);
     forget_outdated(mount, *removed);
+  });
+}
+
+void remove_directory_in_source(fuse_req_t req, fuse_ino_t parent, std::string name) {
+  guarded_slowly(req, parent, Request::Rmdir, [=, name = std::move(name)](const Forest::Pin&) {
+    const auto removed = forest_of(req).remove_directory(parent, name);
+    if (!removed) return reply_error(req, parent, removed.error(), name);
+    fuse_reply_err(req, 0);
   });
 }
 
@@ -74,9 +98,9 @@ void set_attributes_of_made(fuse_req_t req, fuse_ino_t ino, const struct stat& w
   guarded_slowly(req, ino, Request::Setattr, [=](const Forest::Pin&) {
     Forest& forest = forest_of(req);
     const auto made = forest.made(ino);
+    if (!made) return reply_error(req, ino, no_such_inode(ino).value());
     const auto now = forest.attributes(ino);
     if (!now) return reply_error(req, ino, now.error());
-    if (!made) return set_attributes_of_link(req, *now, wanted, to_set);
     Result<void> set;
     if (set && (to_set & FUSE_SET_ATTR_SIZE) != 0) {
       const Caller caller(owner, fuse_req_ctx(req)->pid);
@@ -101,7 +125,7 @@ void set_attributes_of_made(fuse_req_t req, fuse_ino_t ino, const struct stat& w
 void set_attributes_of_archive(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set) {
   guarded_slowly(req, ino, Request::Setattr, [=](const Forest::Pin& model) {
     Forest& forest = forest_of(req);
-    SourceDirectory::Change change;
+    ServedFiles::Change change;
     if ((to_set & FUSE_SET_ATTR_MODE) != 0) change.permissions = wanted.st_mode;
     if ((to_set & FUSE_SET_ATTR_UID) != 0) change.uid = wanted.st_uid;
     if ((to_set & FUSE_SET_ATTR_GID) != 0) change.gid = wanted.st_gid;

@@ -1,5 +1,6 @@
-// Implements the requests on the files of the source directory, in `.safetensors/pretrained`. The semantics
-// are in PretrainedFiles. Each request may wait for the disk of the source directory.
+// Implements the requests on the files of a source directory, in `.safetensors/pretrained` and beside the
+// models of a directory. The semantics are in ServedFiles. Each request may wait for the disk of the source
+// directory.
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,7 +12,7 @@ namespace {
 
 /// Replies with the attributes that a file has now.
 void reply_attributes_of_source(fuse_req_t req, const Forest::Pin& model, fuse_ino_t ino) {
-  const auto now = model->attributes(ino);
+  const auto now = forest_of(req).attributes(ino);
   if (!now) return reply_error(req, ino, now.error());
   forget_changed_source(mount_of(req), model, ino);
   fuse_reply_attr(req, &*now, 0);
@@ -26,7 +27,7 @@ void reply_to_source(fuse_req_t req, Ino ino, const Result<void>& done) {
 
 void forget_changed_source(Mount& mount, const Forest::Pin& model, Ino ino) {
   // No page is locked, and forgetting a page needs no directory's lock.
-  if (is_in_pretrained(mount.forest, ino) && model && model->is_source_changed(ino))
+  if (is_served(mount.forest, ino) && mount.forest.is_source_changed(model, ino))
     mount.invalidator->forget_here(Stale::one(ino, Stale::What::Content));
 }
 
@@ -37,9 +38,8 @@ void get_attributes_of_source(fuse_req_t req, fuse_ino_t ino) {
 
 void set_attributes_of_source(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set) {
   guarded_slowly(req, ino, Request::Setattr, [=](const Forest::Pin& model) {
-    PretrainedFiles& files = model->pretrained_files();
-    const Node node = model->node_of(ino);
-    PretrainedFiles::Change change{.mtime = mtime_of(wanted, to_set)};
+    const auto [files, node] = forest_of(req).served(model, ino);
+    ServedFiles::Change change{.mtime = mtime_of(wanted, to_set)};
     if ((to_set & FUSE_SET_ATTR_MODE) != 0) change.permissions = wanted.st_mode;
     if ((to_set & FUSE_SET_ATTR_UID) != 0) change.uid = wanted.st_uid;
     if ((to_set & FUSE_SET_ATTR_GID) != 0) change.gid = wanted.st_gid;
@@ -55,7 +55,8 @@ void set_attributes_of_source(fuse_req_t req, fuse_ino_t ino, const struct stat&
 
 void open_source(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi) {
   guarded_slowly(req, ino, Request::Open, [=](const Forest::Pin& model) {
-    const auto opened = model->open(ino, fi.flags, fuse_req_ctx(req)->pid);
+    const auto [files, node] = forest_of(req).served(model, ino);
+    const auto opened = files.open(node, fi.flags);
     if (!opened) return reply_error(req, ino, opened.error());
     fuse_file_info reply = fi;
     set_open_flags(ino, nullptr, reply);
@@ -68,8 +69,9 @@ void write_source(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> byt
   // The request owns the bytes, so another thread gets a copy.
   guarded_slowly(req, ino, Request::Write,
                  [=, kept = std::vector<std::byte>(bytes.begin(), bytes.end())](const Forest::Pin& model) {
-                   model->activity()->note_written(kept.size());
-                   const auto written = model->pretrained_files().write(model->node_of(ino), kept, at, flags);
+                   forest_of(req).activity(model).note_written(kept.size());
+                   const auto [files, node] = forest_of(req).served(model, ino);
+                   const auto written = files.write(node, kept, at, flags);
                    if (!written) {
                      mount_of(req).invalidator->forget(Stale::one(ino, Stale::What::Content));
                      return reply_error(req, ino, written.error());
@@ -80,13 +82,15 @@ void write_source(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> byt
 
 void flush_source(fuse_req_t req, fuse_ino_t ino) {
   guarded_slowly(req, ino, Request::Flush, [=](const Forest::Pin& model) {
-    reply_to_source(req, ino, model->pretrained_files().close(model->node_of(ino)));
+    const auto [files, node] = forest_of(req).served(model, ino);
+    reply_to_source(req, ino, files.close(node));
   });
 }
 
 void sync_source(fuse_req_t req, fuse_ino_t ino) {
   guarded_slowly(req, ino, Request::Fsync, [=](const Forest::Pin& model) {
-    reply_to_source(req, ino, model->pretrained_files().sync(model->node_of(ino)));
+    const auto [files, node] = forest_of(req).served(model, ino);
+    reply_to_source(req, ino, files.sync(node));
   });
 }
 

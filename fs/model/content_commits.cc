@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -12,23 +13,33 @@
 
 namespace stfs {
 
-Result<Stale> ContentCommits::commit(const OpenFile& file) {
+Result<Stale> ContentCommits::commit(const OpenFile& file, const TensorForm* form) {
   PendingContent& content = *file.content;
   Result<Stale> committed;
   const auto done = structure_.following([&]() -> Result<void> {
-    if (auto same = check_target(content); !same) return same;
-    committed = content.is_copy()       ? commit_copy(file)
-                : is_elsewhere(content) ? commit_elsewhere(content)
-                                        : commit_staged(file);
+    if (auto same = check_target(content, form); !same) return same;
+    committed = content.is_copy()       ? commit_copy(file, form)
+                : is_elsewhere(content) ? commit_elsewhere(content, form)
+                                        : commit_staged(file, form);
     return committed ? Result<void>() : tl::unexpected(committed.error());
   });
   return done ? committed : tl::unexpected(done.error());
 }
 
-Result<void> ContentCommits::check_target(const PendingContent& content) const {
+Result<void> ContentCommits::check_target(const PendingContent& content, const TensorForm* form) const {
   const Model& model = *parts_.model;
   const TensorId tensor = content.tensor();
-  if (model.ids().position(tensor)) return {};
+  if (model.ids().position(tensor)) {
+    const Tensor now = model.tensor(tensor);
+    if (form == nullptr || (form->dtype == now.dtype && std::ranges::equal(form->shape, now.shape)))
+      return {};
+    return fail(
+        ErrorCode::InvalidArgument, ESTALE,
+        fmt::format("{}: has another dtype or shape now, {} {}, than the {} {} that its new bytes are "
+                    "meant for",
+                    parts_.label_of(content), name_of(now.dtype), shape_text(now.shape), name_of(form->dtype),
+                    shape_text(form->shape)));
+  }
   if (!model.has(tensor)) return fail(ErrorCode::ArchiveChanged, ESTALE, "the tensor was deleted");
   const std::string label = parts_.label_of(content);
   const auto now = model.find(model.tensor(tensor).name);
@@ -46,20 +57,20 @@ bool ContentCommits::is_elsewhere(PendingContent& content) const {
   return stage != nullptr && stage->target() != parts_.model->file_range(content.tensor());
 }
 
-Result<Stale> ContentCommits::commit_elsewhere(PendingContent& content) {
-  auto committed =
-      commit_in_place(content.tensor(), [&](Staging& stage) { return copy_content(content, stage); });
+Result<Stale> ContentCommits::commit_elsewhere(PendingContent& content, const TensorForm* form) {
+  const auto fill = [&](Staging& stage) { return copy_content(content, stage); };
+  auto committed = commit_in_place(content.tensor(), fill, form);
   if (committed) content.forget();
   return committed;
 }
 
-Result<Stale> ContentCommits::commit_staged(const OpenFile& file) {
+Result<Stale> ContentCommits::commit_staged(const OpenFile& file, const TensorForm* form) {
   PendingContent& content = *file.content;
   const std::uint32_t shard = parts_.model->place(content.tensor()).shard;
   ShardTurns::Foreign foreign;
   const auto in_turn = [&](const Committers::Shards& shards, const auto& attempt) {
     return turns_.commit(shards, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
-      if (auto same = check_target(content); !same) return same;
+      if (auto same = check_target(content, form); !same) return same;
       auto done = attempt(options_of);
       if (done) note_commit(content);
       return done;
@@ -80,17 +91,17 @@ Result<Stale> ContentCommits::commit_staged(const OpenFile& file) {
   return parts_.stale(file.ino, is_in_cache ? Stale::What::Content : Stale::What::Attributes);
 }
 
-Result<Stale> ContentCommits::commit_copy(const OpenFile& file) {
+Result<Stale> ContentCommits::commit_copy(const OpenFile& file, const TensorForm* form) {
   PendingContent& content = *file.content;
   const TensorId tensor = content.tensor();
   if (parts_.model->ids().position(tensor) && !parts_.model->is_of_base(parts_.model->place(tensor).shard)) {
     // Since the first write another program has brought it into the delta.
-    return commit_elsewhere(content);
+    return commit_elsewhere(content, form);
   }
   StructureChange change;
   change.is_patch = true;
   change.apply = [&](ModelEdit& edit) -> Result<void> {
-    if (auto same = check_target(content); !same) return same;
+    if (auto same = check_target(content, form); !same) return same;
     const Tensor now = parts_.model->tensor(tensor);
     change.ids = {{std::string(now.name), tensor}};
     return edit.put(std::string(now.name), now.dtype, {now.shape.begin(), now.shape.end()});
@@ -125,7 +136,8 @@ Result<void> ContentCommits::copy_content(PendingContent& content, Staging& to) 
 }
 
 Result<Stale> ContentCommits::commit_in_place(TensorId tensor,
-                                              const std::function<Result<void>(Staging&)>& fill) {
+                                              const std::function<Result<void>(Staging&)>& fill,
+                                              const TensorForm* form) {
   OpenFile patch;
   patch.ino = InodeTable::ino_of_tensor(tensor);
   patch.content = std::make_shared<PendingContent>(parts_.model, tensor);
@@ -133,7 +145,7 @@ Result<Stale> ContentCommits::commit_in_place(TensorId tensor,
   if (auto emptied = patch.content->resize(0); !emptied) return pass_on(std::move(emptied));
   if (auto copied = fill(**patch.content->stage()); !copied) return pass_on(std::move(copied));
   patch.kind = FileKind::Isolated;
-  return commit(patch);
+  return commit(patch, form);
 }
 
 void ContentCommits::note_commit(const PendingContent& content) {

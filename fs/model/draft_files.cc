@@ -89,7 +89,25 @@ Result<void> DraftFiles::load_base(PendingContent& content, Ino ino) {
   // A write into the middle of a NumPy file changes a part of it.
   NewTensor* const made = content.made() == nullptr ? nullptr : content.made()->tensor();
   if (made == nullptr || made->is_dirty() || made->size_bytes() != 0) return {};
-  if (!parts_.resolve(ino).is_other_form()) return {};
+  const Node node = parts_.resolve(ino);
+  if (!node.is_other_form()) return {};
+  // What a transaction stages is compared with the tensor at its commit.
+  if (!node.is_view()) return copy_view(*made, ino);
+  const Epochs::Pin pin = parts_.epochs.pin();
+  for (;;) {
+    auto base = form_of(content.tensor());
+    if (!base) return fail(ErrorCode::ArchiveChanged, ESTALE, "the tensor was deleted");
+    if (auto copied = copy_view(*made, ino); !copied) return copied;
+    const auto now = form_of(content.tensor());
+    const bool is_same = now && now->is_as(*base);
+    if (is_same) made->note_base(std::move(*base));
+    if (is_same) return {};
+    // An edit came between two pieces, and the NumPy header may have another length now.
+    if (auto emptied = made->resize(0); !emptied) return emptied;
+  }
+}
+
+Result<void> DraftFiles::copy_view(NewTensor& made, Ino ino) const {
   constexpr std::size_t kPieceBytes = 1 << 20;
   for (std::uint64_t done = 0;;) {
     auto bytes = reader_.read(ino, done, kPieceBytes);
@@ -97,9 +115,16 @@ Result<void> DraftFiles::load_base(PendingContent& content, Ino ino) {
     if (bytes->size_bytes() == 0) return {};
     auto piece = bytes->copy();
     if (!piece) return pass_on(std::move(piece));
-    if (auto written = made->write(*piece, done); !written) return written;
+    if (auto written = made.write(*piece, done); !written) return written;
     done += piece->size();
   }
+}
+
+std::optional<NewTensor::Form> DraftFiles::form_of(TensorId tensor) const {
+  const Model& model = *parts_.model;
+  if (!model.ids().position(tensor)) return std::nullopt;
+  const Tensor now = model.tensor(tensor);
+  return NewTensor::Form{.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}};
 }
 
 Result<Stale> DraftFiles::commit(const OpenFile& file) {
@@ -117,34 +142,51 @@ Result<Stale> DraftFiles::commit(const OpenFile& file) {
     return std::string(model.ids().position(content.tensor()) ? model.tensor(content.tensor()).name
                                                               : made.name());
   };
+  // The rest of the file is what the tensor was: with another form it is not that any more.
+  const auto check_base = [&](const NewTensor::Form& now) -> Result<void> {
+    if (!made.base() || made.base()->is_as(now)) return {};
+    return fail(ErrorCode::InvalidArgument, ESTALE,
+                fmt::format("{}: has got another dtype or shape since a part of it was written: {} {}, not "
+                            "{} {}: open it again",
+                            made.label(), name_of(now.dtype), shape_text(now.shape),
+                            name_of(made.base()->dtype), shape_text(made.base()->shape)));
+  };
+  const auto note_done = [&] {
+    if (made.is_npy()) made.note_base(*form);
+    note_tensor();
+  };
   const auto known = parts_.model->find(present_name());
-  if (known && made.size_bytes() > form->data_offset) {
-    const Tensor tensor = parts_.model->tensor(*known);
-    if (tensor.dtype == form->dtype && std::ranges::equal(tensor.shape, form->shape)) {
-      auto committed =
-          contents_.commit_in_place(*known, [&](Staging& stage) { return made.copy_to(stage, *form); });
-      if (!committed) return committed;
+  auto now = known ? form_of(*known) : std::nullopt;
+  if (now && now->is_as(*form) && made.size_bytes() > form->data_offset) {
+    if (auto same = check_base(*now); !same) return pass_on(std::move(same));
+    auto committed = contents_.commit_in_place(
+        *known, [&](Staging& stage) { return made.copy_to(stage, *form); }, &*form);
+    if (committed) {
       content.note_committed();
-      note_tensor();
+      note_done();
       return committed;
     }
+    now = form_of(*known);
+    if (!now || now->is_as(*form)) return committed;
+    // An edit has given the tensor another form meanwhile: as below.
   }
   const auto decide = [&]() -> Result<NamedForm> {
     NamedForm put{present_name(), *form};
     const auto replaced = parts_.model->find(put.name);
-    if (!replaced || !made.is_npy() || made.shape() || parts_.options.reshapes) return put;
-    const Tensor now = parts_.model->tensor(*replaced);
-    if (std::ranges::equal(now.shape, form->shape)) return put;
+    if (!replaced) return put;
+    const NewTensor::Form its = *form_of(*replaced);
+    if (auto same = check_base(its); !same) return pass_on(std::move(same));
+    if (!made.is_npy() || made.shape() || parts_.options.reshapes || its.shape == form->shape) return put;
     return fail(ErrorCode::WrongSize, EINVAL,
                 fmt::format("tensor {} has the shape {}, the NumPy file {}: mount with -o reshape to give "
                             "tensors another shape this way, or set user.safetensors.shape of the file",
-                            in_quotes(put.name), shape_text(now.shape), shape_text(form->shape)));
+                            in_quotes(put.name), shape_text(its.shape), shape_text(form->shape)));
   };
   // The file keeps its number, unless it stands for a tensor of before.
   auto outdated = put_made(
       content, decide, known || parts_.model->has(content.tensor()) ? parts_.give_id() : content.tensor());
   if (!outdated) return tl::unexpected(outdated.error());
-  note_tensor();
+  note_done();
   parts_.tell_outdated(*outdated);
   return parts_.stale(file.ino, Stale::What::Attributes);
 }
@@ -263,11 +305,15 @@ Result<Outdated> DraftFiles::set_attribute(const Drafts::Draft& draft, std::stri
     parts_.open_files.visit([&](OpenFile& file) {
       if (file.content.get() == &content) file.is_untouched = false;
     });
+    ScratchFiles::keep_attribute(draft, key, value);
     return Outdated{};
   }
-  if (!made->is_scratch() || !content.is_dirty() || content.is_unlinked) return Outdated{};
   // tar makes an empty file and sets its attributes before it writes.
-  if (made->size_bytes() == 0 && !content.is_whole()) return Outdated{};
+  const bool waits = !content.is_dirty() || (made->size_bytes() == 0 && !content.is_whole());
+  if (!made->is_scratch() || waits || content.is_unlinked) {
+    ScratchFiles::keep_attribute(draft, key, value);
+    return Outdated{};
+  }
   auto become = this->become(draft);
   if (!become) made->put_form_back(dtype, shape);
   return become;
@@ -316,6 +362,9 @@ Result<bool> DraftFiles::form_open_content(PendingContent& content, const std::s
   const std::scoped_lock lock(content.mutex);
   // After its close a descriptor writes no more, although its release may not have come yet.
   if (content.failure || content.is_closed) return false;
+  // A NumPy file has a form of its own, and its close gives it to the tensor.
+  if (content.made() != nullptr && content.made()->tensor() != nullptr && content.made()->tensor()->is_npy())
+    return false;
   if (content.made() == nullptr) {
     if (content.is_dirty() && content.size_bytes() != 0) return false;
     auto made = std::make_unique<NewTensor>(name, false, parts_.archive_for_new());

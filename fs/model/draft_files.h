@@ -98,6 +98,10 @@ class DraftFiles {
   /// content's mutex.
   Result<Outdated> become(const Drafts::Draft& draft);
   [[nodiscard]] bool is_being_written(const PendingContent& content) const;
+  /// Writes what a view shows.
+  Result<void> copy_view(NewTensor& made, Ino ino) const;
+  /// Of a tensor of the model as it is now.
+  [[nodiscard]] std::optional<NewTensor::Form> form_of(TensorId tensor) const;
 
   ModelParts& parts_;
   StructureEdits& structure_;

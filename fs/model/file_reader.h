@@ -17,7 +17,7 @@ namespace stfs {
 class FileReader {
  public:
   /// Must not outlive them.
-  FileReader(ModelParts& parts, const FileStats& stats, const PretrainedFiles& pretrained)
+  FileReader(ModelParts& parts, const FileStats& stats, const ServedFiles& pretrained)
       : parts_(parts), stats_(stats), pretrained_(pretrained) {}
 
   /// Returns fewer bytes than asked for only at the end of the file.
@@ -35,7 +35,7 @@ class FileReader {
 
   ModelParts& parts_;
   const FileStats& stats_;
-  const PretrainedFiles& pretrained_;
+  const ServedFiles& pretrained_;
 };
 
 }  // namespace stfs

@@ -106,6 +106,7 @@ Result<struct stat> FileStats::of_view(const Node& node) const {
 
 Result<struct stat> FileStats::of_pretrained(const Node& node) const {
   auto shown = pretrained_.attributes(node);
+  if (shown) shown->st_ino = parts_.space.in_mount(node.ino);
   if (shown || node.ino != PretrainedDirectory::kDirectory) return shown;
   // The source directory can't be read: the model alone is shown.
   return of_view({.ino = node.ino, .kind = Node::Kind::ViewDirectory});

@@ -8,7 +8,7 @@
 
 #include "core/base/error.h"
 #include "fs/model/model_parts.h"
-#include "fs/model/pretrained_files.h"
+#include "fs/model/served_files.h"
 
 namespace stfs {
 
@@ -17,7 +17,7 @@ namespace stfs {
 class FileStats {
  public:
   /// Must not outlive the parts.
-  FileStats(ModelParts& parts, const PretrainedFiles& pretrained) : parts_(parts), pretrained_(pretrained) {}
+  FileStats(ModelParts& parts, const ServedFiles& pretrained) : parts_(parts), pretrained_(pretrained) {}
 
   /// ENOENT for a file that has just gone.
   [[nodiscard]] Result<struct stat> of(const Node& node) const;
@@ -44,7 +44,7 @@ class FileStats {
   [[nodiscard]] Result<struct stat> of_staged_npy(const Node& node) const;
 
   ModelParts& parts_;
-  const PretrainedFiles& pretrained_;
+  const ServedFiles& pretrained_;
 };
 
 }  // namespace stfs

@@ -48,8 +48,8 @@
 #include "fs/model/file_reader.h"
 #include "fs/model/file_stats.h"
 #include "fs/model/model_parts.h"
-#include "fs/model/pretrained_files.h"
 #include "fs/model/scratch_files.h"
+#include "fs/model/served_files.h"
 #include "fs/model/shard_turns.h"
 #include "fs/model/staged_files.h"
 #include "fs/model/structure_edits.h"
@@ -135,9 +135,9 @@ class Filesystem {
   /// Whether the kernel may keep name and attributes of a file: not of one that is no tensor yet.
   [[nodiscard]] bool is_draft(Ino ino) const { return parts_.resolve(ino).kind == Node::Kind::Draft; }
   /// Whether a number is one of a file of the source directory, in `.safetensors/pretrained`. Such a file has
-  /// no OpenFile. Requests on its bytes and attributes go to pretrained_files().
+  /// no OpenFile. Requests on its bytes and attributes go to served_files().
   [[nodiscard]] bool is_source_file(Ino ino) const { return parts_.resolve(ino).is_source_file(); }
-  [[nodiscard]] PretrainedFiles& pretrained_files() { return pretrained_; }
+  [[nodiscard]] ServedFiles& served_files() { return pretrained_; }
   [[nodiscard]] Node node_of(Ino ino) const { return parts_.resolve(ino); }
   /// PretrainedDirectory::is_changed().
   [[nodiscard]] bool is_source_changed(Ino ino) const {
@@ -284,7 +284,11 @@ class Filesystem {
   mutable ModelParts parts_;
   ShardTurns turns_{parts_};
   StructureEdits structure_{parts_, turns_};
-  PretrainedFiles pretrained_{parts_};
+  ServedFiles pretrained_{parts_.pretrained, parts_.options, [this] {
+                            // The delta on top is the last shard.
+                            const auto count = static_cast<std::uint32_t>(parts_.model->shards().size());
+                            return parts_.permissions.of_shard(count - 1);
+                          }};
   FileStats stats_{parts_, pretrained_};
   FileReader reader_{parts_, stats_, pretrained_};
   AttributeReader attributes_{parts_, turns_};

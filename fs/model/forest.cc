@@ -25,6 +25,10 @@ constexpr Editions::Number kNumbers = Editions::Number{1} << InodeSpace::kNumber
 
 }  // namespace
 
+tl::unexpected<Error> Forest::not_among_models() {
+  return fail(ErrorCode::InvalidArgument, EPERM, "models cannot be created, moved or removed");
+}
+
 Forest::Forest(Member only) : is_lone_(true), editions_(0, kNumbers) {
   trees_.reserve(1);
   add(std::move(only));
@@ -93,19 +97,20 @@ Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
     if (name != LogViews::kName) return fail(ErrorCode::NotFound, ENOENT, "only the log is here");
     return stat_of_hidden(logs_.make());
   }
+  if (serves(parent)) return find_in_source(parent, name);
   if (parent != kRootIno) return no_such_inode(parent);
   return find_in_root(name);
 }
 
 void Forest::note_lookup(Ino ino) const {
   if (ino == kRootIno) return;
-  if (is_of_source(ino)) return source_->note_lookup(ino);
+  if (serves(ino) || is_made(ino)) return source_->note_lookup(ino);
   if (const Pin member = model_of(ino)) member.note_lookup(ino);
 }
 
 void Forest::forget(Ino ino, std::uint64_t lookups) const {
   if (ino == kRootIno) return;
-  if (is_of_source(ino)) return source_->forget(ino, lookups);
+  if (serves(ino) || is_made(ino)) return source_->forget(ino, lookups);
   if (is_of_hidden(ino)) return logs_.forget(ino, lookups);
   const Pin member = model_of(ino);
   if (!member) return;
@@ -115,7 +120,7 @@ void Forest::forget(Ino ino, std::uint64_t lookups) const {
 
 Result<struct stat> Forest::attributes(Ino ino) const {
   if (const Pin member = model_of(ino)) return member->attributes(ino);
-  if (is_of_source(ino)) return source_->attributes(ino);
+  if (serves(ino) || is_made(ino)) return source_->attributes(ino);
   if (is_of_hidden(ino) && (ino == kHiddenIno || logs_.exists(ino))) return stat_of_hidden(ino);
   if (ino != kRootIno) return no_such_inode(ino);
   return stat_of_root();
@@ -138,6 +143,7 @@ struct stat Forest::stat_of_hidden(Ino ino) const {
 
 Result<Bytes> Forest::read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const {
   if (const Pin member = model_of(ino)) return member->read(ino, offset, size_bytes);
+  if (serves(ino)) return source_->files().read(source_->node(ino), offset, size_bytes);
   if (!is_log_of_root(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   const auto end = logs_.size_bytes(ino);
   if (!end) return tl::unexpected(end.error());
@@ -180,11 +186,11 @@ struct stat Forest::stat_of_root() const {
   return st;
 }
 
-bool Forest::shows_links() const {
-  if (!source_->is_shared()) return true;
+bool Forest::shows_entries() const {
   const auto own = source_->status();
+  if (!own || !source_->is_shared()) return own.has_value();
   const auto any = loosest_of_models();
-  if (!own || !any) return own.has_value();
+  if (!any) return true;
   constexpr mode_t kReadAndSearch = 0555;
   const mode_t entered = loosest(permissions_in(*own), permissions_in(*any)).mode;
   return (entered & kReadAndSearch & ~own->st_mode) == 0;
@@ -199,6 +205,10 @@ Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
     for (; position < kEntries.size(); ++position) {
       if (!visit(kEntries[position].name, kEntries[position].ino, position + 1)) break;
     }
+    return {};
+  }
+  if (serves(directory)) {
+    source_->list(directory, position, visit);
     return {};
   }
   if (directory != kRootIno) return no_such_inode(directory);
@@ -216,16 +226,16 @@ Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
     if (member && !visit(tree.name, space_of(member.number()).in_mount(kRootIno), position + 1)) return {};
   }
   if (!source_) return {};
-  source_->list(
+  source_->list_root(
       position < kOthers ? 0 : position - kOthers,
       [&](std::string_view name, Ino ino, std::uint64_t next) { return visit(name, ino, kOthers + next); },
-      shows_links());
+      shows_entries());
   return {};
 }
 
 mode_t Forest::file_type(Ino ino) const {
   const Pin member = model_of(ino);
-  if (!member && is_of_source(ino)) return source_->file_type(ino);
+  if (!member && (serves(ino) || is_made(ino))) return source_->file_type(ino);
   if (!member && (is_log_of_root(ino) || ino == Views::kLog)) return S_IFREG;
   return member ? member->file_type(ino) : S_IFDIR;
 }
@@ -255,8 +265,9 @@ Result<Outdated> Forest::rename(Ino parent, std::string_view name, Ino new_paren
     return fail(ErrorCode::InvalidArgument, EINVAL, "unknown flags of renameat2");
   const Pin member = model_of(parent);
   const Pin there = model_of(new_parent);
-  if (parent == kRootIno && new_parent == kRootIno && !member)
-    return rename_in_root(std::string(name), std::string(new_name), flags);
+  if (!is_lone_ && parent == kRootIno && !source_) return not_among_models();
+  if (is_of_source(parent) && is_of_source(new_parent))
+    return rename_in_source(parent, std::string(name), new_parent, std::string(new_name), flags);
   if (!member) return fail(ErrorCode::InvalidArgument, EXDEV, "the other directory is in a model");
   if (!there || there.number() != member.number()) {
     // After EXDEV mv(1) would copy. After a replacement the kernel may know directories of both file systems,
@@ -266,11 +277,6 @@ Result<Outdated> Forest::rename(Ino parent, std::string_view name, Ino new_paren
     return fail(ErrorCode::InvalidArgument, EXDEV, "a transaction belongs to one model");
   }
   return member->rename(parent, name, new_parent, new_name, flags);
-}
-
-Result<std::string> Forest::read_link(Ino ino) const {
-  if (is_of_source(ino)) return source_->read_link(ino);
-  return fail(ErrorCode::InvalidArgument, EINVAL, "is no symbolic link");
 }
 
 void Forest::close_gaps() {
@@ -301,6 +307,10 @@ void Forest::connect_to(Surroundings surroundings) {
 
 std::string Forest::label_of(Ino ino, std::string_view name) const {
   if (const Pin member = model_of(ino)) return member->label_of(ino, name);
+  if (serves(ino) || is_made(ino)) {
+    const std::filesystem::path path = source_->path_of(ino);
+    return (name.empty() ? path : path / name).string();
+  }
   const std::string directory = trees().front()->path.parent_path().string();
   const std::string file = ino == kHiddenIno ? std::string(kViewsDirectory) : std::string();
   if (file.empty()) return name.empty() ? directory : fmt::format("{}: {}", directory, name);

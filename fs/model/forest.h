@@ -83,35 +83,52 @@ class Forest {
                               const Filesystem::VisitEntry& visit) const;
   [[nodiscard]] mode_t file_type(Ino ino) const;
   [[nodiscard]] struct statvfs statistics() const;
-  /// The target of a symbolic link. EINVAL for any other file.
-  [[nodiscard]] Result<std::string> read_link(Ino ino) const;
-  /// Filesystem::read(). Also reads the log in the root of a directory of models.
+  /// Filesystem::read(). Also reads the log in the root of a directory of models, and the files beside the
+  /// models.
   [[nodiscard]] Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const;
   /// Whether a number is one of that log.
   [[nodiscard]] bool is_log_of_root(Ino ino) const { return is_of_hidden(ino) && ino != kHiddenIno; }
-  /// EXDEV between two models; ESTALE between two file systems of a model that was replaced. In the root, a
-  /// file that gets the name NAME.safetensors becomes a model, or replaces that of the name.
+  /// EXDEV between two models; ESTALE between two file systems of a model that was replaced. In the root of a
+  /// directory of models, a file that gets the name NAME.safetensors becomes a model, or replaces that of the
+  /// name. EXDEV for a model or a new model between the root and another directory.
   Result<Outdated> rename(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,
                           unsigned flags = 0);
 
-  // The root of a directory of models. EPERM for a mount of one model, and without show_source().
+  // A directory of models: the root and the directories beside the models. EPERM for a mount of one model,
+  // and without show_source().
   using Created = SourceDirectory::Created;
-  /// As SourceDirectory::create(). EEXIST for NAME.safetensors if something else is called NAME.
-  Result<Created> create(std::string_view name, int flags, mode_t mode, Maker maker, pid_t opener);
-  Result<struct stat> make_directory(std::string_view name, mode_t mode, Maker maker);
-  /// Deletes a file. NAME.safetensors: the model. Programs that have its files open go on reading them.
-  Result<Outdated> remove(std::string_view name);
+  /// Makes a file. EEXIST for NAME.safetensors in the root if something else is called NAME.
+  Result<Created> create(Ino parent, std::string_view name, int flags, mode_t mode, const Maker& maker,
+                         pid_t opener);
+  Result<struct stat> make_directory(Ino parent, std::string_view name, mode_t mode, const Maker& maker);
+  /// Deletes a file. NAME.safetensors in the root: the model. Programs that have its files open go on reading
+  /// them.
+  Result<Outdated> remove(Ino parent, std::string_view name);
+  Result<void> remove_directory(Ino parent, std::string_view name);
   /// Whether a number is one of NAME.safetensors of a model, whose attributes change_archive() changes.
   [[nodiscard]] bool is_archive_in_root(const Pin& model, Ino ino) const;
   /// Changes attributes of a model's archive.
-  Result<void> change_archive(const Pin& model, const SourceDirectory::Change& change);
-  /// Whether a number is one of a file that a program makes in the root, or of a link there.
-  [[nodiscard]] bool is_of_source(Ino ino) const { return source_ && SourceDirectory::owns(ino); }
+  Result<void> change_archive(const Pin& model, const ServedFiles::Change& change);
+  /// Whether a number is one of a file or directory beside the models.
+  [[nodiscard]] bool serves(Ino ino) const { return source_ && SourceDirectory::serves(ino); }
+  /// The same, or the root.
+  [[nodiscard]] bool is_of_source(Ino ino) const { return serves(ino) || (source_ && ino == kRootIno); }
+  /// Whether a number is one of an archive that a program makes.
+  [[nodiscard]] bool is_made(Ino ino) const { return source_ && SourceDirectory::is_made(ino); }
+  /// Who serves a file of a source directory: the root of a directory of models, or the model that has it in
+  /// `pretrained`.
+  struct Served {
+    ServedFiles& files;
+    Node node;
+  };
+  [[nodiscard]] Served served(const Pin& model, Ino ino) const;
+  /// SourceTree::is_changed().
+  [[nodiscard]] bool is_source_changed(const Pin& model, Ino ino) const;
   /// Whether a look-up of the name may wait for the disk of the source directory.
   [[nodiscard]] bool reads_source(Ino parent, std::string_view name) const;
   /// Whether names in the root come and go by requests of programs. The kernel must not cache them then.
   [[nodiscard]] bool has_changing_root() const { return source_ != nullptr; }
-  // Files that programs make there:
+  // Archives that programs make:
   Result<OpenFile*> open_made(Ino ino, int flags) const;
   [[nodiscard]] std::shared_ptr<MadeFile> made(Ino ino) const;
   Result<void> write_made(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
@@ -204,6 +221,7 @@ class Forest {
     std::optional<Error> why_absent;  // set if current is kNone
   };
 
+  static tl::unexpected<Error> not_among_models();
   [[nodiscard]] Result<struct stat> find(Ino parent, std::string_view name) const;
   [[nodiscard]] Pin pin_current(const Tree& tree) const;
   /// False for a file system whose model was replaced.
@@ -216,6 +234,10 @@ class Forest {
   /// The caller holds showing_mutex_, or is the constructor.
   void add(std::unique_ptr<Tree> tree);
   [[nodiscard]] Result<struct stat> find_in_root(std::string_view name) const;
+  /// Finds an entry beside the models, and adds a look-up.
+  [[nodiscard]] Result<struct stat> find_in_source(Ino parent, std::string_view name) const;
+  /// Whether a name in this directory is one of a model, or of an archive that is one or becomes one.
+  [[nodiscard]] bool is_of_model(Ino parent, std::string_view name) const;
   /// Whether a number is that of `.safetensors` in the root of a directory of models, or of a log in it.
   [[nodiscard]] bool is_of_hidden(Ino ino) const {
     return !is_lone_ && (ino == kHiddenIno || Views::is_log(ino));
@@ -238,6 +260,8 @@ class Forest {
   Outdated retire(Tree& tree);
   /// Gives a whole archive its name, and shows its model. The caller has its turn.
   Result<Outdated> name_archive(MadeFile& made);
+  Result<Outdated> rename_in_source(Ino parent, const std::string& name, Ino new_parent,
+                                    const std::string& new_name, unsigned flags);
   Result<Outdated> rename_in_root(const std::string& name, const std::string& new_name, unsigned flags);
   Result<Outdated> rename_arriving(const std::shared_ptr<MadeFile>& made, const std::string& name,
                                    const std::string& new_name);
@@ -257,7 +281,7 @@ class Forest {
   /// What at least one model allows; nothing if none can be read.
   [[nodiscard]] std::optional<struct stat> loosest_of_models() const;
   /// Whether all who may enter the root may list the source directory, and so see its names.
-  [[nodiscard]] bool shows_links() const;
+  [[nodiscard]] bool shows_entries() const;
 
   const bool is_lone_;
   bool is_read_only_ = true;

@@ -2,6 +2,7 @@
 //
 // Requests that change the root run while the kernel holds its lock. So nothing here waits for a notification
 // to the kernel: callers tell the kernel what is outdated after their reply.
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,10 +17,6 @@
 
 namespace stfs {
 namespace {
-
-tl::unexpected<Error> not_among_models() {
-  return fail(ErrorCode::InvalidArgument, EPERM, "models cannot be created, moved or removed");
-}
 
 /// The model's directory is not what can be moved or deleted.
 tl::unexpected<Error> is_a_models_directory(std::string_view name) {
@@ -99,7 +96,11 @@ Result<struct stat> Forest::find_in_root(std::string_view name) const {
       return whole;
     }
   }
-  const auto ino = source_->find(name, shows_links());
+  return find_in_source(kRootIno, name);
+}
+
+Result<struct stat> Forest::find_in_source(Ino parent, std::string_view name) const {
+  const auto ino = source_->find(parent, name, parent != kRootIno || shows_entries());
   if (!ino) return tl::unexpected(ino.error());
   auto status = source_->attributes(*ino);
   if (status) source_->note_lookup(*ino);
@@ -124,7 +125,7 @@ Result<void> Forest::check_model_name(std::string_view file_name) const {
 
 Result<void> Forest::check_new_model(std::string_view file_name) const {
   const std::string name = model_name_of(file_name);
-  if (source_->find(name)) {
+  if (source_->find(kRootIno, name)) {
     return fail(ErrorCode::System, EEXIST,
                 fmt::format("its model would be shown as {}, and something else has this name", name));
   }
@@ -182,23 +183,68 @@ Outdated Forest::retire(Tree& tree) {
   return outdated_in_root(tree.path.filename().string());
 }
 
-Result<Forest::Created> Forest::create(std::string_view name, int flags, mode_t mode, Maker maker,
-                                       pid_t opener) {
+bool Forest::is_of_model(Ino parent, std::string_view name) const {
+  if (parent != kRootIno) return false;
+  const Tree* const tree = tree_named(name);
+  return (tree != nullptr && is_shown(*tree)) || SourceDirectory::is_archive_name(name);
+}
+
+Forest::Served Forest::served(const Pin& model, Ino ino) const {
+  if (model) return {model->served_files(), model->node_of(ino)};
+  return {source_->files(), source_->node(ino)};
+}
+
+bool Forest::is_source_changed(const Pin& model, Ino ino) const {
+  return model ? model->is_source_changed(ino) : serves(ino) && source_->is_changed(ino);
+}
+
+Result<Forest::Created> Forest::create(Ino parent, std::string_view name, int flags, mode_t mode,
+                                       const Maker& maker, pid_t opener) {
   if (!source_) return not_among_models();
-  if (shown_tree_of_file(name) != nullptr) return fail(ErrorCode::System, EEXIST, "the model exists");
-  if (SourceDirectory::is_archive_name(name)) {
+  if (is_of_model(parent, name)) {
+    if (shown_tree_of_file(name) != nullptr || !SourceDirectory::is_archive_name(name))
+      return fail(ErrorCode::System, EEXIST, "the model exists");
     if (auto checked = check_new_model(name); !checked) return pass_on(std::move(checked));
+    return source_->create(name, flags, mode, maker, opener);
   }
-  return source_->create(name, flags, mode, maker, opener);
+  ServedFiles& files = source_->files();
+  auto made = files.create(source_->node(parent), name, mode, maker);
+  if (!made && made.error().errno_value == EEXIST && (flags & O_EXCL) == 0) {
+    made = source_->find(parent, name);
+    if (made) {
+      if (auto opened = files.open(source_->node(*made), flags); !opened) return pass_on(std::move(opened));
+    }
+  }
+  if (!made) return tl::unexpected(made.error());
+  auto status = source_->attributes(*made);
+  return status ? Result<Created>(Created{*status}) : pass_on(std::move(status));
 }
 
-Result<struct stat> Forest::make_directory(std::string_view name, mode_t mode, Maker maker) {
+Result<struct stat> Forest::make_directory(Ino parent, std::string_view name, mode_t mode,
+                                           const Maker& maker) {
   if (!source_) return not_among_models();
-  return source_->make_directory(name, mode, maker);
+  if (is_of_model(parent, name) && !SourceDirectory::is_archive_name(name))
+    return fail(ErrorCode::System, EEXIST, "the model exists");
+  if (is_of_model(parent, name))
+    return fail(ErrorCode::InvalidArgument, EPERM, "a directory can't have the name of an archive");
+  const auto made = source_->files().make_directory(source_->node(parent), name, mode, maker);
+  return made ? source_->attributes(*made) : tl::unexpected(made.error());
 }
 
-Result<Outdated> Forest::remove(std::string_view name) {
+Result<void> Forest::remove_directory(Ino parent, std::string_view name) {
   if (!source_) return not_among_models();
+  const Tree* const tree = parent == kRootIno ? tree_named(name) : nullptr;
+  if (tree != nullptr && is_shown(*tree)) return is_a_models_directory(name);
+  return source_->files().remove_directory(source_->node(parent), name);
+}
+
+Result<Outdated> Forest::remove(Ino parent, std::string_view name) {
+  if (!source_) return not_among_models();
+  if (!is_of_model(parent, name)) {
+    auto removed = source_->files().remove(source_->node(parent), name);
+    return removed ? Result<Outdated>(Outdated{}) : pass_on(std::move(removed));
+  }
+  if (!SourceDirectory::is_archive_name(name)) return is_a_models_directory(name);
   if (const auto made = source_->arriving(name)) {
     made->drop({ErrorCode::NotFound, ESTALE, "it was deleted before it was whole"});
     source_->end_arriving(*made);
@@ -216,9 +262,20 @@ Result<Outdated> Forest::remove(std::string_view name) {
   return outdated;
 }
 
+Result<Outdated> Forest::rename_in_source(Ino parent, const std::string& name, Ino new_parent,
+                                          const std::string& new_name, unsigned flags) {
+  const bool is_of_models = is_of_model(parent, name) || is_of_model(new_parent, new_name);
+  if (is_of_models && parent == new_parent) return rename_in_root(name, new_name, flags);
+  // mv(1) copies then.
+  if (is_of_models)
+    return fail(ErrorCode::InvalidArgument, EXDEV, "models lie in the root: copy the archive instead");
+  auto renamed =
+      source_->files().rename(source_->node(parent), name, source_->node(new_parent), new_name, flags);
+  return renamed ? Result<Outdated>(Outdated{}) : pass_on(std::move(renamed));
+}
+
 Result<Outdated> Forest::rename_in_root(const std::string& name, const std::string& new_name,
                                         unsigned flags) {
-  if (!source_) return not_among_models();
   for (const std::string& one : {name, new_name}) {
     const Tree* const tree = tree_named(one);
     if (tree != nullptr && is_shown(*tree)) return is_a_models_directory(one);
@@ -228,7 +285,8 @@ Result<Outdated> Forest::rename_in_root(const std::string& name, const std::stri
   if (becomes_model) {
     if (auto checked = check_new_model(new_name); !checked) return pass_on(std::move(checked));
   }
-  if ((flags & RENAME_NOREPLACE) != 0 && (shown_tree_of_file(new_name) != nullptr || source_->find(new_name)))
+  if ((flags & RENAME_NOREPLACE) != 0 &&
+      (shown_tree_of_file(new_name) != nullptr || source_->find(kRootIno, new_name)))
     return fail(ErrorCode::System, EEXIST, "the new name exists");
   if (const auto made = source_->arriving(name)) return rename_arriving(made, name, new_name);
 
@@ -261,7 +319,7 @@ Result<Outdated> Forest::rename_arriving(const std::shared_ptr<MadeFile>& made, 
                 fmt::format("an archive keeps a name that ends with {} until it is whole", kArchiveSuffix));
   }
   const auto turn = made->turn();
-  const bool replaces = shown_tree_of_file(new_name) != nullptr || source_->find(new_name);
+  const bool replaces = shown_tree_of_file(new_name) != nullptr || source_->find(kRootIno, new_name);
   source_->rename_arriving(name, new_name, replaces);
   // A program that renames before it closes goes on with the name.
   return made->is_due() ? name_archive(*made) : Result<Outdated>(Outdated{});
@@ -285,7 +343,7 @@ bool Forest::is_archive_in_root(const Pin& model, Ino ino) const {
   return source_ && model && !is_read_only_ && Views::is_archive(InodeSpace::local(ino));
 }
 
-Result<void> Forest::change_archive(const Pin& model, const SourceDirectory::Change& change) {
+Result<void> Forest::change_archive(const Pin& model, const ServedFiles::Change& change) {
   if (!is_current(model.number()))
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the model has been replaced");
   auto changed = source_->change(model->model().path().filename().string(), change);
@@ -299,7 +357,7 @@ Result<OpenFile*> Forest::open_made(Ino ino, int flags) const {
 }
 
 std::shared_ptr<MadeFile> Forest::made(Ino ino) const {
-  return is_of_source(ino) ? source_->file(ino) : nullptr;
+  return is_made(ino) ? source_->file(ino) : nullptr;
 }
 
 Result<void> Forest::write_made(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
@@ -332,7 +390,7 @@ Result<Outdated> Forest::flush_made(OpenFile& file, Owner owner, pid_t closer) {
 
 Outdated Forest::release_made(OpenFile* file) {
   const auto made = source_->release(file);
-  if (!made || !made->is_archive()) return {};
+  if (!made) return {};
   const auto turn = made->turn();
   Outdated outdated;
   if (made->end()) {

@@ -4,7 +4,7 @@
 //   file_stats.h       attributes of files and directories
 //   attribute_reader.h extended attributes
 //   file_reader.h      bytes of all files
-//   pretrained_files.h files of the source directory, in `.safetensors/pretrained`
+//   served_files.h     files of the source directory, in `.safetensors/pretrained`
 //   shard_turns.h      commits and checks for changes by others, one at a time for each shard
 //   structure_edits.h  edits of the structure, and the models that follow
 //   content_commits.h  commits of bytes that were staged for a tensor

@@ -8,6 +8,7 @@
 
 #include "core/format/json_string.h"
 #include "fs/base/log.h"
+#include "fs/model/tensor_forms.h"
 
 namespace stfs {
 namespace {
@@ -102,8 +103,22 @@ std::optional<Drafts::Draft> ScratchFiles::add(Ino directory, std::string_view n
                       .directory = directory,
                       .file_name = std::string(name),
                       .content = std::make_shared<PendingContent>(parts_.model, id, std::move(made))};
+  for (const std::string_view key : {"dtype", "shape"}) {
+    // Another program may have written anything there.
+    if (const auto kept = made_of(draft)->scratch()->attribute(key))
+      static_cast<void>(set_form(*draft.content, key, *kept));
+  }
   if (parts_.drafts.add(draft)) return draft;
   return parts_.drafts.find(directory, name);
+}
+
+void ScratchFiles::keep_attribute(const Drafts::Draft& draft, std::string_view key,
+                                  const std::string& value) {
+  if (!is_scratch(draft) || draft.content->is_unlinked) return;
+  const auto kept = made_of(draft)->scratch()->set_attribute(key, value);
+  if (kept) return;
+  log::warning("{}: its {} is forgotten when this mount ends: {}", in_quotes(draft.file_name), key,
+               kept.error().message);
 }
 
 bool ScratchFiles::is_in_use(const Drafts::Draft& draft) const {

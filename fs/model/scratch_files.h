@@ -51,6 +51,9 @@ class ScratchFiles {
   /// @param replaced  the scratch file that has the new name.
   Result<void> rename(const Drafts::Draft& draft, Ino new_directory, std::string_view new_name,
                       const std::optional<Drafts::Draft>& replaced);
+  /// Keeps a dtype or a shape with the file, for other mounts and for the next one. Logs a failure. Does
+  /// nothing for a draft that is no scratch file.
+  static void keep_attribute(const Drafts::Draft& draft, std::string_view key, const std::string& value);
   /// Programs that have the file open keep its bytes.
   Result<void> remove(const Drafts::Draft& draft);
   /// Call when a scratch file's bytes are a tensor's. The caller holds the content's mutex.

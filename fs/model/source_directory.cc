@@ -1,33 +1,59 @@
-// Shows, makes, moves and deletes the files of a source directory beside its models.
 #include "fs/model/source_directory.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <limits.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "core/archive/archive.h"
 #include "core/journal/journal_format.h"
 #include "core/model/model_directory.h"
+#include "core/model/scratch_directory.h"
 #include "core/storage/new_file.h"
 #include "core/storage/system_file.h"
+#include "fs/base/log.h"
 #include "fs/base/process.h"
+#include "fs/tree/names.h"
 
 namespace stfs {
 namespace {
 
 constexpr mode_t kPermissionBits = 0777;
 
+std::string scratch_name(std::string_view model) {
+  return ScratchDirectory::path_of(model).string();
+}
+
+/// Logs the scratch files of models that were deleted.
+void log_left_scratch_files(const std::filesystem::path& directory) {
+  std::error_code failed;
+  std::filesystem::directory_iterator at(directory, failed);
+  for (; !failed && at != std::filesystem::directory_iterator(); at.increment(failed)) {
+    const std::string name = at->path().filename().string();
+    if (!is_scratch_directory_name(name)) continue;
+    const std::string model = std::filesystem::path(name.substr(1)).stem().string();
+    std::error_code unknown;
+    if (!is_archive_name(model) || std::filesystem::exists(directory / model, unknown) || unknown) continue;
+    log::info("{}: there is no such model, but its scratch files: `rm -r '{}'` deletes them",
+              (directory / model).string(), at->path().string());
+  }
+}
+
 }  // namespace
 
-SourceDirectory::SourceDirectory(const std::filesystem::path& path, const Options& options)
-    : options_(options), links_(path, [this](std::string_view name) { return is_model_(name); }) {}
+SourceDirectory::SourceDirectory(const std::filesystem::path& path, const FilesystemOptions& options)
+    : path_(path),
+      options_(options),
+      tree_(path, {}, [this](std::string_view name) { return name == kViewsDirectory || is_model_(name); }),
+      files_(tree_, options_, {}) {
+  log_left_scratch_files(path_);
+}
 
 bool SourceDirectory::is_archive_name(std::string_view file_name) {
   return stfs::is_archive_name(file_name);
@@ -40,75 +66,63 @@ void SourceDirectory::disguise(Stat& st) const {
 }
 
 std::optional<struct stat> SourceDirectory::status() const {
-  Stat st{};
-  const UniqueFd opened = links_.open();
-  const auto source = links_.source();
-  if (!opened || !source || ::fstat(opened.get(), &st) != 0) return std::nullopt;
-  st.st_mode =
-      (st.st_mode & ~kPermissionBits) | source->permissions.mode;  // as its access control list allows
+  const auto found = tree_.files().find("");
+  if (!found) return std::nullopt;
+  Stat st = found->entry.status;
+  st.st_mode = (st.st_mode & ~kPermissionBits) | found->entry.permissions.mode;
   disguise(st);
   return st;
 }
 
-Result<Ino> SourceDirectory::find(std::string_view name, bool with_links) const {
+std::filesystem::path SourceDirectory::path_of(Ino ino) const {
+  if (const auto made = file(ino)) return made->path();
+  const auto below = tree_.path_of(node(ino).ino);
+  return below && !below->empty() ? path_ / *below : path_;
+}
+
+Result<Ino> SourceDirectory::find(Ino directory, std::string_view name, bool shows_entries) {
+  if (directory != kRootIno) return tree_.find(directory, name);
   {
     const std::scoped_lock lock(mutex_);
     if (const auto found = arriving_.find(name); found != arriving_.end()) return found->second;
   }
-  if (const auto link = with_links ? links_.find(name) : std::nullopt) return kLinks + *link;
+  if (shows_entries) return tree_.find(SourceTree::kDirectory, name);
   return fail(ErrorCode::NotFound, ENOENT, "no such file in the directory of the models");
 }
 
 mode_t SourceDirectory::file_type(Ino ino) const {
-  return ino >= kFiles ? S_IFREG : ino >= kMadeDirectories ? S_IFDIR : S_IFLNK;
+  return !is_made(ino) && node(ino).is_directory() ? S_IFDIR : S_IFREG;
 }
 
 Result<struct stat> SourceDirectory::attributes(Ino ino) const {
-  if (ino >= kFiles) {
-    const auto made = file(ino);
-    if (!made) return no_such_inode(ino);
-    auto st = made->status();
-    if (!st) return st;
-    st->st_ino = ino;
-    disguise(*st);
-    return st;
-  }
-  const bool is_link = ino < kMadeDirectories;
-  const SourceLinks::Number link = ino - (is_link ? kLinks : kMadeDirectories);
-  if (!links_.has(link)) return no_such_inode(ino);
-  Stat st{};
-  if (::fstatat(links_.descriptor(), links_.name(link).c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0)
-    return fail_system(errno, links_.target(link), "stat");
-  disguise(st);
-  st.st_ino = ino;
-  if (!is_link) return S_ISDIR(st.st_mode) ? Result<Stat>(st) : Result<Stat>(no_such_inode(ino));
-  constexpr mode_t kAll = 0777;  // nobody asks a link's permissions
-  st.st_mode = S_IFLNK | kAll;
-  st.st_nlink = 1;
-  st.st_size = static_cast<off_t>(links_.target(link).size());
-  st.st_blocks = 0;
+  if (!is_made(ino)) return files_.attributes(node(ino));
+  const auto made = file(ino);
+  if (!made) return no_such_inode(ino);
+  auto st = made->status();
+  if (!st) return st;
+  st->st_ino = ino;
+  disguise(*st);
   return st;
 }
 
-Result<std::string> SourceDirectory::read_link(Ino ino) const {
-  if (ino >= kMadeDirectories || !links_.has(ino - kLinks))
-    return fail(ErrorCode::InvalidArgument, EINVAL, "is no symbolic link");
-  std::string target = links_.target(ino - kLinks);
-  if (target.size() >= PATH_MAX)
-    return fail(ErrorCode::InvalidArgument, ENAMETOOLONG,
-                "the path in the directory of the models is too long");
-  return target;
+void SourceDirectory::list(Ino directory, std::uint64_t position, const Directory::VisitEntry& visit) const {
+  tree_.list(directory, position, [&](std::string_view name, Ino ino, std::uint64_t next) {
+    return visit(name, ino == SourceTree::kDirectory ? kRootIno : ino, next);
+  });
 }
 
-void SourceDirectory::list(std::uint64_t position, const Directory::VisitEntry& visit,
-                           bool with_links) const {
-  const auto is_listed = [](std::string_view name) {
-    return !name.starts_with('.') && !is_archive_name(name);
-  };
-  for (const auto& [link, name] : with_links ? links_.list() : decltype(links_.list())()) {
-    if (link < position || !is_listed(name)) continue;
-    if (!visit(name, kLinks + link, link + 1)) return;
+void SourceDirectory::list_root(std::uint64_t position, const Directory::VisitEntry& visit,
+                                bool shows_entries) const {
+  constexpr std::uint64_t kArriving = std::uint64_t{1} << 62U;  // all names of the tree are before
+  bool goes_on = true;
+  if (shows_entries && position <= kArriving) {
+    tree_.list_names(SourceTree::kDirectory, position,
+                     [&](std::string_view name, Ino ino, std::uint64_t next) {
+                       goes_on = is_archive_name(name) || visit(name, ino, next);
+                       return goes_on;
+                     });
   }
+  if (!goes_on) return;
   std::vector<std::pair<Ino, std::string>> arriving;
   {
     const std::scoped_lock lock(mutex_);
@@ -116,29 +130,32 @@ void SourceDirectory::list(std::uint64_t position, const Directory::VisitEntry& 
   }
   std::ranges::sort(arriving);
   for (const auto& [ino, name] : arriving) {
-    if (ino >= position && !visit(name, ino, ino + 1)) return;
+    if (kArriving + ino >= position && !visit(name, ino, kArriving + ino + 1)) return;
   }
 }
 
 void SourceDirectory::note_lookup(Ino ino) const {
+  if (!is_made(ino)) return tree_.note_lookup(ino);
   const std::scoped_lock lock(mutex_);
-  if (const auto found = files_.find(ino); found != files_.end()) ++found->second.lookups;
+  if (const auto found = made_.find(ino); found != made_.end()) ++found->second.lookups;
 }
 
 void SourceDirectory::forget(Ino ino, std::uint64_t lookups) const {
+  if (!is_made(ino)) return tree_.forget(ino, lookups);
   const std::scoped_lock lock(mutex_);
-  const auto found = files_.find(ino);
-  if (found == files_.end()) return;
+  const auto found = made_.find(ino);
+  if (found == made_.end()) return;
   found->second.lookups -= std::min(found->second.lookups, lookups);
   drop_unused(found);
 }
 
 void SourceDirectory::drop_unused(std::map<Ino, Entry>::iterator entry) const {
-  if (entry->second.lookups == 0 && entry->second.descriptors == 0) files_.erase(entry);
+  if (entry->second.lookups == 0 && entry->second.descriptors == 0) made_.erase(entry);
 }
 
 Result<void> SourceDirectory::check_name(std::string_view name) const {
-  if (!options_.allows_new) {
+  if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
+  if (!options_.allows_edits) {
     return fail(ErrorCode::ReadOnly, EPERM,
                 "mounted with edit=off: nothing can be made, moved or removed here");
   }
@@ -147,61 +164,23 @@ Result<void> SourceDirectory::check_name(std::string_view name) const {
   return {};
 }
 
-Result<void> SourceDirectory::give_to(int descriptor, mode_t mode, Maker maker) const {
-  Stat st{};
-  Stat above{};
-  if (::fstat(descriptor, &st) != 0 || ::fstat(links_.descriptor(), &above) != 0)
-    return fail_system(errno, path().string(), "stat");
-  const bool keeps_group = (above.st_mode & S_ISGID) != 0;
-  const gid_t gid = keeps_group ? st.st_gid : maker.gid;
-  if ((st.st_uid != maker.uid || st.st_gid != gid) && ::fchown(descriptor, maker.uid, gid) != 0 &&
-      st.st_uid != maker.uid) {
-    return fail(ErrorCode::System, EACCES,
-                fmt::format("{}: this mount can make files of user {} only, not of user {}", path().string(),
-                            st.st_uid, maker.uid));
-  }
-  constexpr mode_t kKept = S_ISGID;  // new directories inherit it
-  if (::fchmod(descriptor, (mode & kPermissionBits) | (st.st_mode & kKept)) != 0)
-    return fail_system(errno, path().string(), "set the mode of a new file");
-  return {};
-}
-
-Result<std::unique_ptr<File>> SourceDirectory::make_file(const std::string& name, bool is_archive,
-                                                         mode_t mode, Maker maker) {
-  std::unique_ptr<File> file;
-  if (is_archive) {
-    auto made = system_storage().create_unnamed(path() / new_temporary_file_name());
-    if (!made) return made;
-    file = std::move(*made);
-  } else {
-    constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    UniqueFd fd(::openat(links_.descriptor(), name.c_str(), kFlags, mode & kPermissionBits));
-    if (!fd) return fail_system(errno, (path() / name).string(), "create");
-    file = make_system_file(std::move(fd), (path() / name).string());
-  }
-  if (auto given = give_to(file->descriptor(), mode, maker); !given) {
-    if (!is_archive) ::unlinkat(links_.descriptor(), name.c_str(), 0);
-    return pass_on(std::move(given));
-  }
-  return file;
-}
-
 Result<SourceDirectory::Created> SourceDirectory::create(std::string_view name, int flags, mode_t mode,
                                                          Maker maker, pid_t opener) {
   if (auto checked = check_name(name); !checked) return pass_on(std::move(checked));
-  const bool is_archive = is_archive_name(name);
-  if (is_archive && find(name)) return fail(ErrorCode::System, EEXIST, "the file exists");
-  auto file = make_file(std::string(name), is_archive, mode, maker);
+  if (find(kRootIno, name)) return fail(ErrorCode::System, EEXIST, "the file exists");
+  auto file = system_storage().create_unnamed(path_ / new_temporary_file_name());
   if (!file) return pass_on(std::move(file));
-  auto made = std::make_shared<MadeFile>(std::move(*file), path() / name,
-                                         is_archive ? MadeFile::Kind::Archive : MadeFile::Kind::Plain);
+  const std::filesystem::path path = path_ / name;
+  if (auto given = give_to((*file)->descriptor(), descriptor(), mode, maker, path.string()); !given)
+    return pass_on(std::move(given));
+  auto made = std::make_shared<MadeFile>(std::move(*file), path);
   Ino ino = 0;
   {
     const std::scoped_lock lock(mutex_);
-    if (is_archive && !arriving_.emplace(name, next_).second)
+    if (!arriving_.emplace(name, next_).second)
       return fail(ErrorCode::System, EEXIST, "another program is making this file");
     ino = next_++;
-    files_.emplace(ino, Entry{.made = std::move(made)});
+    made_.emplace(ino, Entry{.made = std::move(made)});
   }
   OpenFile* const opened = add_open(ino, flags, opener);
   auto st = attributes(ino);
@@ -219,36 +198,30 @@ OpenFile* SourceDirectory::add_open(Ino ino, int flags, pid_t opener) {
   OpenFile* const opened = file.get();
   const std::scoped_lock lock(mutex_);
   open_.emplace(opened, std::move(file));
-  ++files_.at(ino).descriptors;
+  ++made_.at(ino).descriptors;
   return opened;
-}
-
-Result<struct stat> SourceDirectory::make_directory(std::string_view name, mode_t mode, Maker maker) {
-  if (auto checked = check_name(name); !checked) return pass_on(std::move(checked));
-  if (is_archive_name(name))
-    return fail(ErrorCode::InvalidArgument, EPERM, "a directory can't have the name of an archive");
-  const std::string made(name);
-  if (::mkdirat(links_.descriptor(), made.c_str(), mode & kPermissionBits) != 0)
-    return fail_system(errno, (path() / made).string(), "create");
-  const UniqueFd opened(
-      ::openat(links_.descriptor(), made.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  auto given = opened ? give_to(opened.get(), mode, maker)
-                      : Result<void>(fail_system(errno, (path() / made).string(), "open"));
-  if (!given) {
-    ::unlinkat(links_.descriptor(), made.c_str(), AT_REMOVEDIR);
-    return pass_on(std::move(given));
-  }
-  const auto link = links_.find(name);
-  return link ? attributes(kMadeDirectories + *link)
-              : Result<Stat>(fail(ErrorCode::System, ESTALE, "the directory has gone again"));
 }
 
 Result<void> SourceDirectory::remove(std::string_view name) {
   if (auto checked = check_name(name); !checked) return checked;
-  const std::string gone(name);
-  if (::unlinkat(links_.descriptor(), gone.c_str(), 0) == 0) return {};
-  if (errno == EISDIR && ::unlinkat(links_.descriptor(), gone.c_str(), AT_REMOVEDIR) == 0) return {};
-  return fail_system(errno, (path() / gone).string(), "remove");
+  files_.seal(name);
+  if (::unlinkat(descriptor(), std::string(name).c_str(), 0) != 0)
+    return fail_system(errno, (path_ / name).string(), "remove");
+  const std::string scratch = scratch_name(name);
+  if (::unlinkat(descriptor(), scratch.c_str(), AT_REMOVEDIR) != 0 && errno == ENOTEMPTY) {
+    log::warning("{}: was deleted, its scratch files stay: `rm -r '{}'` deletes them",
+                 (path_ / name).string(), (path_ / scratch).string());
+  }
+  return {};
+}
+
+void SourceDirectory::move_scratch_files(std::string_view name, std::string_view new_name) const {
+  const std::string from = scratch_name(name);
+  const std::string to = scratch_name(new_name);
+  if (::renameat(descriptor(), from.c_str(), descriptor(), to.c_str()) == 0 || errno == ENOENT) return;
+  const int why = errno;
+  log::warning("{}: the scratch files of {} stay there: {}: {}", (path_ / from).string(), name,
+               (path_ / to).string(), std::generic_category().message(why));
 }
 
 Result<void> SourceDirectory::rename(std::string_view name, std::string_view new_name, unsigned flags) {
@@ -257,17 +230,21 @@ Result<void> SourceDirectory::rename(std::string_view name, std::string_view new
   }
   if ((flags & ~unsigned{RENAME_NOREPLACE}) != 0)
     return fail(ErrorCode::InvalidArgument, EINVAL, "files can't be exchanged here");
-  const int directory = links_.descriptor();
-  if (::renameat2(directory, std::string(name).c_str(), directory, std::string(new_name).c_str(), flags) == 0)
-    return {};
-  return fail_system(errno, (path() / name).string(), "rename");
+  files_.seal(name);
+  tree_.keep_open(std::string(new_name));
+  const int directory = descriptor();
+  if (::renameat2(directory, std::string(name).c_str(), directory, std::string(new_name).c_str(), flags) != 0)
+    return fail_system(errno, (path_ / name).string(), "rename");
+  files_.seal(new_name);
+  move_scratch_files(name, new_name);
+  return {};
 }
 
-Result<void> SourceDirectory::change(std::string_view name, const Change& change) {
+Result<void> SourceDirectory::change(std::string_view name, const ServedFiles::Change& change) {
   if (auto checked = check_name(name); !checked) return checked;
-  const int directory = links_.descriptor();
+  const int directory = descriptor();
   const std::string file(name);
-  const auto failed = [&] { return fail_system(errno, (path() / file).string(), "change attributes"); };
+  const auto failed = [&] { return fail_system(errno, (path_ / file).string(), "change attributes"); };
   constexpr uid_t kSameUser = ~uid_t{0};
   constexpr gid_t kSameGroup = ~gid_t{0};
   if ((change.uid || change.gid) && ::fchownat(directory, file.c_str(), change.uid.value_or(kSameUser),
@@ -284,38 +261,25 @@ Result<void> SourceDirectory::change(std::string_view name, const Change& change
 }
 
 Result<void> SourceDirectory::settle_archive(std::string_view name) {
-  const std::filesystem::path file = path() / name;
+  const std::filesystem::path file = path_ / name;
   auto archive = Archive::open(file, Access::ReadOnly);
   if (!archive) {
     // mv(1) takes EINVAL for a directory that is moved into itself.
     if (archive.error().errno_value == EINVAL) archive.error().errno_value = ENODATA;
     return pass_on(std::move(archive));
   }
-  Stat of_name{};
-  if (::fstatat(links_.descriptor(), std::string(name).c_str(), &of_name, AT_SYMLINK_NOFOLLOW) != 0)
-    return fail_system(errno, file.string(), "stat");
-  std::vector<std::shared_ptr<MadeFile>> made;
-  {
-    const std::scoped_lock lock(mutex_);
-    for (const auto& [ino, entry] : files_) made.push_back(entry.made);
-  }
-  for (const auto& one : made) {
-    const auto st = one->status();
-    if (st && st->st_dev == of_name.st_dev && st->st_ino == of_name.st_ino) one->seal();
-  }
-  if (options_.durability != Durability::Power) return {};
-  const UniqueFd opened(
-      ::openat(links_.descriptor(), std::string(name).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (options_.commit.durability != Durability::Power) return {};
+  const UniqueFd opened(::openat(descriptor(), std::string(name).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!opened || ::fsync(opened.get()) != 0) return fail_system(errno, file.string(), "sync");
   return {};
 }
 
 Result<void> SourceDirectory::sync_names() {
-  return options_.durability == Durability::Power ? system_storage().sync_directory(path()) : Result<void>();
+  return options_.commit.durability == Durability::Power ? system_storage().sync_directory(path_)
+                                                         : Result<void>();
 }
 
 Result<OpenFile*> SourceDirectory::open(Ino ino, int flags) {
-  if (ino < kFiles) return fail(ErrorCode::InvalidArgument, ELOOP, "is a symbolic link");
   if (!file(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   if ((flags & O_ACCMODE) == O_RDONLY) return nullptr;
   return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
@@ -323,25 +287,25 @@ Result<OpenFile*> SourceDirectory::open(Ino ino, int flags) {
 
 std::shared_ptr<MadeFile> SourceDirectory::file(Ino ino) const {
   const std::scoped_lock lock(mutex_);
-  const auto found = files_.find(ino);
-  return found == files_.end() ? nullptr : found->second.made;
+  const auto found = made_.find(ino);
+  return found == made_.end() ? nullptr : found->second.made;
 }
 
 std::shared_ptr<MadeFile> SourceDirectory::arriving(std::string_view name) const {
   const std::scoped_lock lock(mutex_);
   const auto found = arriving_.find(name);
-  return found == arriving_.end() ? nullptr : files_.at(found->second).made;
+  return found == arriving_.end() ? nullptr : made_.at(found->second).made;
 }
 
 Result<void> SourceDirectory::give_name(MadeFile& made) {
-  return made.give_name(system_storage(), options_.durability);
+  return made.give_name(system_storage(), options_.commit.durability);
 }
 
 void SourceDirectory::end_arriving(const MadeFile& made) {
   const std::scoped_lock lock(mutex_);
   std::erase_if(arriving_, [&](const auto& named) {
-    const auto entry = files_.find(named.second);
-    return entry == files_.end() || entry->second.made.get() == &made;
+    const auto entry = made_.find(named.second);
+    return entry == made_.end() || entry->second.made.get() == &made;
   });
 }
 
@@ -350,16 +314,16 @@ void SourceDirectory::rename_arriving(std::string_view name, std::string_view ne
   const auto found = arriving_.find(name);
   if (found == arriving_.end()) return;
   const Ino ino = found->second;
-  files_.at(ino).made->move_to(path() / new_name, replaces);
+  made_.at(ino).made->move_to(path_ / new_name, replaces);
   arriving_.erase(found);
   arriving_[std::string(new_name)] = ino;
 }
 
 std::shared_ptr<MadeFile> SourceDirectory::release(OpenFile* file) {
   const std::scoped_lock lock(mutex_);
-  const auto entry = files_.find(file->ino);
+  const auto entry = made_.find(file->ino);
   open_.erase(file);
-  if (entry == files_.end()) return nullptr;
+  if (entry == made_.end()) return nullptr;
   auto made = entry->second.made;
   --entry->second.descriptors;
   const bool is_last = entry->second.descriptors == 0;

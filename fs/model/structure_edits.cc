@@ -312,20 +312,17 @@ Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange&
   return {};
 }
 
-void StructureEdits::show(std::unique_ptr<Model> next, bool is_edited) {
+void StructureEdits::show(std::shared_ptr<Model> next, bool is_edited) {
   parts_.grow(next->ids().end());
-  constexpr std::size_t kMostReplaced = 8;
-  std::vector<std::shared_ptr<void>> replaced;
-  replaced.reserve(kMostReplaced);  // what is replaced must not go before its readers
-  replaced.push_back(parts_.model.replace(std::move(next)));
-  show_names(std::move(replaced), is_edited);
-}
-
-void StructureEdits::show_names(std::vector<std::shared_ptr<void>> replaced, bool is_edited) {
-  parts_.tree.show(replaced);
-  parts_.views.show(replaced, is_edited);
+  Epochs::Replacement replaced(parts_.epochs);
+  auto names = parts_.tree.next(*next);
+  auto views = parts_.views.next(*names, is_edited ? next : nullptr);
+  // Nothing fails from here on.
+  replaced.keep(parts_.model.replace(std::move(next)));
+  replaced.keep(parts_.tree.show(std::move(names)));
+  replaced.keep(parts_.views.show(std::move(views)));
   ++ModelParts::changes;
-  last_edit_ = parts_.epochs.retire(std::move(replaced));
+  last_edit_ = replaced.end();
 }
 
 Result<void> StructureEdits::change_directories(const std::function<Result<void>()>& change) {
@@ -333,7 +330,7 @@ Result<void> StructureEdits::change_directories(const std::function<Result<void>
   const Epochs::Pin pin = parts_.epochs.pin();
   const std::scoped_lock structure(mutex_);
   if (auto changed = change(); !changed) return changed;
-  show_names({}, false);
+  show(parts_.model.owner(), false);
   return {};
 }
 

@@ -123,11 +123,10 @@ class StructureEdits {
   /// Commits an edit that has begun, and shows the model that follows.
   Result<void> commit_edit(ModelEdit& edit, const StructureChange& change,
                            const TransactionGroup::OptionsOf& options_of);
-  /// @param is_edited  false: it has the same tensors as the present one.
-  void show(std::unique_ptr<Model> next, bool is_edited);
-  /// Shows the next names and views.
-  /// @param replaced  gets what was shown before.
-  void show_names(std::vector<std::shared_ptr<void>> replaced, bool is_edited);
+  /// Shows a model and its names and views: all of them or, without memory, none.
+  /// @param is_edited  false: it has the same tensors as the present one, or is that one with other
+  ///                   directories.
+  void show(std::shared_ptr<Model> next, bool is_edited);
   /// Ends the view of the old places of what an edit has moved.
   void end_moves(const ModelEdit& edit);
   // structure_edits_gaps.cc has the gaps:

@@ -79,15 +79,9 @@ std::unique_ptr<stfs::Forest> forest_of(stfs::Source& source, const stfs::Filesy
   }
   if (is_lone) return std::make_unique<stfs::Forest>(std::move(members.front()));
   auto forest = std::make_unique<stfs::Forest>(std::move(members));
-  forest->show_source(std::make_unique<stfs::SourceDirectory>(
-                          source.path, stfs::SourceDirectory::Options{.allows_new = options.allows_edits &&
-                                                                                    !options.is_read_only,
-                                                                      .durability = options.commit.durability,
-                                                                      .uid = options.uid,
-                                                                      .gid = options.gid,
-                                                                      .umask = options.umask,
-                                                                      .is_shared = options.is_shared}),
-                      opener_of);
+  stfs::FilesystemOptions of_source = options;
+  of_source.is_read_only = how.is_read_only;
+  forest->show_source(std::make_unique<stfs::SourceDirectory>(source.path, of_source), opener_of);
   return forest;
 }
 

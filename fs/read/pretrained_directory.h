@@ -3,54 +3,31 @@
 // merged.
 //
 //   model.safetensors   the file archive.safetensors of `.safetensors`: the same inode, so one page cache
-//   config.json ...     the other files and directories of the source directory (source_files.h)
+//   config.json ...     the other files and directories of the source directory (source_tree.h)
 //
 // The source directory is that of the path that the user has named. If this path is a link, as in the cache
 // of a hub, it is the directory of the link. At the top these entries are left out:
 //
 //   - archives, and indexes of shards: a library would prefer them
 //   - the model's own file, its deltas and their private directories, whatever their names are
-// and everywhere:
-//   - journals, and temporary files of this project
-//   - directories on which something is mounted: the mount itself may be one of them
-//   - what is neither a file nor a directory, and links that are not followed (source_entry.h)
-//
-// Inode numbers lie between those of the tree and those of the views. A number stands for a path and the file
-// that has the path: a file that replaces another one has another number, and readers of the old one go on
-// with it. A number lasts while the kernel knows it. The kernel must not cache names and attributes, because
-// nobody tells when the source directory changes. It caches bytes. is_changed() tells when it must forget
-// them.
+//   - temporary files of this project
 #pragma once
 
-#include <sys/stat.h>
-
-#include <cstdint>
-#include <ctime>
 #include <filesystem>
 #include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "core/storage/permissions.h"
-#include "fs/read/source_files.h"
-#include "fs/read/views.h"
+#include "fs/read/source_tree.h"
 #include "fs/tree/directory.h"
 
 namespace stfs {
 
-/// Any thread may call. Calls wait for the disk of the source directory, except node(), note_lookup(),
-/// forget(), is_changed() and visit_known().
-class PretrainedDirectory final : public Directory {
+/// Any thread may call. Calls wait as those of SourceTree.
+class PretrainedDirectory final : public SourceTree {
  public:
-  static constexpr Ino kDirectory = Ino{1} << 39U;
-  static constexpr Ino kEntries = kDirectory + 1;
-  static constexpr Ino kEnd = Views::kNpy;
   /// The directory in `.safetensors`.
   static constexpr FixedEntry kEntry = {"pretrained", kDirectory};
   static constexpr std::string_view kArchiveName = "model.safetensors";
@@ -62,87 +39,16 @@ class PretrainedDirectory final : public Directory {
   PretrainedDirectory(const std::filesystem::path& model, const std::vector<std::filesystem::path>& deltas,
                       std::function<Ino()> archive);
 
-  static bool owns(Ino ino) { return ino >= kDirectory && ino < kEnd; }
-  [[nodiscard]] Node node(Ino ino) const override;
-  /// ENOENT; the errors of SourceFiles::find().
   Result<Ino> find(Ino directory, std::string_view name) override;
-  /// A listing in several calls shows no entry twice, and each entry that exists during all of them.
   void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const override;
-  /// The path of an entry. ENOENT: no such number. ESTALE: the file was deleted in the mount.
-  [[nodiscard]] Result<std::string> path_of(Ino ino) const;
-
-  struct Shown {
-    struct stat status {};
-    Permissions permissions{};
-  };
-  /// ESTALE: another file has the path now, and nobody has read this one.
-  [[nodiscard]] Result<Shown> attributes(Ino ino) const;
-  /// A descriptor of the file for reading. ESTALE as attributes().
-  [[nodiscard]] Result<std::shared_ptr<const UniqueFd>> reader(Ino ino) const;
-  [[nodiscard]] const SourceFiles& files() const { return files_; }
-
-  void note_lookup(Ino ino) const;
-  void forget(Ino ino, std::uint64_t lookups) const;
-  /// Whether attributes() has found another size or time than the time before. Then bytes that the kernel has
-  /// cached may be old.
-  [[nodiscard]] bool is_changed(Ino ino) const;
-
-  // What a change in the mount makes of the numbers:
-  /// The file of this number has become another file of the same path.
-  void note_copied(Ino ino, const struct stat& copy) const;
-  /// Call before a file gets another path or is deleted: its readers go on.
-  void keep_open(const std::string& path) const;
-  /// The path names no file any more.
-  void note_removed(const std::string& path) const;
-  /// Call for files and directories; what had the new path before has none now.
-  void note_renamed(const std::string& path, const std::string& new_path) const;
-
   /// Visits all entries that the kernel may have cached.
   void visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const;
 
  private:
-  /// A file by its path, or a directory by its path alone: that may be merged of several.
-  struct Key {
-    std::string path;
-    dev_t device = 0;
-    ino_t inode = 0;
-    friend auto operator<=>(const Key&, const Key&) = default;
-  };
-  struct Entry {
-    Key key{};
-    bool is_directory = false;
-    bool is_gone = false;  // deleted or replaced in the mount
-    std::uint64_t lookups = 0;
-    std::uint64_t used_at = 0;
-    std::shared_ptr<const UniqueFd> reader{};
-    struct timespec changed_at {};  // as last told, with the size
-    off_t size_bytes = -1;
-    bool is_changed = false;
-  };
-  using Entries = std::map<Ino, Entry>;
-
   [[nodiscard]] bool is_left_out(std::string_view name) const;
-  [[nodiscard]] Result<Ino> number_of(const std::string& path) const;
-  [[nodiscard]] Result<Entry> entry(Ino ino) const;
-  /// The entry's file, if it still has its path.
-  [[nodiscard]] Result<SourceEntry> look(const Entry& entry) const;
-  void note_told(Ino ino, const struct stat& status) const;
-  // The caller holds the mutex:
-  Ino number(Key key, bool is_directory) const;
-  void keep(Entry& entry, std::shared_ptr<const UniqueFd> reader) const;
-  void lose_path(Entries::iterator entry) const;
-  void drop_old() const;
 
   const std::function<Ino()> archive_;
   std::set<std::string, std::less<>> own_names_;  // of the model's file and of deltas
-  const SourceFiles files_;
-
-  mutable std::mutex mutex_;  // guards what follows
-  mutable Entries entries_;
-  mutable std::map<Key, Ino> by_key_;
-  mutable Ino next_ = kEntries;
-  mutable std::uint64_t uses_ = 0;
-  mutable std::size_t readers_ = 0;  // entries with a reader that may be closed
 };
 
 }  // namespace stfs

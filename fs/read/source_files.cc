@@ -89,8 +89,7 @@ SourceFiles::SourceFiles(const std::filesystem::path& source,
 
 bool SourceFiles::is_shown(const std::string& path) const {
   const std::string name = path.substr(path.rfind('/') + 1);  // all, without a slash
-  if (is_journal_file_name(name) || is_temporary_file_name(name) || is_scratch_directory_name(name))
-    return false;
+  if (is_journal_file_name(name) || is_scratch_directory_name(name)) return false;
   return name.size() != path.size() || !is_left_out_(name);
 }
 
@@ -123,12 +122,12 @@ Result<SourceFiles::Answer> SourceFiles::ask(const Layer& layer, const std::stri
   if (!*opened) return answer;
   const auto open_entry = layer.is_private() ? open_private_entry : open_source_entry;
   SourceEntry at{.status = {}, .permissions = {}, .is_link = false, .file = std::move(**opened)};
-  if (path.empty()) {
-    if (::fstat(at.file.get(), &at.status) != 0) return fail_system(errno, layer.path.string(), "stat");
-    at.permissions = permissions_of(at.status, at.file.get());
-  }
+  if (::fstat(at.file.get(), &at.status) != 0) return fail_system(errno, layer.path.string(), "stat");
+  if (path.empty()) at.permissions = permissions_of(at.status, at.file.get());
   const std::vector<std::string> parts = parts_of(path);
+  std::set<std::pair<dev_t, ino_t>> passed;
   for (const std::string& part : parts) {
+    passed.emplace(at.status.st_dev, at.status.st_ino);
     if (!at.file) return fail(ErrorCode::System, EACCES, path + ": may not be read");
     auto next = open_entry(at.file.get(), part);
     if (!next && next.error().errno_value == ENOENT) return answer;
@@ -142,6 +141,9 @@ Result<SourceFiles::Answer> SourceFiles::ask(const Layer& layer, const std::stri
       answer.is_removed = true;  // a file hides a directory
       return answer;
     }
+    // A link to a directory above would make the tree endless.
+    if (S_ISDIR(next->status.st_mode) && passed.contains({next->status.st_dev, next->status.st_ino}))
+      return fail(ErrorCode::System, ELOOP, path + ": leads back to a directory above it");
     answer.is_behind_link = answer.is_behind_link || (next->is_link && !is_last);
     at = std::move(*next);
   }
@@ -190,7 +192,7 @@ Result<std::vector<std::string>> SourceFiles::list(const std::string& directory)
     if (!entries) return tl::unexpected(entries.error());
     std::vector<std::string> removed_here;
     for (const auto& [name, kind] : *entries) {
-      if (removed.contains(name) || !is_shown(prefix + name)) continue;
+      if (removed.contains(name) || is_temporary_file_name(name) || !is_shown(prefix + name)) continue;
       const bool is_whiteout = layer.is_private() && !names.contains(name) && is_link(at, name, kind);
       if (is_whiteout) {
         removed_here.push_back(name);

@@ -50,9 +50,10 @@ class SourceFiles {
     bool is_below = false;
   };
   /// Finds a file or directory. Paths are relative to the source directory; it has the empty path itself.
-  /// ENOENT, and the errors of open_source_entry().
+  /// ENOENT, and the errors of open_source_entry(). ELOOP: a link leads back to a directory above.
   [[nodiscard]] Result<Found> find(const std::string& path) const;
-  /// The names in a directory, sorted; without those that are left out. Some of them may not be found.
+  /// The names in a directory, sorted; without those that are left out, and without those of temporary files
+  /// of this project, which can be found: a tool may make one here. Some of the others may not be found.
   [[nodiscard]] Result<std::vector<std::string>> list(const std::string& directory) const;
   [[nodiscard]] bool is_shown(const std::string& path) const;
 

@@ -64,9 +64,15 @@ Views::Views(const Versioned<Model>& model, const TensorTree& tree, ViewSource s
       activity_(activity),
       marks_(model->ids().end()) {}
 
-void Views::show(std::vector<std::shared_ptr<void>>& replaced, bool is_edited) {
-  replaced.push_back(shown_.replace(std::make_shared<Shown>(tree_.version())));
-  if (is_edited) whole_.show(model_.owner());
+Views::Next Views::next(const TensorTree::Version& names, std::shared_ptr<Model> edited) const {
+  Next next{.shown = std::make_shared<Shown>(names), .whole = {}};
+  if (edited) next.whole = whole_.next(std::move(edited));
+  return next;
+}
+
+std::shared_ptr<void> Views::show(Next next) noexcept {
+  if (next.whole) whole_.show(std::move(next.whole));
+  return shown_.replace(std::move(next.shown));
 }
 
 bool Views::shows(TensorId tensor) const {

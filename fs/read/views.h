@@ -161,10 +161,12 @@ class Views final : public Directory {
   [[nodiscard]] bool shows(TensorId tensor) const;
   /// Call before an edit changes the archive.
   Result<void> prepare_next() { return whole_.prepare_next(); }
-  /// Shows the model as it is now; after the tree. One thread at a time.
-  /// @param replaced   gets what must stay until the calls that are running have ended.
-  /// @param is_edited  false: it has the same tensors as before.
-  void show(std::vector<std::shared_ptr<void>>& replaced, bool is_edited);
+  struct Next;
+  /// Makes the views of the names that are shown next. One thread at a time.
+  /// @param edited  null: the model has the same tensors as before.
+  [[nodiscard]] Next next(const TensorTree::Version& names, std::shared_ptr<Model> edited) const;
+  /// Shows them, after the tree. @return what must stay until the calls that are running have ended.
+  std::shared_ptr<void> show(Next next) noexcept;
   /// Call before an edit changes the name or the form of a tensor, or deletes it: no name of a view leads to
   /// it from then on until it is looked up anew.
   /// @return the entries of our directories that the kernel may have cached.
@@ -222,6 +224,11 @@ class Views final : public Directory {
   std::deque<Ino> queue_;  // slices, oldest first; includes slices that are already forgotten
   Ino next_slice_ = kCounted;
   Ino next_stats_ = kStatsFiles;
+};
+
+struct Views::Next {
+  std::shared_ptr<Shown> shown;
+  WholeViews::Versions::node_type whole;  // empty: the same
 };
 
 }  // namespace stfs

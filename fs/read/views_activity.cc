@@ -15,8 +15,8 @@ namespace stfs {
 namespace {
 
 constexpr std::array<std::string_view, kRequestKinds> kNames = {
-    "lookup", "getattr", "setattr", "access", "readlink", "readdir", "open",  "read",   "write",
-    "flush",  "fsync",   "release", "xattr",  "mkdir",    "unlink",  "rmdir", "rename", "statfs"};
+    "lookup", "getattr", "setattr", "access", "readdir", "open",  "read",   "write", "flush",
+    "fsync",  "release", "xattr",   "mkdir",  "unlink",  "rmdir", "rename", "statfs"};
 
 std::uint64_t total(const Activity::Counts& counts) {
   return std::accumulate(counts.requests.begin(), counts.requests.end(), std::uint64_t{0});

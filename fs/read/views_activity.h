@@ -16,7 +16,6 @@ enum class Request : std::uint8_t {
   Getattr,
   Setattr,
   Access,
-  Readlink,
   Readdir,
   Open,
   Read,

@@ -8,7 +8,7 @@ namespace stfs {
 
 WholeViews::WholeViews(std::shared_ptr<Model> model, const ViewSource& source, Ino first)
     : source_(source), first_(first) {
-  show(std::move(model));
+  show(next(std::move(model)));
 }
 
 Ino WholeViews::present(Part part) const {
@@ -62,13 +62,19 @@ Result<void> WholeViews::prepare_next() {
   return present->keep_head();
 }
 
-void WholeViews::show(std::shared_ptr<Model> model) {
+WholeViews::Versions::node_type WholeViews::next(std::shared_ptr<Model> model) const {
   auto view = std::make_shared<ArchiveView>(*model, source_);
+  Versions made;
+  made[0] = {.model = std::move(model), .view = std::move(view)};
+  return made.extract(made.begin());
+}
+
+void WholeViews::show(Versions::node_type next) noexcept {
   const std::scoped_lock lock(mutex_);
-  const std::uint64_t version = versions_.empty() ? 0 : versions_.rbegin()->first + 1;
-  versions_[version] = {.model = std::move(model), .view = std::move(view)};
-  if (version == 0) return;
-  const auto before = std::prev(versions_.end(), 2);
+  next.key() = versions_.empty() ? 0 : versions_.rbegin()->first + 1;
+  const auto shown = versions_.insert(std::move(next)).position;
+  if (shown == versions_.begin()) return;
+  const auto before = std::prev(shown);
   if (before->second.lookups == 0) versions_.erase(before);
 }
 

@@ -54,15 +54,18 @@ class WholeViews {
 
   /// Call before an edit changes the header, which files of the present version show.
   Result<void> prepare_next();
-  /// Shows the next version.
-  void show(std::shared_ptr<Model> model);
-
- private:
   struct Version {
     std::shared_ptr<Model> model;
     std::shared_ptr<ArchiveView> view;
     std::uint64_t lookups = 0;
   };
+  using Versions = std::map<std::uint64_t, Version>;
+  /// Makes the files of the model that is shown next.
+  [[nodiscard]] Versions::node_type next(std::shared_ptr<Model> model) const;
+  /// Shows them. One thread at a time.
+  void show(Versions::node_type next) noexcept;
+
+ private:
   [[nodiscard]] std::uint64_t version_of(Ino ino) const { return (ino - first_) / kStride; }
   [[nodiscard]] Ino number(std::uint64_t version, Part part) const {
     return first_ + kStride * version + static_cast<Ino>(part);
@@ -70,8 +73,8 @@ class WholeViews {
 
   const ViewSource& source_;
   const Ino first_;
-  mutable std::mutex mutex_;                   // guards what follows
-  std::map<std::uint64_t, Version> versions_;  // the last one is the present one
+  mutable std::mutex mutex_;  // guards what follows
+  Versions versions_;         // the last one is the present one
 };
 
 }  // namespace stfs

@@ -14,9 +14,9 @@ TensorTree::TensorTree(const Versioned<Model>& model, Layout layout)
       shown_(std::make_shared<Version>(*model, layout)),
       unserved_(model, layout) {}
 
-void TensorTree::show(std::vector<std::shared_ptr<void>>& replaced) {
-  replaced.push_back(shown_.replace(layout_ == Layout::Flat ? std::make_shared<Version>(*model_, layout_)
-                                                            : std::make_shared<Version>(*model_, numbers())));
+std::shared_ptr<TensorTree::Version> TensorTree::next(const Model& model) {
+  return layout_ == Layout::Flat ? std::make_shared<Version>(model, layout_)
+                                 : std::make_shared<Version>(model, numbers());
 }
 
 DirectoryNumbers& TensorTree::numbers() {

@@ -18,7 +18,7 @@
 
 namespace stfs {
 
-/// Any thread may call. show() changes it, together with the model.
+/// Any thread may call. show() changes it, together with the model. It can't fail.
 class TensorTree final : public Directory {
  public:
   /// The model must outlive the tree.
@@ -59,10 +59,13 @@ class TensorTree final : public Directory {
     return name_of_file(file_name);
   }
 
-  /// Shows the model as it is now. One thread at a time.
-  /// @param replaced  gets what must stay until the calls that are running have ended.
-  void show(std::vector<std::shared_ptr<void>>& replaced);
-  /// The directories' numbers: for the thread that calls show(), which shows what it has changed. Only with
+  /// Makes the names of the model that is shown next. One thread at a time.
+  [[nodiscard]] std::shared_ptr<Version> next(const Model& model);
+  /// Shows them. @return what must stay until the calls that are running have ended.
+  std::shared_ptr<void> show(std::shared_ptr<Version> next) noexcept {
+    return shown_.replace(std::move(next));
+  }
+  /// The directories' numbers: for the thread that calls next(), which shows what it has changed. Only with
   /// layout=tree.
   DirectoryNumbers& numbers();
 

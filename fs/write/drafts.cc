@@ -120,13 +120,21 @@ bool Drafts::wait_for_ends_in(Ino directory) const {
 
 void Drafts::note_vacated(std::string name, TensorForm form) {
   const std::scoped_lock lock(mutex_);
-  vacated_.insert_or_assign(std::move(name), std::move(form));
+  const std::uint64_t number = ++next_vacated_;  // 0 is nobody's
+  vacated_order_.emplace(number, name);
+  Vacated& vacated = vacated_[std::move(name)];
+  vacated_order_.erase(std::exchange(vacated.number, number));
+  vacated.form = std::move(form);
+  if (vacated_.size() <= kMostVacated) return;
+  const auto oldest = vacated_order_.begin();
+  vacated_.erase(oldest->second);
+  vacated_order_.erase(oldest);
 }
 
 std::optional<TensorForm> Drafts::vacated(const std::string& name) const {
   const std::scoped_lock lock(mutex_);
   const auto found = vacated_.find(name);
-  return found == vacated_.end() ? std::nullopt : std::optional(found->second);
+  return found == vacated_.end() ? std::nullopt : std::optional(found->second.form);
 }
 
 }  // namespace stfs

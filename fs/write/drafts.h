@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -57,6 +58,8 @@ class Drafts {
 
   // The forms of tensors that were removed in this mount or got other names, by their former names. A scratch
   // file that gets such a name and as many bytes becomes a tensor of that form.
+  // The oldest are dropped.
+  static constexpr std::size_t kMostVacated = 1 << 16;
   void note_vacated(std::string name, TensorForm form);
   [[nodiscard]] std::optional<TensorForm> vacated(const std::string& name) const;
 
@@ -70,7 +73,13 @@ class Drafts {
   mutable std::condition_variable ends_;
   std::map<Ino, Draft> drafts_;
   std::map<std::pair<Ino, std::string>, Ino> by_name_;
-  std::map<std::string, TensorForm> vacated_;
+  struct Vacated {
+    TensorForm form;
+    std::uint64_t number = 0;
+  };
+  std::map<std::string, Vacated> vacated_;
+  std::map<std::uint64_t, std::string> vacated_order_;  // names by number
+  std::uint64_t next_vacated_ = 0;
 };
 
 }  // namespace stfs

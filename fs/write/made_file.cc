@@ -1,4 +1,3 @@
-// Takes the bytes of a made file, and gives an archive its name.
 #include "fs/write/made_file.h"
 
 #include <fcntl.h>
@@ -13,8 +12,8 @@
 
 namespace stfs {
 
-MadeFile::MadeFile(std::unique_ptr<File> file, std::filesystem::path path, Kind kind)
-    : kind_(kind), file_(std::move(file)), path_(std::move(path)), stream_("an archive", {}) {}
+MadeFile::MadeFile(std::unique_ptr<File> file, std::filesystem::path path)
+    : file_(std::move(file)), path_(std::move(path)), stream_("an archive", {}) {}
 
 std::filesystem::path MadeFile::path() const {
   const std::scoped_lock lock(mutex_);
@@ -37,22 +36,18 @@ Result<void> MadeFile::refuse(Error why) {
 Result<void> MadeFile::write(std::span<const std::byte> from, std::uint64_t offset, Caller caller) {
   const std::scoped_lock lock(mutex_);
   if (failure_) return tl::unexpected(*failure_);
-  if (is_sealed_) return fail(ErrorCode::ArchiveChanged, ESTALE, "the file has become a model");
-  if (is_archive()) {
-    writers_.note(caller);
-    if (auto taken = stream_.write(from, offset); !taken) return refuse(std::move(taken).error());
-  }
-  auto written = file_->write(from, offset);
-  if (!written && is_archive()) return refuse(std::move(written).error());
-  if (written) writeback_.follow(*file_, {offset, from.size()});
-  return written;
+  if (is_named_) return fail(ErrorCode::ArchiveChanged, ESTALE, "the file has become a model");
+  writers_.note(caller);
+  if (auto taken = stream_.write(from, offset); !taken) return refuse(std::move(taken).error());
+  if (auto written = file_->write(from, offset); !written) return refuse(std::move(written).error());
+  writeback_.follow(*file_, {offset, from.size()});
+  return {};
 }
 
 Result<void> MadeFile::resize(std::uint64_t size_bytes, Caller caller) {
   const std::scoped_lock lock(mutex_);
   if (failure_) return tl::unexpected(*failure_);
-  if (is_sealed_) return fail(ErrorCode::ArchiveChanged, ESTALE, "the file has become a model");
-  if (!is_archive()) return file_->resize(size_bytes);
+  if (is_named_) return fail(ErrorCode::ArchiveChanged, ESTALE, "the file has become a model");
   if (caller.is_named()) writers_.note(caller);
   if (auto taken = stream_.resize(size_bytes); !taken) return refuse(std::move(taken).error());
   return size_bytes == 0 ? file_->resize(0) : Result<void>();
@@ -101,7 +96,7 @@ Result<void> MadeFile::sync() {
 Result<bool> MadeFile::close(OpenFile& file, Owner owner, pid_t closer) {
   const std::scoped_lock lock(mutex_);
   if (failure_) return tl::unexpected(*failure_);
-  if (!is_archive() || is_named_) return false;
+  if (is_named_) return false;
   const auto whole = stream_.check();
   CloseFacts facts{.content = stream_.size_bytes() == 0 ? Content::Clean
                               : whole                   ? Content::Whole
@@ -127,7 +122,7 @@ Result<bool> MadeFile::close(OpenFile& file, Owner owner, pid_t closer) {
 
 bool MadeFile::end() {
   const std::scoped_lock lock(mutex_);
-  if (!is_archive() || is_named_ || failure_) return false;
+  if (is_named_ || failure_) return false;
   const auto whole = stream_.check();
   if (whole && !writers_.is_any_killed()) return true;
   static_cast<void>(refuse(whole ? Error{ErrorCode::InvalidArgument, EIO, "its writer was killed by a signal"}
@@ -142,7 +137,7 @@ bool MadeFile::has_failed() const {
 
 bool MadeFile::is_due() const {
   const std::scoped_lock lock(mutex_);
-  return is_archive() && !is_named_ && !failure_ && stream_.check().has_value();
+  return !is_named_ && !failure_ && stream_.check().has_value();
 }
 
 Result<void> MadeFile::give_name(Storage& storage, Durability durability) {
@@ -153,7 +148,7 @@ Result<void> MadeFile::give_name(Storage& storage, Durability durability) {
   auto published = publish(storage, durability, path, replaces);
   lock.lock();
   if (!published) return refuse(std::move(published).error());
-  is_named_ = is_sealed_ = true;
+  is_named_ = true;
   return {};
 }
 
@@ -178,14 +173,9 @@ Result<void> MadeFile::publish(Storage& storage, Durability durability, const st
   return durability == Durability::Power ? storage.sync_directory(path.parent_path()) : Result<void>();
 }
 
-void MadeFile::seal() {
-  const std::scoped_lock lock(mutex_);
-  is_sealed_ = true;
-}
-
 void MadeFile::drop(Error why) {
   const std::scoped_lock lock(mutex_);
-  if (!is_archive() || is_named_ || failure_) return;
+  if (is_named_ || failure_) return;
   static_cast<void>(refuse(std::move(why)));
 }
 

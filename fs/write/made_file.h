@@ -1,12 +1,10 @@
-// A file that a program makes among the models of a mounted directory (fs/model/source_directory.h).
+// An archive that a program makes among the models of a mounted directory (fs/model/source_directory.h). It
+// arrives in order (archive_stream.h), in a file without a name, and gets its name when a close finds it
+// whole (close_decision.h).
 //
-// An archive (NAME.safetensors) arrives in order (archive_stream.h), in a file without a name. It gets its
-// name when a close finds it whole (close_decision.h). Every other file has its name from the start, takes
-// bytes in any order, and keeps what came.
-//
-//   states of an archive   arriving -> named    a close, all bytes have come
-//                          arriving -> failed   a refused write, a close too early, a killed writer, a
-//                                               removal: the bytes are dropped, and every later call fails
+//   arriving -> named    a close, all bytes have come
+//            -> failed   a refused write, a close too early, a killed writer, a removal: the bytes are
+//                        dropped, and every later call fails
 #pragma once
 
 #include <sys/stat.h>
@@ -34,19 +32,17 @@ namespace stfs {
 /// Any thread may call.
 class MadeFile {
  public:
-  enum class Kind : std::uint8_t { Archive, Plain };
+  /// @param file  of Storage::create_unnamed().
+  /// @param path  the path that it gets.
+  MadeFile(std::unique_ptr<File> file, std::filesystem::path path);
 
-  /// @param file  of Storage::create_unnamed() for an archive.
-  /// @param path  the path that it has or gets.
-  MadeFile(std::unique_ptr<File> file, std::filesystem::path path, Kind kind);
-
-  [[nodiscard]] bool is_archive() const { return kind_ == Kind::Archive; }
   [[nodiscard]] std::filesystem::path path() const;
   /// Call when an archive that has no name yet gets another path.
   /// @param replaces  it takes the name of a file that exists.
   void move_to(std::filesystem::path path, bool replaces);
 
-  /// EINVAL for an archive that comes out of order or is none. ESTALE after seal(). Else as the store fails.
+  /// EINVAL for an archive that comes out of order or is none. ESTALE when it has its name. Else as the store
+  /// fails.
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset, Caller caller);
   Result<void> resize(std::uint64_t size_bytes, Caller caller);
   /// Returns fewer bytes than asked for only at the end of what has come.
@@ -70,8 +66,6 @@ class MadeFile {
   /// Syncs it, and gives it the name of its path. EEXIST if the name is taken, unless move_to() allowed that.
   /// After a failure the bytes are dropped.
   Result<void> give_name(Storage& storage, Durability durability);
-  /// Refuses all further writes: it has become a model.
-  void seal();
   /// Drops the bytes of an archive that has no name.
   void drop(Error why);
 
@@ -80,7 +74,6 @@ class MadeFile {
   Result<void> publish(Storage& storage, Durability durability, const std::filesystem::path& path,
                        bool replaces) const;
 
-  const Kind kind_;
   const std::unique_ptr<File> file_;
   std::mutex naming_mutex_;   // taken before mutex_
   mutable std::mutex mutex_;  // guards what follows; held while bytes are written, not while they are synced
@@ -90,7 +83,6 @@ class MadeFile {
   Writeback writeback_;
   Writers writers_;
   bool is_named_ = false;
-  bool is_sealed_ = false;
   std::optional<Error> failure_;
 };
 

@@ -121,7 +121,10 @@ Result<void> NewTensor::write(std::span<const std::byte> from, std::uint64_t off
 Result<void> NewTensor::resize(std::uint64_t size_bytes) {
   note_change();
   if (scratch_) return scratch_->resize(size_bytes);
-  if (size_bytes == 0) forget_bytes();  // no byte of what is shared is left to copy
+  if (size_bytes == 0) {
+    forget_bytes();  // no byte of what is shared is left to copy
+    base_.reset();
+  }
   if (auto own = unshare(); !own) return own;
   if (size_bytes > kMostFileBytes - begin_) return fail_system(EFBIG, label(), "resize");
   bytes_->resize(begin_ + size_bytes);

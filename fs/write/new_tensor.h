@@ -32,6 +32,10 @@ struct TensorForm {
   Dtype dtype = Dtype::U8;
   std::vector<std::uint64_t> shape;
   std::uint64_t data_offset = 0;  // in the file; the tensor's bytes follow
+
+  [[nodiscard]] bool is_as(const TensorForm& other) const {
+    return dtype == other.dtype && shape == other.shape;
+  }
 };
 
 /// Any thread may call size_bytes() and what concerns the form or the name.
@@ -107,6 +111,10 @@ class NewTensor final : public NewContent {
   }
 
   using Form = TensorForm;
+  /// The form of the tensor whose bytes a NumPy file began with, before a program changed a part of them.
+  /// Nothing: all bytes are new. The caller holds the content's mutex.
+  [[nodiscard]] const std::optional<Form>& base() const { return base_; }
+  void note_base(Form form) { base_ = std::move(form); }
   /// Sets both until the bytes change: the form of a tensor of this name and size that was removed.
   void adopt(const Form& form);
   /// Takes back what an attribute has set.
@@ -136,6 +144,7 @@ class NewTensor final : public NewContent {
   bool is_dirty_ = false;
   bool is_committed_ = false;
   bool replaces_ = false;
+  std::optional<Form> base_;
   std::atomic<bool> waits_for_name_ = false;
   std::atomic<bool> is_scratch_ = false;
   std::atomic<bool> has_news_ = false;

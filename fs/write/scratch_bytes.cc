@@ -1,14 +1,23 @@
 #include "fs/write/scratch_bytes.h"
 
 #include <sys/stat.h>
+#include <sys/xattr.h>
 
 #include <cerrno>
 #include <utility>
 
 #include "core/base/byte_range.h"
+#include "core/storage/attribute_names.h"
 #include "fs/write/staging_file.h"
 
 namespace stfs {
+namespace {
+
+std::string name_of_attribute(std::string_view key) {
+  return std::string(kAttributePrefix).append(key);
+}
+
+}  // namespace
 
 std::string ScratchBytes::name() const {
   const std::scoped_lock lock(mutex_);
@@ -86,6 +95,35 @@ Result<void> ScratchBytes::set_mtime(std::int64_t mtime_ns) {
                                     {.tv_sec = mtime_ns / kSecondNs, .tv_nsec = mtime_ns % kSecondNs}};
   if (::futimens((*opened)->descriptor(), times) == 0) return {};
   return fail_system(errno, name(), "set the time");
+}
+
+Result<std::shared_ptr<File>> ScratchBytes::file_once() const {
+  const std::scoped_lock lock(mutex_);
+  if (file_) return file_;
+  auto opened = directory_.open(name_);
+  if (!opened) return pass_on(std::move(opened));
+  return std::shared_ptr<File>(std::move(*opened));
+}
+
+std::optional<std::string> ScratchBytes::attribute(std::string_view key) const {
+  const auto opened = file_once();
+  if (!opened) return std::nullopt;
+  constexpr std::size_t kMostBytes = 4096;
+  std::string value(kMostBytes, '\0');
+  const ssize_t size =
+      ::fgetxattr((*opened)->descriptor(), name_of_attribute(key).c_str(), value.data(), value.size());
+  if (size < 0) return std::nullopt;
+  value.resize(static_cast<std::size_t>(size));
+  return value;
+}
+
+Result<void> ScratchBytes::set_attribute(std::string_view key, const std::string& value) {
+  const auto opened = file_once();
+  if (!opened) return tl::unexpected(opened.error());
+  const std::string attribute = name_of_attribute(key);
+  if (::fsetxattr((*opened)->descriptor(), attribute.c_str(), value.data(), value.size(), 0) == 0) return {};
+  const int why = errno;
+  return fail_system(why, name(), "set " + attribute);
 }
 
 }  // namespace stfs

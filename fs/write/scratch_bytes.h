@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "core/base/error.h"
 #include "core/model/scratch_directory.h"
@@ -42,9 +43,14 @@ class ScratchBytes {
   [[nodiscard]] std::optional<ScratchDirectory::Status> status() const;
   /// @param mtime_ns  since 1970.
   Result<void> set_mtime(std::int64_t mtime_ns);
+  /// An attribute `user.safetensors.KEY` of the file, where the store has such attributes.
+  [[nodiscard]] std::optional<std::string> attribute(std::string_view key) const;
+  Result<void> set_attribute(std::string_view key, const std::string& value);
 
  private:
   [[nodiscard]] Result<std::shared_ptr<File>> file() const;
+  /// The same for one use: the file does not stay open.
+  [[nodiscard]] Result<std::shared_ptr<File>> file_once() const;
 
   const ScratchDirectory& directory_;
   mutable std::mutex mutex_;  // guards what follows; innermost

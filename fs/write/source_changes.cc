@@ -274,6 +274,12 @@ Result<SourceChanges::Own> SourceChanges::create(const std::string& path, mode_t
   return own;
 }
 
+Result<UniqueFd> SourceChanges::open_directory(const std::string& path) {
+  auto place = place_of(path);
+  if (!place) return pass_on(std::move(place));
+  return enter(std::move(place->directory), place->name, path);
+}
+
 Result<void> SourceChanges::make_directory(const std::string& path, mode_t mode, const Maker& maker) {
   auto place = place_of(path);
   if (!place) return pass_on(std::move(place));

@@ -1,4 +1,4 @@
-// Changes of the files that `.safetensors/pretrained` shows. Without a delta they are changes of the source
+// Changes of the files of a source directory. Without a delta they are changes of the source
 // directory's own files. With a delta the source stays as it is: a file is copied into the private directory
 // of the delta on top before its first change (read/source_files.h).
 //
@@ -47,6 +47,8 @@ class SourceChanges {
   Result<Own> open(const std::string& path, const struct stat& due, bool keeps_bytes);
   /// Makes an empty file. EEXIST, also if a link has the name that is not followed.
   Result<Own> create(const std::string& path, mode_t mode, const Maker& maker);
+  /// Opens a directory for a change of its attributes. With a delta it becomes one of the private directory.
+  Result<UniqueFd> open_directory(const std::string& path);
   Result<void> make_directory(const std::string& path, mode_t mode, const Maker& maker);
   Result<void> remove(const std::string& path);
   /// EPERM with a delta for a directory that a layer below has.

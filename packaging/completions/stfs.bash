@@ -22,9 +22,9 @@ _stfs_verb() {
     compact) options="--dry-run --nolock --wait --json --help" kinds=(file) ;;
     repack) options="--delta --keep --drop --dtype --dequantize --cast --order --align --slack --shard-size --threads --force --dry-run --json --help" kinds=(file file) ;;
     recover) options="--dry-run --force --json --help" kinds=(file) ;;
-    upload) options="--device --select --dtype --verify --dry-run --json --help" kinds=(file...) ;;
+    upload) options="--device --select --dtype --cast --verify --dry-run --json --help" kinds=(file...) ;;
     devices) options="--json --help" kinds=() ;;
-    serve) options="--device --select --dtype --socket --verify --no-follow --status --json --help" kinds=(file...) ;;
+    serve) options="--device --select --dtype --cast --socket --verify --no-follow --status --json --help" kinds=(file...) ;;
     sample) options="--layers --hidden --size --seed --odd --force --json --help" kinds=(file) ;;
     *) return 1 ;;
   esac

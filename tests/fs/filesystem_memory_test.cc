@@ -1,6 +1,7 @@
 // Out of memory at each allocation of a change: it is made or not, nothing hangs or stays behind, and the
 // next one works.
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "fs/model/filesystem.h"
@@ -118,19 +119,29 @@ namespace {
 /// @param is_made  whether the edit shows.
 void check_edit(const std::function<int(Transacted&)>& edit,
                 const std::function<bool(Transacted&)>& is_made) {
-  fail_each_allocation([](Transacted&) {}, edit,
-                       [&](Transacted& t, int verdict) {
-                         // This mount may be unable to show what it has made, until the model is opened anew.
-                         const auto read_on = t.mount.read("second");
-                         CAPTURE(verdict, errno_of(read_on));
-                         if (read_on || errno_of(read_on) != EIO) CHECK(read_on == kSecond);
-                         CHECK(read_anew(t, "second") == kSecond);
-                         const bool shows = is_made(t);
-                         if (verdict == 0) CHECK(shows);
-                         CHECK(errno_of(t.mount->rename(kRootIno, "second", kRootIno, "other")) == 0);
-                         CHECK(read_anew(t, "other") == kSecond);
-                         CHECK(is_made(t) == shows);
-                       });
+  const Model* before = nullptr;
+  std::optional<Epochs::Pin> call;
+  fail_each_allocation(
+      [&](Transacted& t) {
+        call = t.mount->pin();
+        before = &t.mount->model();
+      },
+      edit,
+      [&](Transacted& t, int verdict) {
+        // A call that began before the edit still has its model.
+        CHECK(before->tensors().size() == 2);
+        call.reset();
+        // This mount may be unable to show what it has made, until the model is opened anew.
+        const auto read_on = t.mount.read("second");
+        CAPTURE(verdict, errno_of(read_on));
+        if (read_on || errno_of(read_on) != EIO) CHECK(read_on == kSecond);
+        CHECK(read_anew(t, "second") == kSecond);
+        const bool shows = is_made(t);
+        if (verdict == 0) CHECK(shows);
+        CHECK(errno_of(t.mount->rename(kRootIno, "second", kRootIno, "other")) == 0);
+        CHECK(read_anew(t, "other") == kSecond);
+        CHECK(is_made(t) == shows);
+      });
 }
 
 bool has(const Transacted& t, std::string_view name) {

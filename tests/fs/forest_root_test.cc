@@ -16,9 +16,15 @@ namespace {
 
 using Names = std::vector<std::string>;
 
+FilesystemOptions with(bool FilesystemOptions::*option, bool value) {
+  FilesystemOptions options;
+  options.*option = value;
+  return options;
+}
+
 /// A directory with the archive one.safetensors, and the forest that shows it.
 struct Zoo {
-  explicit Zoo(const SourceDirectory::Options& options = {}) {
+  explicit Zoo(const FilesystemOptions& options = {}) {
     const Forest::OpenerOf opener_of = [](const std::filesystem::path& path) -> Forest::Open {
       return [path](const Forest::Heritage& heritage) -> Result<std::unique_ptr<Filesystem>> {
         auto archive = Archive::open(path, Access::ReadWrite);
@@ -38,20 +44,31 @@ struct Zoo {
     forest->show_source(std::make_unique<SourceDirectory>(directory.path(), options), opener_of);
   }
 
+  [[nodiscard]] static Maker self() { return {.uid = ::getuid(), .gid = ::getgid(), .other_groups = {}}; }
   Result<Forest::Created> create(std::string_view name) const {
-    const Maker self{.uid = ::getuid(), .gid = ::getgid()};
-    auto made = forest->create(name, O_RDWR, 0640, self, ::getpid());
+    auto made = forest->create(kRootIno, name, O_RDWR, 0640, self(), ::getpid());
     if (made) forest->note_lookup(made->status.st_ino);
     return made;
   }
   [[nodiscard]] int write(const Forest::Created& made, std::string_view text, std::uint64_t at = 0) const {
+    if (made.file == nullptr)
+      return errno_of(served(made).files.write(served(made).node, bytes_of(text), at, 0));
     return errno_of(forest->write_made(*made.file, bytes_of(text), at, Caller(1, ::getpid())));
   }
   [[nodiscard]] int close(const Forest::Created& made) const {
-    const int verdict = errno_of(forest->flush_made(*made.file, 1, ::getpid()));
-    static_cast<void>(forest->release_made(made.file));
+    const int verdict = made.file == nullptr ? errno_of(served(made).files.close(served(made).node))
+                                             : errno_of(forest->flush_made(*made.file, 1, ::getpid()));
+    if (made.file != nullptr) static_cast<void>(forest->release_made(made.file));
     forest->forget(made.status.st_ino, 1);
     return verdict;
+  }
+  [[nodiscard]] Forest::Served served(const Forest::Created& made) const {
+    return forest->served(Forest::Pin(), made.status.st_ino);
+  }
+  [[nodiscard]] std::string text(Ino ino) const { return text_of(forest->read(ino, 0, 100)->copy().value()); }
+  /// Looks the name up as the kernel does.
+  [[nodiscard]] Ino ino(std::string_view name, Ino parent = kRootIno) const {
+    return forest->lookup(parent, name)->st_ino;
   }
   /// As a program does that writes a file whole.
   [[nodiscard]] int save(std::string_view name, std::string_view text) const {
@@ -195,7 +212,7 @@ TEST_CASE("an archive that is arriving may get another name", "[fs][forest]") {
   const auto gone = zoo.create("gone.safetensors");
   REQUIRE(gone);
   REQUIRE(zoo.write(*gone, zoo.two) == 0);
-  REQUIRE(zoo.forest->remove("gone.safetensors"));
+  REQUIRE(zoo.forest->remove(kRootIno, "gone.safetensors"));
   CHECK(zoo.write(*gone, "x", zoo.two.size()) == ESTALE);
   CHECK(zoo.close(*gone) == ESTALE);
   CHECK(zoo.files() == Names{"one.safetensors"});
@@ -211,56 +228,120 @@ TEST_CASE("models are renamed and deleted by their files", "[fs][forest]") {
   CHECK(zoo.rename("other", "x") == EPERM);
   CHECK(zoo.save("one.safetensors", zoo.two) == 0);
   CHECK(zoo.listed() == Names{"one", "other"});
-  REQUIRE(zoo.forest->remove("one.safetensors"));
-  REQUIRE(zoo.forest->remove("other.safetensors"));
+  REQUIRE(zoo.forest->remove(kRootIno, "one.safetensors"));
+  REQUIRE(zoo.forest->remove(kRootIno, "other.safetensors"));
   CHECK(zoo.listed().empty());
   CHECK(zoo.files().empty());
-  CHECK(errno_of(zoo.forest->remove("one.safetensors")) == ENOENT);
+  CHECK(errno_of(zoo.forest->remove(kRootIno, "one.safetensors")) == ENOENT);
   zoo.forest->tidy();
   zoo.forest->end();
 }
 
 TEST_CASE("a model's name is not given twice", "[fs][forest]") {
   const Zoo zoo;
-  const Maker self{.uid = ::getuid(), .gid = ::getgid()};
-  CHECK(S_ISDIR(zoo.forest->make_directory("two", 0755, self)->st_mode));
+  CHECK(S_ISDIR(zoo.forest->make_directory(kRootIno, "two", 0755, zoo.self())->st_mode));
   CHECK(errno_of(zoo.create("two.safetensors")) == EEXIST);
   CHECK(zoo.rename("one.safetensors", "two.safetensors") == EEXIST);
   CHECK(errno_of(zoo.create("one.safetensors")) == EEXIST);
   CHECK(errno_of(zoo.create(".safetensors")) == EPERM);
   CHECK(errno_of(zoo.create(".one.stj.0123456789abcdef0123456789abcdef")) == EPERM);
-  CHECK(errno_of(zoo.forest->make_directory("x.safetensors", 0755, self)) == EPERM);
-  REQUIRE(zoo.forest->remove("two"));
+  CHECK(errno_of(zoo.forest->make_directory(kRootIno, "x.safetensors", 0755, zoo.self())) == EPERM);
+  CHECK(errno_of(zoo.forest->make_directory(kRootIno, "one", 0755, zoo.self())) == EEXIST);
+  CHECK(errno_of(zoo.create("one")) == EEXIST);
+  CHECK(errno_of(zoo.forest->remove(kRootIno, "one")) == EPERM);
+  CHECK(errno_of(zoo.forest->remove_directory(kRootIno, "one")) == EPERM);
+  REQUIRE(zoo.forest->remove_directory(kRootIno, "two"));
   CHECK(zoo.files() == Names{"one.safetensors"});
 }
 
-TEST_CASE("other entries of the directory are links to it", "[fs][forest]") {
+TEST_CASE("other entries of the directory are files of the mount", "[fs][forest]") {
   const Zoo zoo;
   static_cast<void>(zoo.directory.write("config.json", "{}"));
   static_cast<void>(zoo.directory.write(".hidden", "{}"));
-  CHECK(zoo.listed() == Names{"config.json", "one"});
-  const Ino link = zoo.forest->lookup(kRootIno, "config.json")->st_ino;
-  CHECK(zoo.forest->file_type(link) == S_IFLNK);
-  CHECK(zoo.forest->read_link(link).value() == zoo.directory / "config.json");
-  CHECK(zoo.forest->lookup(kRootIno, ".hidden"));
-  CHECK(errno_of(zoo.forest->open_made(link, O_RDONLY)) == ELOOP);
-  CHECK(errno_of(zoo.forest->read_link(kRootIno)) == EINVAL);
+  static_cast<void>(zoo.directory.write(".one.stj.0123456789abcdef0123456789abcdef", ""));
+  static_cast<void>(zoo.directory.write(".safetensors", "is another in the mount"));
+  std::filesystem::create_directories(zoo.directory / ".one.safetensors.scratch");
+  std::filesystem::create_directories(zoo.directory / "sub");
+  static_cast<void>(zoo.directory.write("sub/x", "sub"));
+  CHECK(zoo.listed() == Names{".hidden", "config.json", "one", "sub"});
+  const Ino file = zoo.ino("config.json");
+  CHECK(zoo.forest->file_type(file) == S_IFREG);
+  CHECK(zoo.text(file) == "{}");
+  CHECK(zoo.forest->label_of(file, "") == zoo.directory / "config.json");
+  const Ino sub = zoo.ino("sub");
+  CHECK(zoo.forest->file_type(sub) == S_IFDIR);
+  CHECK(zoo.text(zoo.ino("x", sub)) == "sub");
+  CHECK(zoo.forest->label_of(sub, "y") == zoo.directory / "sub/y");
+  std::map<std::string, Ino> entries;
+  REQUIRE(zoo.forest->read_directory(sub, 0, [&](std::string_view name, Ino ino, std::uint64_t) {
+    return entries.emplace(name, ino).second;
+  }));
+  CHECK(entries.at("..") == kRootIno);
+  CHECK(entries.at("x") == zoo.ino("x", sub));
+  CHECK(S_ISDIR(zoo.forest->lookup(kRootIno, ".safetensors")->st_mode));
   CHECK((zoo.forest->attributes(kRootIno)->st_mode & 0777) == 0755);  // one.safetensors is everybody's
 }
 
+TEST_CASE("files beside the models go to the source, at once", "[fs][forest]") {
+  const Zoo zoo;
+  const Ino sub = zoo.forest->make_directory(kRootIno, "sub", 0750, zoo.self())->st_ino;
+  const auto made = zoo.forest->create(sub, "x", O_RDWR, 0640, zoo.self(), ::getpid());
+  REQUIRE(made);
+  CHECK(made->file == nullptr);
+  CHECK(zoo.write(*made, "text") == 0);
+  CHECK(content_of(zoo.directory.path() / "sub/x") == "text");
+  CHECK(zoo.close(*made) == 0);
+  CHECK(errno_of(zoo.forest->create(sub, "x", O_RDWR | O_EXCL, 0640, zoo.self(), ::getpid())) == EEXIST);
+  CHECK(zoo.forest->create(sub, "x", O_RDWR, 0640, zoo.self(), ::getpid()));
+  // Archives in another directory are files, and do not move to the root or from it.
+  CHECK(errno_of(zoo.forest->create(sub, "m.safetensors", O_RDWR, 0640, zoo.self(), ::getpid())) == 0);
+  const auto rename = [&](Ino from, const char* name, Ino to, const char* new_name) {
+    return errno_of(zoo.forest->rename(from, name, to, new_name));
+  };
+  CHECK(rename(sub, "m.safetensors", kRootIno, "m.safetensors") == EXDEV);
+  CHECK(rename(kRootIno, "one.safetensors", sub, "one.safetensors") == EXDEV);
+  CHECK(rename(kRootIno, "one", sub, "one") == EXDEV);
+  CHECK(rename(sub, "x", zoo.ino("one"), "x") == EXDEV);
+  CHECK(rename(sub, "x", kRootIno, "x") == 0);
+  CHECK(zoo.files() == Names{"one.safetensors", "sub", "x"});
+  CHECK(errno_of(zoo.forest->remove_directory(kRootIno, "sub")) == ENOTEMPTY);
+  REQUIRE(zoo.forest->remove(sub, "m.safetensors"));
+  REQUIRE(zoo.forest->remove_directory(kRootIno, "sub"));
+  CHECK(zoo.listed() == Names{"one", "x"});
+}
+
+TEST_CASE("a read-only mount changes nothing beside the models", "[fs][forest]") {
+  const Zoo zoo(with(&FilesystemOptions::is_read_only, true));
+  static_cast<void>(zoo.directory.write("notes.txt", "kept"));
+  const auto [files, node] = zoo.forest->served(Forest::Pin(), zoo.ino("notes.txt"));
+  CHECK((zoo.forest->attributes(node.ino)->st_mode & 0222) == 0);
+  CHECK(errno_of(files.open(node, O_WRONLY)) == EROFS);
+  CHECK(errno_of(files.write(node, bytes_of("x"), 0, 0)) == EROFS);
+  CHECK(errno_of(files.resize(node, 0)) == EROFS);
+  CHECK(errno_of(files.change(node, {.permissions = 0600})) == EROFS);
+  CHECK(errno_of(zoo.create("x")) == EROFS);
+  CHECK(errno_of(zoo.create("x.safetensors")) == EROFS);
+  CHECK(errno_of(zoo.forest->make_directory(kRootIno, "x", 0755, zoo.self())) == EROFS);
+  CHECK(errno_of(zoo.forest->remove(kRootIno, "notes.txt")) == EROFS);
+  CHECK(errno_of(zoo.forest->remove(kRootIno, "one.safetensors")) == EROFS);
+  CHECK(zoo.rename("notes.txt", "x") == EROFS);
+  CHECK(zoo.rename("one.safetensors", "x") == EROFS);
+  CHECK(zoo.files() == Names{"notes.txt", "one.safetensors"});
+  CHECK(content_of(zoo.directory.path() / "notes.txt") == "kept");
+}
+
 TEST_CASE("without edits nothing is made, moved or deleted in the root", "[fs][forest]") {
-  const Zoo zoo({.allows_new = false});
-  const Maker self{.uid = ::getuid(), .gid = ::getgid()};
+  const Zoo zoo(with(&FilesystemOptions::allows_edits, false));
   CHECK(errno_of(zoo.create("two.safetensors")) == EPERM);
   CHECK(errno_of(zoo.create("x")) == EPERM);
-  CHECK(errno_of(zoo.forest->make_directory("x", 0755, self)) == EPERM);
-  CHECK(errno_of(zoo.forest->remove("one.safetensors")) == EPERM);
+  CHECK(errno_of(zoo.forest->make_directory(kRootIno, "x", 0755, zoo.self())) == EPERM);
+  CHECK(errno_of(zoo.forest->remove(kRootIno, "one.safetensors")) == EPERM);
   CHECK(zoo.rename("one.safetensors", "x") == EPERM);
   CHECK(zoo.files() == Names{"one.safetensors"});
 }
 
-TEST_CASE("in a shared mount links are for those who may list the directory", "[fs][forest]") {
-  const Zoo zoo({.is_shared = true});
+TEST_CASE("in a shared mount other entries are for those who may list the directory", "[fs][forest]") {
+  const Zoo zoo(with(&FilesystemOptions::is_shared, true));
   static_cast<void>(zoo.directory.write("config.json", "{}"));
   ::chmod(zoo.first.c_str(), 0644);
   for (const mode_t mode : {0700U, 0755U}) {
@@ -303,8 +384,8 @@ TEST_CASE("a model hides an entry of its name, as it does at the mount", "[fs][f
   static_cast<void>(zoo.forest->check_for_change(zoo.forest->watched_files().front()));
   CHECK(zoo.listed() == Names{"one", "two"});
   CHECK(zoo.content("two", "c") == "CCCCC");
-  REQUIRE(zoo.forest->remove("two.safetensors"));
-  CHECK(zoo.forest->file_type(zoo.forest->lookup(kRootIno, "two")->st_ino) == S_IFLNK);
+  REQUIRE(zoo.forest->remove(kRootIno, "two.safetensors"));
+  CHECK(zoo.forest->lookup(zoo.ino("two"), "c").error().errno_value == ENOENT);
 }
 
 TEST_CASE("models may be made while the root is listed and looked up", "[fs][forest]") {

@@ -154,7 +154,7 @@ TEST_CASE("a file of pretrained has the bytes, size and mode of the source's fil
 TEST_CASE("a read-only mount changes no file of the source", "[fs][pretrained]") {
   const Pretrained t(kReadOnly);
   const Node file = t.mount->node_of(t.ino("config.json"));
-  PretrainedFiles& files = t.mount->pretrained_files();
+  ServedFiles& files = t.mount->served_files();
   CHECK((t.mount->lookup(t.directory(), "config.json")->st_mode & 0222) == 0);
   CHECK(errno_of(t.mount->open(file.ino, O_RDWR, 1)) == EROFS);
   CHECK(errno_of(files.write(file, bytes_of("x"), 0, 0)) == EROFS);
@@ -169,7 +169,7 @@ TEST_CASE("a read-only mount changes no file of the source", "[fs][pretrained]")
 
 TEST_CASE("a writable mount without a delta changes the source's own files", "[fs][pretrained]") {
   const Pretrained t;
-  PretrainedFiles& files = t.mount->pretrained_files();
+  ServedFiles& files = t.mount->served_files();
   const Node file = t.mount->node_of(t.ino("config.json"));
   REQUIRE(t.mount->open(file.ino, O_WRONLY, 1));
   REQUIRE(files.resize(file, 0));
@@ -215,7 +215,7 @@ TEST_CASE("a file that is a link is replaced by a copy, and the file behind it s
   blobs.write("1", "blob");
   std::filesystem::create_symlink(blobs / "1", t.mount.directory() / "linked.json");
   const Node file = t.mount->node_of(t.ino("linked.json"));
-  PretrainedFiles& files = t.mount->pretrained_files();
+  ServedFiles& files = t.mount->served_files();
   CHECK(text_read(t.mount->read(file.ino, 0, 10)) == "blob");
   REQUIRE(t.mount->open(file.ino, O_RDWR, 1));
   REQUIRE(files.close(file));
@@ -237,7 +237,7 @@ TEST_CASE("nothing is made or written behind a link to a directory", "[fs][pretr
   const Ino linked = t.ino("linked");
   const Node file = t.mount->node_of(t.mount.ino("x", linked));
   CHECK(text_read(t.mount->read(file.ino, 0, 10)) == "kept");
-  CHECK(errno_of(t.mount->pretrained_files().write(file, bytes_of("y"), 0, 0)) == EPERM);
+  CHECK(errno_of(t.mount->served_files().write(file, bytes_of("y"), 0, 0)) == EPERM);
   CHECK(errno_of(t.mount->create(linked, "new", O_WRONLY, 1, 0600, t.me())) == EPERM);
   CHECK(errno_of(t.mount->remove_file(linked, "x")) == EPERM);
   CHECK(text_in(other / "x") == "kept");
@@ -263,11 +263,41 @@ TEST_CASE("links that lead nowhere, pipes and links to themselves are not shown"
   std::filesystem::create_symlink("nowhere", t.mount.directory() / "dangling");
   std::filesystem::create_symlink("loop", t.mount.directory() / "loop");
   std::filesystem::create_symlink("/proc/self/status", t.mount.directory() / "elsewhere");
+  std::filesystem::create_directory_symlink(".", t.mount.directory() / "endless");
   REQUIRE(::mkfifo((t.mount.directory() / "pipe").c_str(), 0600) == 0);
   CHECK(names_of(t.entries()) == Names{"config.json", "model.safetensors", "tokenizer.json"});
   CHECK(errno_of(t.mount->lookup(t.directory(), "pipe")) == ENOENT);
   CHECK(errno_of(t.mount->lookup(t.directory(), "elsewhere")) == EXDEV);
   CHECK(errno_of(t.mount->lookup(t.directory(), "loop")) == ELOOP);
+  CHECK(errno_of(t.mount->lookup(t.directory(), "endless")) == ELOOP);
+}
+
+TEST_CASE("the mode and the time of a directory of the source are changed", "[fs][pretrained]") {
+  const Pretrained t;
+  REQUIRE(t.mount->make_directory(t.directory(), "sub", t.me()));
+  ServedFiles& files = t.mount->served_files();
+  const Node sub = t.mount->node_of(t.ino("sub"));
+  const struct timespec then { 1000, 0 };
+  REQUIRE(files.change(sub, {.permissions = 0711, .mtime = then}));
+  CHECK(t.mount->attributes(sub.ino)->st_mode == (S_IFDIR | 0711));
+  CHECK(t.mount->attributes(sub.ino)->st_mtim.tv_sec == 1000);
+  CHECK(errno_of(files.change(t.mount->node_of(t.directory()), {.permissions = 0711})) == EPERM);
+}
+
+TEST_CASE("a source directory has more files than are kept open", "[fs][pretrained]") {
+  const Pretrained t;
+  constexpr int kFiles = 600;
+  std::map<std::string, Ino> known;
+  for (int number = 0; number < kFiles; ++number) {
+    const std::string name = "f" + std::to_string(number);
+    t.mount.directory().write(name, name);
+    known[name] = t.ino(name);
+  }
+  for (int round = 0; round < 2; ++round) {
+    for (const auto& [name, ino] : known) CHECK(text_read(t.mount->read(ino, 0, 10)) == name);
+  }
+  for (const auto& [name, ino] : known) t.mount->forget(ino, 1);
+  CHECK(t.entries().size() == kFiles + 3);
 }
 
 TEST_CASE("pretrained shows what the source directory holds now", "[fs][pretrained]") {

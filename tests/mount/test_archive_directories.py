@@ -1,7 +1,9 @@
 # A directory of archives: each is a directory of the mount, and what happens to one is no matter of the others. What
 # follows a change, and a bad archive among them: test_replacement.py, tests/fs/source_test.cc. New ones: test_new_models.py.
 import errno
+import mmap
 import os
+import shutil
 
 import archive_file
 import numpy as np
@@ -26,7 +28,7 @@ def zoo(tmp_path):
 def test_each_archive_of_a_directory_is_a_directory(zoo, mounts):
     mount = mounts(zoo)
     assert sorted(os.listdir(mount.path)) == ["README", "owl.v2", "tiger"]
-    assert (mount / "README").is_symlink() and (mount / "README").read_text() == "no archive"
+    assert not (mount / "README").is_symlink() and (mount / "README").read_text() == "no archive"
     assert mount.entry()[0] == str(zoo)
     inodes = set()
     for name in ("owl.v2", "tiger"):
@@ -43,7 +45,7 @@ def test_each_archive_of_a_directory_is_a_directory(zoo, mounts):
         np.testing.assert_array_equal(found.view("u4"), want[2:4].copy().view("u4"))
     assert len(inodes) == 4
     done = shell('find "$1" -type f | wc -l; ls -lR "$1" >/dev/null', mount.path)
-    assert done.stdout.split() == ["4"] and done.stderr == ""
+    assert done.stdout.split() == ["5"] and done.stderr == ""
 
 
 def test_writes_and_transactions_stay_in_their_archive(zoo, mounts):
@@ -73,3 +75,82 @@ def test_a_directory_read_only(zoo, mounts):
     assert "ro" in mount.entry()[2]
     assert errno_of(lambda: (mount / "tiger" / "w").write_bytes(b"x" * 800)) == errno.EROFS
     assert (mount / "tiger" / "w").read_bytes() == ArchiveFile(zoo / "tiger.safetensors").tensor("w")
+
+
+def contents(directory):
+    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+def test_read_only_mounts_change_no_other_file_of_the_directory(zoo, mounts):
+    (zoo / "notes.txt").write_text("kept")
+    (zoo / "sub" / "deep").mkdir(parents=True)
+    (zoo / "sub" / "deep" / "x").write_text("deep")
+    before = contents(zoo)
+    mount = mounts(zoo, "ro")
+    assert not [entry.name for entry in os.scandir(mount.path) if entry.is_symlink()]
+    for name in ("notes.txt", "sub/deep/x"):
+        path = mount / name
+        for act in (lambda: path.write_text("lost"), lambda: os.truncate(path, 0), lambda: os.unlink(path),
+                    lambda: open(path, "a"), lambda: open(path, "r+"), lambda: os.chmod(path, 0o777),
+                    lambda: os.rename(path, mount / "moved"), lambda: os.utime(path, (1, 1))):
+            assert errno_of(act) == errno.EROFS, name
+    for act in (lambda: (mount / "new").write_text("x"), lambda: (mount / "sub" / "new").write_text("x"),
+                lambda: os.mkdir(mount / "sub" / "new"), lambda: os.rmdir(mount / "sub" / "deep"),
+                lambda: os.symlink("x", mount / "sub" / "new")):
+        assert errno_of(act) == errno.EROFS
+    assert shell('echo x > "$1/notes.txt"', mount.path).returncode != 0
+    assert contents(zoo) == before
+    for number in range(3):  # the listing is that of now
+        (zoo / f"late{number}").write_text("late")
+        assert f"late{number}" in os.listdir(mount.path) and (mount / f"late{number}").read_text() == "late"
+
+
+def test_programs_work_beside_the_models(zoo, mounts, tmp_path):
+    """What people keep beside their models: notes, scripts, a repository."""
+    mount = mounts(zoo)
+    kept = tmp_path / "kept"
+    (kept / "sub").mkdir(parents=True)
+    (kept / "sub" / "a").write_text("a")
+    (kept / "locked").write_text("locked")
+    os.chmod(kept / "locked", 0o444)
+    os.utime(kept / "sub", (1000, 1000))
+    done = shell('cd "$1" && cp -a "$2" copied && tar -C "$2" -cf - . | tar -xf - && mkdir restored && '
+                 'tar -C "$2" -cf - . | tar -C restored -xf - && sed -i s/archive/model/ README && mv README restored/ && '
+                 'chmod u+w locked && echo more >> locked && ln -s x link 2>/dev/null; test ! -e link && find . | wc -l', mount.path, kept)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert contents(zoo / "copied") == contents(kept) and (zoo / "restored" / "README").read_text() == "no model"
+    assert os.stat(zoo / "copied" / "sub").st_mtime == os.stat(zoo / "restored" / "sub").st_mtime == 1000
+    assert os.stat(zoo / "copied" / "locked").st_mode & 0o777 == 0o444
+    assert (zoo / "locked").read_text() == "lockedmore\n"
+    if shutil.which("git"):
+        done = shell('cd "$1" && export HOME="$2" && git init -q . && git config user.email a@b && git config user.name n && '
+                     'git add restored copied && git commit -qm x && git status --porcelain', mount.path, tmp_path)
+        assert done.returncode == 0 and "restored" not in done.stdout, done.stderr
+    if shutil.which("rsync"):
+        done = shell('rsync -a "$2/" "$1/synced" && rsync -a --delete "$2/" "$1/synced" && rm -r "$1/synced/sub"', mount.path, kept)
+        assert done.returncode == 0, done.stderr
+        assert sorted(contents(zoo / "synced")) == ["locked"]
+    for name in ("owl.v2", "tiger"):
+        assert sorted(os.listdir(mount / name)) == ["b", "w"]
+
+
+def test_a_large_file_beside_the_models_reads_whole(zoo, mounts):
+    data = random_bytes(50_000_000, 3)
+    (zoo / "large.gguf").write_bytes(data)
+    mount = mounts(zoo, "ro")
+    assert (mount / "large.gguf").read_bytes() == data
+    with open(mount / "large.gguf", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert mapped[-1000:] == data[-1000:]
+    # Another program's change is seen at the next open.
+    (zoo / "large.gguf").write_bytes(b"small")
+    assert (mount / "large.gguf").read_bytes() == b"small"
+
+
+def test_many_names_beside_the_models_are_listed_once(zoo, mounts):
+    names = sorted(f"file.{number:05d}" for number in range(5000))
+    for name in names:
+        (zoo / name).touch()
+    mount = mounts(zoo)
+    assert sorted(os.listdir(mount.path)) == sorted(["README", "owl.v2", "tiger", *names])
+    done = shell('ls -lU "$1" | wc -l', mount.path)
+    assert done.stdout.split() == [str(len(names) + 4)] and done.stderr == ""

@@ -106,23 +106,26 @@ def test_other_files_and_directories_go_to_the_source(zoo, mount):
         file.truncate(3)
     assert (zoo / "config.json").read_text() == "[22"
     assert os.stat(zoo / "config.json").st_mode & 0o777 == 0o600
-    (mount / "config.json").write_text("[3]")  # through the link
+    (mount / "config.json").write_text("[3]")
     with open(mount / "config.json", "a", encoding="utf-8") as file:
         file.write("4")
     assert (zoo / "config.json").read_text() == "[3]4"
-    assert os.readlink(mount / "config.json") == str(zoo / "config.json")
     (zoo / "theirs").write_text("theirs")
     assert sorted(os.listdir(mount.path)) == ["base", "config.json", "theirs", "variant"]
     os.rename(mount / "config.json", mount / "other.json")
     os.unlink(mount / "theirs")
-    assert errno_of(os.unlink, mount / "variant") == errno.ENOTEMPTY
+    assert errno_of(os.rmdir, mount / "variant") == errno.ENOTEMPTY
+    # A model in the root and a file elsewhere: mv(1) copies.
+    assert errno_of(os.rename, mount / "variant" / "model.safetensors", mount / "v.safetensors") == errno.EXDEV
+    os.rename(mount / "variant" / "config.json", mount / "moved.json")
+    os.rename(mount / "moved.json", mount / "variant" / "config.json")
     copied = subprocess.run(["cp", "-a", zoo / "variant", mount / "copied"], capture_output=True, text=True)
     assert copied.returncode == 0, copied.stderr
     assert sorted(os.listdir(zoo / "copied")) == ["config.json", "model.safetensors"]
-    shutil.rmtree(zoo / "copied")
-    shutil.rmtree(zoo / "variant")
+    shutil.rmtree(mount / "copied")
+    shutil.rmtree(mount / "variant")
     os.mkdir(mount / "empty")
-    os.unlink(mount / "empty")
+    os.rmdir(mount / "empty")
     assert sorted(os.listdir(zoo)) == ["base.safetensors", "other.json"]
     assert errno_of(lambda: (mount / ".safetensors").write_text("x")) == errno.EISDIR
     for act in (lambda: os.mkdir(mount / "x.safetensors"),
@@ -132,6 +135,22 @@ def test_other_files_and_directories_go_to_the_source(zoo, mount):
     os.mkdir(mount / "taken")
     assert errno_of(lambda: (mount / "taken.safetensors").write_bytes(b"x")) == errno.EEXIST
     assert errno_of(os.rename, mount / "base.safetensors", mount / "taken.safetensors") == errno.EEXIST
+
+
+def test_scratch_files_go_with_their_model(zoo, mount, mounts):
+    (mount / "base" / "notes").write_text("notes")
+    os.rename(mount / "base.safetensors", mount / "other.safetensors")
+    assert (mount / "other" / "notes").read_text() == "notes"
+    assert os.listdir(zoo / ".other.safetensors.scratch") == ["notes"] and not (zoo / ".base.safetensors.scratch").exists()
+    os.rename(mount / "other.safetensors", mount / "other.bak")
+    os.rename(mount / "other.bak", mount / "base.safetensors")
+    assert (mount / "base" / "notes").read_text() == "notes"
+    # A deletion keeps what a user may not have meant to delete, and says so.
+    os.unlink(mount / "base.safetensors")
+    assert os.listdir(zoo) == [".base.safetensors.scratch"] and os.listdir(mount.path) == []
+    assert f"`rm -r '{zoo / '.base.safetensors.scratch'}'` deletes them" in mount.log()
+    save_file(values(1), zoo / "another.safetensors")
+    assert f"{zoo / 'base.safetensors'}: there is no such model, but its scratch files" in mounts(zoo).log()
 
 
 @pytest.mark.needs_root
@@ -154,3 +173,14 @@ def test_files_belong_to_those_who_make_them(zoo, mounts):
     os.listdir(mount.path)
     assert "Permission denied" in as_nobody("echo x > other").stderr
     assert "Permission denied" in as_nobody("rm new.safetensors").stderr
+    # Files beside the models have the modes and owners of the source.
+    (zoo / "secret").write_text("secret")
+    os.chmod(zoo / "secret", 0o600)
+    (zoo / "closed").mkdir(mode=0o700)
+    (zoo / "closed" / "open").write_text("open")
+    os.symlink("/etc/shadow", zoo / "shadow")
+    os.lchown(zoo / "shadow", 65534, 65534)
+    for script in ("cat secret", "echo x > secret", "cat closed/open", "ls closed", "cat shadow", "rm d/../plain"):
+        assert as_nobody(script).returncode != 0, script
+    assert "shadow" not in os.listdir(mount.path) and (mount / "closed" / "open").read_text() == "open"
+    assert as_nobody("cat plain && echo y > plain && cat plain").stdout == "x\ny\n"

@@ -250,3 +250,33 @@ def test_a_numpy_file_of_another_shape_needs_reshape(edited, tmp_path, mounts):
     assert shell(f"cp x.npy {again.npy('a')}", cwd=tmp_path).returncode == 0
     again.due["a"] = ("F32", [4, 4], bytes(64))
     again.check()
+
+
+@pytest.mark.parametrize("key, value, other", [("dtype", b"F32", ("shape", b"[2]")), ("shape", b"[2]", ("dtype", b"F32"))])
+def test_one_attribute_of_a_scratch_file_outlives_the_mount(edited, tmp_path, mounts, key, value, other):
+    data = np.array([1, 2], "f4").tobytes()
+    (edited / "half").write_bytes(data)
+    os.setxattr(edited / "half", FORM + key, value)
+    os.rename(edited / "half", edited / "new")
+    assert edited.stored() == edited.due
+    kept = tmp_path / ".m.safetensors.scratch" / "new"
+    edited.mount.unmount()
+    assert os.getxattr(kept, FORM + key) == value
+    again = EditedMount(mounts(tmp_path / "m.safetensors"), [tmp_path / "m.safetensors"], edited.due)
+    assert os.getxattr(again / "new", FORM + key) == value
+    assert again.stored() == again.due
+    os.setxattr(again / "new", FORM + other[0], other[1])
+    again.due["new"] = ("F32", [2], data)
+    assert again.stored() == again.due
+    assert not kept.parent.exists()
+    again.check()
+
+
+def test_bad_attributes_of_a_scratch_file_are_ignored(edited, tmp_path, mounts):
+    (edited / "odd").write_bytes(b"odd")
+    edited.mount.unmount()
+    os.setxattr(tmp_path / ".m.safetensors.scratch" / "odd", FORM + "dtype", b"FLOAT")
+    os.setxattr(tmp_path / ".m.safetensors.scratch" / "odd", FORM + "shape", b"[")
+    again = mounts(tmp_path / "m.safetensors")
+    assert (again / "odd").read_bytes() == b"odd"
+    assert errno_of(os.getxattr, again / "odd", FORM + "dtype") == errno.ENODATA

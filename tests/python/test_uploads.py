@@ -90,6 +90,16 @@ def test_types_are_converted(tmp_path):
             model.upload(device="cpu", dtype="I32")
 
 
+def test_quantized_values_are_not_converted_without_their_scales(tmp_path):
+    tensors = {"a.weight": np.array([[1, 0.5]], ml_dtypes.float8_e4m3fn), "a.weight_scale_inv": np.array([[2]], "f4")}
+    path = save_with_reference(tmp_path / "m.safetensors", tensors)
+    with stfs.open(path) as model:
+        with pytest.raises(ValueError, match="a.weight is F8_E4M3 and needs its scales a.weight_scale_inv"):
+            model.upload(device="cpu", dtype="BF16")
+        weights = model.upload(device="cpu", dtype="BF16", cast=True)
+        assert {name: tensor.dtype for name, tensor in weights.items()} == {"a.weight": "BF16", "a.weight_scale_inv": "F32"}
+
+
 def test_overflows_are_counted(tmp_path):
     path = save_with_reference(tmp_path / "m.safetensors", {"f": np.array([1.0, 1e30, -1e30, 65504.0, 7.0], "f4")})
     with stfs.open(path) as model:

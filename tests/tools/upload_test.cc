@@ -1,8 +1,11 @@
 // stfs upload and stfs devices: what they say, and when they refuse.
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/plain.h"
 #include "tests/support/tool_run.h"
 #include "tests/support/upload_model.h"
+#include "tests/tools/diff_models.h"
 
 using namespace stfs;
 using test::run_verb;
@@ -93,6 +96,53 @@ TEST_CASE("upload fails with the path and the reason", "[tools][upload]") {
   refused({model.path, "-d", "@" + (model.directory / "none")}, (model.directory / "none") + ": read rules");
   refused({model.path, "-d", "@" + model.directory.write("rules", "w")},
           (model.directory / "rules") + ": line 1: ");
+}
+
+TEST_CASE("upload and serve refuse to convert FP8 tensors that have scales, unless told how",
+          "[tools][upload]") {
+  const test::TemporaryDirectory directory;
+  const auto model = [&](const char* name, const char* dtype, const char* shape, const std::string& data) {
+    return directory.write(name,
+                           test::diff_archive({{"a.weight", dtype, shape, data},
+                                               {"a.weight_scale_inv", "F32", "[1,1]", test::floats_of({2})},
+                                               {"b.weight", dtype, shape, data},
+                                               {"b.weight_scale", "F32", "[1,1]", test::floats_of({2})},
+                                               {"c.bias", "F16", "[1]", std::string("\x00\x3C", 2)}}));
+  };
+  const std::string fp8 = model("fp8.safetensors", "F8_E4M3", "[1,2]", "\x38\x30");
+  const std::string why =
+      fp8 +
+      ": a.weight is F8_E4M3 and needs its scales a.weight_scale_inv, and 1 more is alike: apply the scales "
+      "with `stfs repack --dequantize` first, or give --cast to convert the values without them";
+  const auto run = run_verb(tools::upload, {fp8, "-d", "cpu", "--dtype", "BF16"});
+  CHECK(run.code == 1);
+  CHECK(run.out.empty());
+  CHECK(run.err == "stfs upload: " + why + "\n");
+  const auto served =
+      run_verb(tools::serve, {fp8, "-d", "cpu", "--dtype", "BF16", "--socket", directory / "s"});
+  CHECK(served.code == 1);
+  CHECK(test::contains(served.err, why));
+  // Without a conversion, or of other tensors alone, nothing is lost.
+  CHECK(run_verb(tools::upload, {fp8, "-d", "cpu"}).code == 0);
+  CHECK(run_verb(tools::upload, {fp8, "-d", "cpu", "--dtype", "F8_E4M3"}).code == 0);
+  CHECK(run_verb(tools::upload, {fp8, "-d", "cpu", "--dtype", "F32", "--select", "c.*"}).code == 0);
+
+  const auto cast =
+      run_verb(tools::upload, {fp8, "-d", "cpu", "--dtype", "BF16", "--cast", "--json", "--verify"});
+  REQUIRE(cast.code == 0);
+  std::map<std::string, std::string> dtypes;
+  const auto json = nlohmann::json::parse(cast.out);
+  for (const auto& tensor : json["tensors"]) dtypes[tensor["name"]] = tensor["dtype"];
+  CHECK(dtypes == std::map<std::string, std::string>{{"a.weight", "BF16"},
+                                                     {"a.weight_scale_inv", "F32"},
+                                                     {"b.weight", "BF16"},
+                                                     {"b.weight_scale", "F32"},
+                                                     {"c.bias", "BF16"}});
+  CHECK(run_verb(tools::upload, {fp8, "-d", "cpu", "--cast"}).code == 2);
+  const auto fp4 = run_verb(tools::upload,
+                            {model("f4.safetensors", "F4", "[1,2]", "\x38"), "-d", "cpu", "--dtype", "F16"});
+  CHECK(fp4.code == 1);
+  CHECK(test::contains(fp4.err, "a.weight is F4 and needs its scales"));
 }
 
 TEST_CASE("devices lists the CPU, and why there is no GPU", "[tools][upload]") {

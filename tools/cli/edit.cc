@@ -101,6 +101,22 @@ void print_result(std::ostream& out, const EditTarget& target, const EditOptions
   out << '\n';
 }
 
+int report_edit(const EditTarget& target, const EditOptions& options, const EditReport& report,
+                Streams& streams) {
+  if (options.json) {
+    Json document = json_of_edit(target, options);
+    document.update(report.members);
+    write_json(document, streams.out);
+  } else {
+    if (options.is_dry_run) {
+      for (const std::string& name : report.names) streams.out << name << '\n';
+    }
+    print_result(streams.out, target, options, report.what);
+  }
+  streams.out.flush();
+  return streams.out ? kDone : kFailed;
+}
+
 Json json_of_edit(const EditTarget& target, const EditOptions& options) {
   const ModelEdit& edit = target.edit;
   Json document = json_document();

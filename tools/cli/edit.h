@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "core/model/model_edit.h"
 #include "tools/cli/change.h"
@@ -49,6 +50,15 @@ using Fill = std::function<Result<void>(const Advance& advance)>;
 Result<void> carry_out(EditTarget& target, const EditOptions& options, std::uint64_t new_bytes,
                        const Fill& fill, Streams& streams);
 
+/// What an edit has done, or would do.
+struct EditReport {
+  std::string what;                  // for print_result()
+  Json members = Json::object();     // of the JSON document, besides those of json_of_edit()
+  std::vector<std::string> names{};  // lines of a dry run
+};
+/// Prints a report as the options say. @return the exit code.
+int report_edit(const EditTarget& target, const EditOptions& options, const EditReport& report,
+                Streams& streams);
 /// Prints what was done, or would have been, and how many bytes had to move for it.
 void print_result(std::ostream& out, const EditTarget& target, const EditOptions& options,
                   std::string_view what);

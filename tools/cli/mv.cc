@@ -37,23 +37,13 @@ Result<int> rename_tensors(const std::string& named, const std::string& from, co
   auto done = target->edit.rename(renamings);
   if (done) done = carry_out(*target, options, 0, {}, streams);
   if (!done) return tl::unexpected(done.error());
-  if (options.json) {
-    Json document = json_of_edit(*target, options);
-    document["renamed"] = Json::array();
-    for (const ModelEdit::Renaming& renaming : renamings) {
-      document["renamed"].push_back({{"from", renaming.from}, {"to", renaming.to}});
-    }
-    write_json(document, streams.out);
-  } else {
-    if (options.is_dry_run) {
-      for (const ModelEdit::Renaming& renaming : renamings) {
-        streams.out << fmt::format("{} -> {}\n", printable_name(renaming.from), printable_name(renaming.to));
-      }
-    }
-    print_result(streams.out, *target, options, "renamed " + counted(renamings.size(), "tensor"));
+  EditReport report{.what = "renamed " + counted(renamings.size(), "tensor")};
+  Json& list = report.members["renamed"] = Json::array();
+  for (const auto& [old_name, new_name] : renamings) {
+    list.push_back({{"from", old_name}, {"to", new_name}});
+    report.names.push_back(fmt::format("{} -> {}", printable_name(old_name), printable_name(new_name)));
   }
-  streams.out.flush();
-  return streams.out ? kDone : kFailed;
+  return report_edit(*target, options, report, streams);
 }
 
 }  // namespace

@@ -15,7 +15,6 @@
 #include "tools/compare/name_globs.h"
 #include "tools/device/conversion.h"
 #include "tools/text/printable.h"
-#include "tools/text/quantity.h"
 
 namespace stfs::tools {
 namespace {
@@ -101,14 +100,9 @@ class Conversions {
   /// Why nothing may be written, if quantized values would lose their scales.
   [[nodiscard]] Result<void> check() const {
     if (quantized_count_ == 0) return {};
-    const Tensor tensor = index_[first_quantized_];
-    const Tensor scales = index_[upload::scales_of(index_, tensor).front()];
-    std::string more;
-    if (quantized_count_ > 1) more = fmt::format(", and {} more are alike", grouped(quantized_count_ - 1));
     return refuse(
-        fmt::format("{} is {} and needs its scales {}{}: give --dequantize to apply the scales, or "
-                    "--cast to convert the values without them",
-                    printable_name(tensor.name), name_of(tensor.dtype), printable_name(scales.name), more));
+        fmt::format("{}: give --dequantize to apply the scales, or --cast to convert the values without them",
+                    upload::needs_scales_text(index_, index_[first_quantized_], quantized_count_ - 1)));
   }
 
   [[nodiscard]] const std::vector<UsedRule>& rules() const { return rules_; }

@@ -47,22 +47,14 @@ Result<int> remove_tensors(const std::string& named, const std::vector<std::stri
     return report_failure(streams, named + ": nothing was changed");
   }
   if (auto done = carry_out(*target, options, 0, {}, streams); !done) return tl::unexpected(done.error());
-  if (options.json) {
-    Json document = json_of_edit(*target, options);
-    document["removed"] = Json::array();
-    for (const std::uint32_t at : removed) document["removed"].push_back(json_of(model.tensors()[at]));
-    write_json(document, streams.out);
-  } else {
-    if (options.is_dry_run) {
-      for (const std::uint32_t at : removed) {
-        streams.out << printable_name(model.tensors()[at].name) << '\n';
-      }
-    }
-    print_result(streams.out, *target, options,
-                 fmt::format("removed {}, {}", counted(removed.size(), "tensor"), human_size(size_bytes)));
+  EditReport report{
+      .what = fmt::format("removed {}, {}", counted(removed.size(), "tensor"), human_size(size_bytes))};
+  report.members["removed"] = Json::array();
+  for (const std::uint32_t at : removed) {
+    report.members["removed"].push_back(json_of(model.tensors()[at]));
+    report.names.push_back(printable_name(model.tensors()[at].name));
   }
-  streams.out.flush();
-  return streams.out ? kDone : kFailed;
+  return report_edit(*target, options, report, streams);
 }
 
 }  // namespace

@@ -98,15 +98,9 @@ Result<int> set_in_model(const SetRequest& request, const TensorForm& form, Stre
   if (!mistake->empty()) return report_wrong_usage(streams, *mistake);
   if (auto done = carry_out(*target, request.options, 0, {}, streams); !done)
     return tl::unexpected(done.error());
-  if (request.options.json) {
-    write_json(json_of_edit(*target, request.options), streams.out);
-  } else {
-    print_result(streams.out, *target, request.options,
-                 target->edit.is_empty() ? "nothing to change in " + printable(request.target)
-                                         : "changed " + printable(request.target));
-  }
-  streams.out.flush();
-  return streams.out ? kDone : kFailed;
+  const std::string_view done = target->edit.is_empty() ? "nothing to change in " : "changed ";
+  const EditReport report{.what = std::string(done) + printable(request.target)};
+  return report_edit(*target, request.options, report, streams);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ void add_upload_options(CommandLine& line, UploadRequest& request) {
              "Only tensors whose name matches PATTERN. May be repeated.");
   line.text(request.dtype, "--dtype", "DTYPE", "Convert floating-point tensors to DTYPE on the device.")
       .suggests(upload::conversion_target_names());
+  line.flag(request.is_casting, "--cast", "With --dtype: convert quantized values without their scales.");
 }
 
 tl::expected<upload::PlanRequest, int> plan_request(const UploadRequest& request, Streams& streams) {
@@ -33,6 +34,8 @@ tl::expected<upload::PlanRequest, int> plan_request(const UploadRequest& request
     if (!dtype) return wrong_usage("--dtype: " + dtype.error().message);
     to.dtype = *dtype;
   }
+  if (request.is_casting && request.dtype.empty()) return wrong_usage("--cast needs --dtype");
+  to.casts = request.is_casting;
   const bool is_file = request.device.starts_with('@');
   auto rules = is_file ? upload::DeviceRules::read_file(request.device.substr(1))
                        : upload::DeviceRules::parse_device_list(request.device);

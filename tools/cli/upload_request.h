@@ -16,9 +16,10 @@ struct UploadRequest {
   std::vector<std::string> patterns;
   std::string device;
   std::string dtype;
+  bool is_casting = false;
 };
 
-/// Declares SOURCE, --device, --select and --dtype.
+/// Declares SOURCE, --device, --select, --dtype and --cast.
 void add_upload_options(CommandLine& line, UploadRequest& request);
 
 /// Returns what the options ask for. Otherwise prints what is wrong, and returns the exit code.

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "tools/text/printable.h"
+#include "tools/text/quantity.h"
 
 namespace stfs::upload {
 namespace {
@@ -148,6 +149,14 @@ std::vector<std::uint32_t> scales_of(const TensorIndex& index, const Tensor& ten
     for (const std::string_view name : {"scale"sv, "scales"sv}) take(fmt::format("{}{}", parent, name));
   }
   return found;
+}
+
+std::string needs_scales_text(const TensorIndex& index, const Tensor& tensor, std::size_t more) {
+  const Tensor scales = index[scales_of(index, tensor).front()];
+  return fmt::format(
+      "{} is {} and needs its scales {}{}", tools::printable_name(tensor.name), name_of(tensor.dtype),
+      tools::printable_name(scales.name),
+      more == 0 ? "" : fmt::format(", and {} more {} alike", tools::grouped(more), more == 1 ? "is" : "are"));
 }
 
 Result<TensorScales> known_scales_of(const TensorIndex& index, const Tensor& tensor) {

@@ -14,6 +14,7 @@
 // last block of a dimension may be shorter.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -38,6 +39,10 @@ bool is_scale(const TensorIndex& index, const Tensor& tensor);
 /// The tensors without which the elements of an FP8, F6 or F4 tensor are not its values: its scales, scales
 /// of scales, and zero points. Nothing for tensors of other dtypes.
 std::vector<std::uint32_t> scales_of(const TensorIndex& index, const Tensor& tensor);
+
+/// "w is F8_E4M3 and needs its scales w_scale_inv, and 3 more are alike", for a tensor that has some.
+/// @param more  other tensors that need theirs.
+std::string needs_scales_text(const TensorIndex& index, const Tensor& tensor, std::size_t more);
 
 /// How to apply the scales of a tensor that has some. EINVAL, with the reason: the names or the shapes are
 /// not in the table above.

@@ -39,6 +39,7 @@ Result<upload::PlanRequest> request_of(const stfs_model& model, const stfs_plan_
     if (!dtype) return pass_on(std::move(dtype));
     request.dtype = *dtype;
   }
+  request.casts = options.must_cast != 0;
   return request;
 }
 

@@ -12,6 +12,7 @@
 #include "tools/device/arena.h"
 #include "tools/device/conversion.h"
 #include "tools/device/selection.h"
+#include "tools/device/tensor_scales.h"
 #include "tools/text/near_names.h"
 #include "tools/text/printable.h"
 #include "tools/upload/sources.h"
@@ -53,6 +54,15 @@ class Planner {
     name_devices();
     for (const Chosen& chosen : chosen_) {
       if (auto placed = place(chosen); !placed) return pass_on(std::move(placed));
+    }
+    if (quantized_) {
+      return refuse(
+          model(quantized_->model).path().string(),
+          fmt::format("{}: apply the scales with `stfs repack --dequantize` first, or give --cast to "
+                      "convert the values without them",
+                      needs_scales_text(model(quantized_->model).tensors(),
+                                        model(quantized_->model).tensors()[quantized_->tensor],
+                                        quantized_count_ - 1)));
     }
     plan_.models = sources_.models();
     return std::move(plan_);
@@ -178,7 +188,13 @@ class Planner {
                           .place = {}};
     if (auto cut = cut_out(chosen, *rule, tensor, planned); !cut) return cut;
     std::uint64_t size_bytes = planned.source_bytes;
-    if (request_.dtype && is_floating(tensor.dtype) && tensor.dtype != *request_.dtype) {
+    const TensorIndex& index = model(chosen.model).tensors();
+    const bool is_due = request_.dtype && is_floating(tensor.dtype) && tensor.dtype != *request_.dtype;
+    if (is_due && !is_scale(index, tensor)) {
+      if (!request_.casts && !scales_of(index, tensor).empty()) {
+        if (quantized_count_++ == 0) quantized_ = chosen;
+        return {};
+      }
       if (!float_format_of(tensor.dtype)) {
         return refuse(subject(chosen),
                       fmt::format("{} cannot be converted to {}: select other tensors, or omit --dtype",
@@ -258,6 +274,8 @@ class Planner {
   std::map<std::string, PatternUse> uses_;
   std::unordered_map<std::string, Selection> selections_;
   std::vector<Chosen> chosen_;
+  std::optional<Chosen> quantized_;  // the first one that would lose its scales
+  std::size_t quantized_count_ = 0;
   std::vector<std::unordered_map<std::string, std::uint32_t>> names_;  // for each device: name -> model
   Plan plan_;
 };

@@ -35,8 +35,11 @@ struct SourceRequest {
 struct PlanRequest {
   std::vector<SourceRequest> sources;
   DeviceRules rules;
-  /// Converts every floating tensor to this dtype; other tensors stay as they are.
+  /// Converts every floating tensor to this dtype. Scales (tools/device/tensor_scales.h) and other tensors
+  /// stay as they are.
   std::optional<Dtype> dtype;
+  /// Converts tensors that need their scales, without them. Else make_plan() refuses to convert these.
+  bool casts = false;
   Storage* storage = &system_storage();  // must outlive the plan
 };
 
@@ -79,7 +82,7 @@ struct Plan {
 /// rule with a shard cannot be combined with a slice.
 /// @return EINVAL, ENOENT and the models' own errors. The message names the wrong path, pattern or tensor: a
 ///         pattern that matches nothing, a shard that does not divide evenly, a dtype that is no conversion
-///         target.
+///         target, a tensor that would be converted without its scales.
 Result<Plan> make_plan(const PlanRequest& request);
 
 /// Fails with ESTALE and the archive's path if an archive has changed since the plan was made.

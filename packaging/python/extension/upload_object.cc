@@ -137,11 +137,13 @@ PyObject* start_upload(const stfs_model* model, PyObject* arguments) {
   auto plan_options = empty<stfs_plan_options>();
   auto options = empty<stfs_upload_options>();
   PyObject* patterns = nullptr;
+  int must_cast = 0;
   int must_verify = 0;
-  if (PyArg_ParseTuple(arguments, "zzOzIp:start_upload", &plan_options.devices, &plan_options.rules,
-                       &patterns, &plan_options.dtype, &options.readers, &must_verify) == 0) {
+  if (PyArg_ParseTuple(arguments, "zzOzpIp:start_upload", &plan_options.devices, &plan_options.rules,
+                       &patterns, &plan_options.dtype, &must_cast, &options.readers, &must_verify) == 0) {
     return nullptr;
   }
+  plan_options.must_cast = must_cast;
   options.must_verify = must_verify;
   Texts texts;
   try {

@@ -245,7 +245,7 @@ class Model(Mapping[str, Tensor]):
             edit.set_metadata(key, value)
 
     def start_upload(self, names: str | Iterable[str] | None = None, *, device: str | Iterable[str] | None = None,
-                     rules: str | None = None, dtype: str | None = None, verify: bool = False,
+                     rules: str | None = None, dtype: str | None = None, cast: bool = False, verify: bool = False,
                      readers: int = 0) -> Upload:
         """Starts an upload as upload() does, and returns at once."""
         if (device is None) == (rules is None):
@@ -254,10 +254,10 @@ class Model(Mapping[str, Tensor]):
         patterns = None if names is None else [names] if isinstance(names, str) else list(names)
         if patterns == []:
             raise ValueError("names=[] selects nothing; names=None selects all")
-        return Upload(self._handle.start_upload(devices, rules, patterns, dtype, readers, verify))
+        return Upload(self._handle.start_upload(devices, rules, patterns, dtype, cast, readers, verify))
 
     def upload(self, names: str | Iterable[str] | None = None, *, device: str | Iterable[str] | None = None,
-               rules: str | None = None, dtype: str | None = None, verify: bool = False, readers: int = 0,
+               rules: str | None = None, dtype: str | None = None, cast: bool = False, verify: bool = False, readers: int = 0,
                progress: Progress | None = None) -> Resident:
         """Copies tensors into the memory of a device, and waits for the end.
 
@@ -267,7 +267,8 @@ class Model(Mapping[str, Tensor]):
         rules     instead of device: lines "PATTERN DEVICE[,DEVICE...] [shard(DIMENSION,PART/PARTS)]"; the first line
                   whose pattern matches a name decides
         dtype     the dtype to which every floating-point tensor is converted ("BF16" or "bf16", "F32", ...); other
-                  tensors are not converted
+                  tensors and scales are not converted
+        cast      with dtype: converts FP8 tensors with scales beside them too, without the scales; else ValueError
         verify    compares a digest of each tensor's bytes on the device with the archive's
         readers   number of threads that read; 0: one for each core, at most 8
         progress  as of Upload.wait()
@@ -277,7 +278,8 @@ class Model(Mapping[str, Tensor]):
 
         >>> weights = model.upload("model.layers.*", device="cuda:0", dtype="BF16")
         """
-        upload = self.start_upload(names, device=device, rules=rules, dtype=dtype, verify=verify, readers=readers)
+        upload = self.start_upload(names, device=device, rules=rules, dtype=dtype, cast=cast, verify=verify,
+                                   readers=readers)
         return upload.wait(progress)
 
     @property

@@ -1,4 +1,5 @@
-// The files below `.safetensors/pretrained`: their attributes, bytes and changes. A mount with a delta
+// The files of a source directory that the mount serves: their attributes, bytes and changes. They are below
+// `.safetensors/pretrained`, and beside the models in the root of a directory of models. A mount with a delta
 // changes private copies, a read-only mount nothing (EROFS), every other mount the files of the source
 // directory.
 //
@@ -11,28 +12,38 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "core/base/error.h"
 #include "fs/model/model_parts.h"
+#include "fs/read/source_tree.h"
+#include "fs/tree/bytes.h"
+#include "fs/tree/node.h"
 #include "fs/write/source_changes.h"
 
 namespace stfs {
 
 /// Any thread may call. Each call waits for the disk. No other lock is taken while its mutex is held.
-class PretrainedFiles {
+class ServedFiles {
  public:
-  /// Must not outlive the parts.
-  explicit PretrainedFiles(ModelParts& parts)
-      : parts_(parts), changes_(parts.pretrained.files(), parts.options.commit.durability) {}
+  /// @param tree            must outlive it, and so must the options.
+  /// @param delta_permissions  what the delta on top allows; not called without a delta.
+  ServedFiles(SourceTree& tree, const FilesystemOptions& options,
+              std::function<Permissions()> delta_permissions)
+      : tree_(tree),
+        options_(options),
+        delta_permissions_(std::move(delta_permissions)),
+        changes_(tree.files(), options.commit.durability) {}
 
-  /// The attributes of a file or directory.
+  /// The attributes of a file or directory, with the number of the node.
   [[nodiscard]] Result<struct stat> attributes(const Node& node) const;
   /// Checks what open(2) needs. @param flags  of open(2); O_TRUNC is a resize() that follows.
   Result<void> open(const Node& node, int flags);
@@ -47,6 +58,7 @@ class PretrainedFiles {
     std::optional<gid_t> gid{};
     std::optional<struct timespec> mtime{};
   };
+  /// EPERM for the source directory itself.
   Result<void> change(const Node& node, const Change& change);
   /// A close: returns what the file system of the source says of the bytes.
   Result<void> close(const Node& node);
@@ -61,6 +73,10 @@ class PretrainedFiles {
   /// @param flags  of renameat2(2).
   Result<void> rename(const Node& directory, std::string_view name, const Node& new_directory,
                       std::string_view new_name, unsigned flags);
+  /// Call before a file of the top directory goes another way than by the calls above, or becomes a model.
+  /// Programs that have it open go on reading it; their writes fail with ESTALE. Waits for writes that have
+  /// begun.
+  void seal(std::string_view name);
 
  private:
   using Writer = std::shared_ptr<const UniqueFd>;
@@ -69,11 +85,16 @@ class PretrainedFiles {
   [[nodiscard]] Result<std::string> path_of(const Node& directory, std::string_view name) const;
   /// Opens a file for writing, and copies it where that is needed.
   Result<Writer> writer(const Node& node, bool keeps_bytes = true);
-  [[nodiscard]] bool has_delta() const { return parts_.pretrained.files().top().is_private(); }
+  /// A descriptor for a change of attributes.
+  Result<Writer> changeable(const Node& node);
+  [[nodiscard]] bool has_delta() const { return tree_.files().top().is_private(); }
 
-  ModelParts& parts_;
+  SourceTree& tree_;
+  const FilesystemOptions& options_;
+  const std::function<Permissions()> delta_permissions_;
   SourceChanges changes_;
-  std::mutex mutex_;  // guards what follows
+  std::shared_mutex writing_;  // shared by writes; taken before mutex_
+  std::mutex mutex_;           // guards what follows
   std::map<Ino, Writer> writers_;
 };
 

@@ -1,4 +1,4 @@
-#include "fs/model/pretrained_files.h"
+#include "fs/model/served_files.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -26,42 +26,40 @@ Permissions over(const Permissions& source, Permissions delta, bool is_directory
 
 }  // namespace
 
-Result<struct stat> PretrainedFiles::attributes(const Node& node) const {
-  const auto shown = parts_.pretrained.attributes(node.ino);
+Result<struct stat> ServedFiles::attributes(const Node& node) const {
+  const auto shown = tree_.attributes(node.ino);
   if (!shown) return tl::unexpected(shown.error());
   struct stat st = shown->status;
-  const FilesystemOptions& options = parts_.options;
   Permissions allowed = shown->permissions;
   if (has_delta()) {
-    const auto delta = static_cast<std::uint32_t>(parts_.model->shards().size() - 1);
-    allowed = over(allowed, parts_.permissions.of_shard(delta), node.is_directory());
+    allowed = over(allowed, delta_permissions_(), node.is_directory());
   }
-  const bool may_change_names = !node.is_directory() || options.allows_edits;
-  if (options.is_read_only || !may_change_names) allowed.mode &= ~kWriteBits;
+  const bool may_change_names = !node.is_directory() || options_.allows_edits;
+  if (options_.is_read_only || !may_change_names) allowed.mode &= ~kWriteBits;
   constexpr mode_t kKept = S_IFMT | S_ISVTX;
-  st.st_mode = (st.st_mode & kKept) | (allowed.mode & ~options.umask);
-  st.st_uid = options.uid.value_or(allowed.uid);
-  st.st_gid = options.gid.value_or(allowed.gid);
-  st.st_ino = parts_.space.in_mount(node.ino);
+  st.st_mode = (st.st_mode & kKept) | (allowed.mode & ~options_.umask);
+  st.st_uid = options_.uid.value_or(allowed.uid);
+  st.st_gid = options_.gid.value_or(allowed.gid);
+  st.st_ino = node.ino;
   return st;
 }
 
-Result<void> PretrainedFiles::check_writable() const {
-  if (parts_.options.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
+Result<void> ServedFiles::check_writable() const {
+  if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
   return {};
 }
 
-Result<std::string> PretrainedFiles::path_of(const Node& directory, std::string_view name) const {
+Result<std::string> ServedFiles::path_of(const Node& directory, std::string_view name) const {
   if (auto writable = check_writable(); !writable) return tl::unexpected(writable.error());
-  if (!parts_.options.allows_edits) {
+  if (!options_.allows_edits) {
     return fail(ErrorCode::InvalidArgument, EPERM,
                 "mounted with edit=off: nothing can be made, moved or removed here");
   }
-  auto path = parts_.pretrained.path_of(directory.ino);
+  auto path = tree_.path_of(directory.ino);
   if (!path) return path;
   if (!path->empty()) *path += '/';
   path->append(name);
-  if (is_entry_name(name) && parts_.pretrained.files().is_shown(*path)) return path;
+  if (is_entry_name(name) && tree_.files().is_shown(*path)) return path;
   return fail(
       ErrorCode::InvalidArgument, EPERM,
       fmt::format("{}: archives, their indexes, and files of safetensorsfs itself are not made, moved or "
@@ -69,31 +67,31 @@ Result<std::string> PretrainedFiles::path_of(const Node& directory, std::string_
                   *path));
 }
 
-Result<PretrainedFiles::Writer> PretrainedFiles::writer(const Node& node, bool keeps_bytes) {
+Result<ServedFiles::Writer> ServedFiles::writer(const Node& node, bool keeps_bytes) {
   if (auto writable = check_writable(); !writable) return tl::unexpected(writable.error());
   const std::scoped_lock lock(mutex_);
   if (const auto known = writers_.find(node.ino); known != writers_.end()) return known->second;
-  const auto path = parts_.pretrained.path_of(node.ino);
+  const auto path = tree_.path_of(node.ino);
   if (!path) return tl::unexpected(path.error());
-  const auto shown = parts_.pretrained.attributes(node.ino);
+  const auto shown = tree_.attributes(node.ino);
   if (!shown) return tl::unexpected(shown.error());
   auto own = changes_.open(*path, shown->status, keeps_bytes);
   if (!own) return pass_on(std::move(own));
-  if (own->is_copy) parts_.pretrained.note_copied(node.ino, own->status);
+  if (own->is_copy) tree_.note_copied(node.ino, own->status);
   auto opened = std::make_shared<const UniqueFd>(std::move(own->file));
   writers_.emplace(node.ino, opened);
   return opened;
 }
 
-Result<void> PretrainedFiles::open(const Node& node, int flags) {
+Result<void> ServedFiles::open(const Node& node, int flags) {
   if ((flags & O_ACCMODE) == O_RDONLY) {
-    auto opened = parts_.pretrained.reader(node.ino);
+    auto opened = tree_.reader(node.ino);
     return opened ? Result<void>() : pass_on(std::move(opened));
   }
   if (auto writable = check_writable(); !writable) return writable;
-  const auto path = parts_.pretrained.path_of(node.ino);
+  const auto path = tree_.path_of(node.ino);
   if (!path) return tl::unexpected(path.error());
-  const auto found = parts_.pretrained.files().find(*path);
+  const auto found = tree_.files().find(*path);
   if (!found) return tl::unexpected(found.error());
   if (!found->is_own) return {};  // the first change copies it
   auto opened = writer(node);
@@ -101,8 +99,8 @@ Result<void> PretrainedFiles::open(const Node& node, int flags) {
   return close(node);  // a program that writes nothing keeps nothing open
 }
 
-Result<Bytes> PretrainedFiles::read(const Node& node, std::uint64_t offset, std::size_t size_bytes) const {
-  const auto opened = parts_.pretrained.reader(node.ino);
+Result<Bytes> ServedFiles::read(const Node& node, std::uint64_t offset, std::size_t size_bytes) const {
+  const auto opened = tree_.reader(node.ino);
   if (!opened) return tl::unexpected(opened.error());
   std::vector<std::byte> bytes = Bytes::buffer(size_bytes);
   std::size_t done = 0;
@@ -110,7 +108,7 @@ Result<Bytes> PretrainedFiles::read(const Node& node, std::uint64_t offset, std:
     const ssize_t count =
         ::pread((*opened)->get(), bytes.data() + done, size_bytes - done, static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return fail_system(errno, "pretrained", "read");
+    if (count < 0) return fail_system(errno, "a file of the source directory", "read");
     if (count == 0) break;
     done += static_cast<std::size_t>(count);
   }
@@ -118,8 +116,9 @@ Result<Bytes> PretrainedFiles::read(const Node& node, std::uint64_t offset, std:
   return Bytes(std::move(bytes));
 }
 
-Result<void> PretrainedFiles::write(const Node& node, std::span<const std::byte> from, std::uint64_t offset,
-                                    int flags) {
+Result<void> ServedFiles::write(const Node& node, std::span<const std::byte> from, std::uint64_t offset,
+                                int flags) {
+  const std::shared_lock writing(writing_);
   const auto opened = writer(node);
   if (!opened) return tl::unexpected(opened.error());
   const int how = ((flags & O_APPEND) != 0 ? RWF_APPEND : 0) | ((flags & O_DSYNC) != 0 ? RWF_DSYNC : 0);
@@ -129,27 +128,49 @@ Result<void> PretrainedFiles::write(const Node& node, std::span<const std::byte>
     part.iov_len = from.size();
     const ssize_t count = ::pwritev2((*opened)->get(), &part, 1, static_cast<off_t>(offset), how);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return fail_system(errno, "pretrained", "write");
+    if (count < 0) return fail_system(errno, "a file of the source directory", "write");
     from = from.subspan(static_cast<std::size_t>(count));
     offset += static_cast<std::uint64_t>(count);
   }
   return {};
 }
 
-Result<void> PretrainedFiles::resize(const Node& node, std::uint64_t size_bytes) {
+Result<void> ServedFiles::resize(const Node& node, std::uint64_t size_bytes) {
+  const std::shared_lock writing(writing_);
   const auto opened = writer(node, size_bytes != 0);
   if (!opened) return tl::unexpected(opened.error());
   if (::ftruncate((*opened)->get(), static_cast<off_t>(size_bytes)) == 0) return {};
-  return fail_system(errno, "pretrained", "resize");
+  return fail_system(errno, "a file of the source directory", "resize");
 }
 
-Result<void> PretrainedFiles::change(const Node& node, const Change& change) {
-  if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EPERM, "is a directory of the source");
-  const auto opened = writer(node);
+Result<ServedFiles::Writer> ServedFiles::changeable(const Node& node) {
+  const auto path = tree_.path_of(node.ino);
+  if (!path) return tl::unexpected(path.error());
+  if (node.is_directory()) {
+    auto opened = changes_.open_directory(*path);
+    if (!opened) return pass_on(std::move(opened));
+    return std::make_shared<const UniqueFd>(std::move(*opened));
+  }
+  const auto found = tree_.files().find(*path);
+  // Its owner may change the mode of a file that can't be opened for writing.
+  if (found && found->is_own && found->entry.file) {
+    auto opened = tree_.reader(node.ino);
+    if (opened) return opened;
+  }
+  return writer(node);
+}
+
+Result<void> ServedFiles::change(const Node& node, const Change& change) {
+  if (auto writable = check_writable(); !writable) return writable;
+  if (node.ino == SourceTree::kDirectory)
+    return fail(ErrorCode::InvalidArgument, EPERM, "is the directory of the source");
+  const auto opened = changeable(node);
   if (!opened) return tl::unexpected(opened.error());
   const int descriptor = (*opened)->get();
   constexpr mode_t kChangeable = 0777;
-  const auto failed = [] { return fail_system(errno, "pretrained", "change attributes"); };
+  const auto failed = [] {
+    return fail_system(errno, "a file of the source directory", "change attributes");
+  };
   if ((change.uid || change.gid) &&
       ::fchown(descriptor, change.uid.value_or(~uid_t{0}), change.gid.value_or(~gid_t{0})) != 0)
     return failed();
@@ -161,7 +182,7 @@ Result<void> PretrainedFiles::change(const Node& node, const Change& change) {
   return {};
 }
 
-Result<void> PretrainedFiles::close(const Node& node) {
+Result<void> ServedFiles::close(const Node& node) {
   Writer ended;
   {
     const std::scoped_lock lock(mutex_);
@@ -173,28 +194,28 @@ Result<void> PretrainedFiles::close(const Node& node) {
   // Another write may still use the descriptor: the copy's close says the same.
   const int copy = ::dup(ended->get());
   if (copy >= 0 && ::close(copy) == 0) return {};
-  return fail_system(errno, "pretrained", "close");
+  return fail_system(errno, "a file of the source directory", "close");
 }
 
-Result<void> PretrainedFiles::sync(const Node& node) {
-  if (parts_.options.is_read_only) return {};
+Result<void> ServedFiles::sync(const Node& node) {
+  if (options_.is_read_only) return {};
   const auto opened = [&]() -> Result<Writer> {
     const std::scoped_lock lock(mutex_);
     const auto known = writers_.find(node.ino);
-    return known == writers_.end() ? parts_.pretrained.reader(node.ino) : known->second;
+    return known == writers_.end() ? tree_.reader(node.ino) : known->second;
   }();
   if (!opened) return tl::unexpected(opened.error());
   if (::fsync((*opened)->get()) == 0) return {};
-  return fail_system(errno, "pretrained", "sync");
+  return fail_system(errno, "a file of the source directory", "sync");
 }
 
-Result<Ino> PretrainedFiles::create(const Node& directory, std::string_view name, mode_t mode,
-                                    const Maker& maker) {
+Result<Ino> ServedFiles::create(const Node& directory, std::string_view name, mode_t mode,
+                                const Maker& maker) {
   const auto path = path_of(directory, name);
   if (!path) return tl::unexpected(path.error());
   auto made = changes_.create(*path, mode, maker);
   if (!made) return pass_on(std::move(made));
-  auto ino = parts_.pretrained.find(directory.ino, name);
+  auto ino = tree_.find(directory.ino, name);
   if (!ino) return ino;
   // Its mode may forbid to open it again.
   const std::scoped_lock lock(mutex_);
@@ -202,42 +223,50 @@ Result<Ino> PretrainedFiles::create(const Node& directory, std::string_view name
   return ino;
 }
 
-Result<Ino> PretrainedFiles::make_directory(const Node& directory, std::string_view name, mode_t mode,
-                                            const Maker& maker) {
+Result<Ino> ServedFiles::make_directory(const Node& directory, std::string_view name, mode_t mode,
+                                        const Maker& maker) {
   const auto path = path_of(directory, name);
   if (!path) return tl::unexpected(path.error());
   auto made = changes_.make_directory(*path, mode, maker);
   if (!made) return pass_on(std::move(made));
-  return parts_.pretrained.find(directory.ino, name);
+  return tree_.find(directory.ino, name);
 }
 
-Result<void> PretrainedFiles::remove(const Node& directory, std::string_view name) {
+Result<void> ServedFiles::remove(const Node& directory, std::string_view name) {
   const auto path = path_of(directory, name);
   if (!path) return tl::unexpected(path.error());
-  parts_.pretrained.keep_open(*path);
+  tree_.keep_open(*path);
   auto removed = changes_.remove(*path);
-  if (removed) parts_.pretrained.note_removed(*path);
+  if (removed) tree_.note_removed(*path);
   return removed;
 }
 
-Result<void> PretrainedFiles::remove_directory(const Node& directory, std::string_view name) {
+Result<void> ServedFiles::remove_directory(const Node& directory, std::string_view name) {
   const auto path = path_of(directory, name);
   if (!path) return tl::unexpected(path.error());
   auto removed = changes_.remove_directory(*path);
-  if (removed) parts_.pretrained.note_removed(*path);
+  if (removed) tree_.note_removed(*path);
   return removed;
 }
 
-Result<void> PretrainedFiles::rename(const Node& directory, std::string_view name, const Node& new_directory,
-                                     std::string_view new_name, unsigned flags) {
+Result<void> ServedFiles::rename(const Node& directory, std::string_view name, const Node& new_directory,
+                                 std::string_view new_name, unsigned flags) {
   const auto path = path_of(directory, name);
   if (!path) return tl::unexpected(path.error());
   const auto new_path = path_of(new_directory, new_name);
   if (!new_path) return tl::unexpected(new_path.error());
-  parts_.pretrained.keep_open(*new_path);
+  tree_.keep_open(*new_path);
   auto renamed = changes_.rename(*path, *new_path, flags);
-  if (renamed) parts_.pretrained.note_renamed(*path, *new_path);
+  if (renamed) tree_.note_renamed(*path, *new_path);
   return renamed;
+}
+
+void ServedFiles::seal(std::string_view name) {
+  const std::string path(name);
+  tree_.keep_open(path);
+  const std::scoped_lock writing(writing_);
+  const std::scoped_lock lock(mutex_);
+  for (const Ino ino : tree_.note_removed(path)) writers_.erase(ino);
 }
 
 }  // namespace stfs
