@@ -228,6 +228,10 @@ class Filesystem {
   /// `tell` runs for what an edit has made stale that a close has committed. Set before the first call.
   void tell_outdated_to(std::function<void(const Outdated&)> tell) { parts_.tell_outdated = std::move(tell); }
 
+  /// `show` opens the model anew, in which this file system has replaced the archive, and returns what the
+  /// kernel must forget. Without it checkpoints are saved in place. Set before the first call.
+  void show_replacement_by(std::function<Outdated()> show) { parts_.show_replacement = std::move(show); }
+
   /// `note` runs after each commit, so that its receiver calls tidy(). Set before the first call.
   void tell_commits_to(const std::function<void()>& note) {
     parts_.wake_janitor = note;

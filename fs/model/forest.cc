@@ -283,11 +283,12 @@ void Forest::end() {
   for (const Pin& edition : editions_.all()) edition->end();
 }
 
-void Forest::connect(const Pin& model) const {
+void Forest::connect(const Pin& model) {
   model->number_in(space_of(model.number()));
   model->tell_stale_to([this](const Stale& stale) { surroundings_.forget(stale); });
   model->tell_outdated_to([this](const Outdated& outdated) { surroundings_.forget_outdated(outdated); });
   model->tell_commits_to([this] { surroundings_.note_commit(); });
+  model->show_replacement_by([this, number = model.number()] { return show_replacement(number); });
 }
 
 void Forest::connect_to(Surroundings surroundings) {

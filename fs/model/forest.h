@@ -242,8 +242,19 @@ class Forest {
   /// Shows archives that have come into the source directory.
   Change check_directory();
   /// Gives a file system its inode numbers, and connects it to the mount. Call before it becomes current.
-  void connect(const Pin& model) const;
+  void connect(const Pin& model);
   Change open_anew(Tree& tree, const Pin& old);
+  /// Opens the archive at the tree's path as a file system that is not current yet, with one holder.
+  Result<Number> open_next(const Tree& tree, const Pin& old);
+  /// Makes a file system of open_next() current. False, and lets go of it: something else than `old` is
+  /// current, because a request of a program has replaced or deleted the model meanwhile.
+  bool make_current(Tree& tree, const Pin& old, Number next);
+  /// Shows the archive that a save through the file system of that number has put in the place of its own.
+  /// The kernel may hold the lock of a directory below the root for the request, so this waits for no
+  /// notification. A listing of the root that has begun before ends before the kernel forgets the first of
+  /// the entries that this returns, since it does so under the root's lock.
+  /// @return what the kernel must forget.
+  Outdated show_replacement(Number number);
   /// The part of check_for_change() for open files of a model that was here before.
   Change check_replaced(Number edition, std::uint32_t shard);
   /// Refuses the model from now on, because it could not be reopened.
@@ -268,6 +279,8 @@ class Forest {
   OpenerOf opener_of_;
   std::mutex showing_mutex_;                 // guards the growth of trees_; taken before mutex_
   std::atomic<bool> has_new_files_ = false;  // to watch
+  std::atomic<unsigned> replacements_ = 0;   // that are about to be shown
+  std::atomic<bool> has_replaced_ = false;   // one was shown: its files must be watched
   Surroundings surroundings_;
   mutable std::shared_mutex mutex_;  // guards what follows, and the members of Tree named there; taken before
                                      // Editions' mutex
