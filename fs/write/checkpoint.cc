@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/commit/archive_replacement.h"
+#include "core/commit/edit_header.h"
 #include "core/format/json_string.h"
 #include "core/journal/journal_file.h"
 #include "core/journal/journal_format.h"
@@ -19,6 +20,12 @@ constexpr std::uint64_t kDataBegin = kBlockBytes;  // as in new_tensor.cc
 
 bool has_form_of(const Tensor& one, const Tensor& other) {
   return one.dtype == other.dtype && std::ranges::equal(one.shape, other.shape);
+}
+
+/// The bytes before the data, with room for later edits.
+std::string with_room(std::string_view text) {
+  const auto data_at = data_offset_with_room(text.size(), kHeaderRoomBytes);
+  return data_at ? pad_header(text.substr(kHeaderLengthBytes), *data_at) : std::string(text);
 }
 
 tl::unexpected<Error> refuse_checkpoint(std::string_view why) {
@@ -56,9 +63,9 @@ Result<void> Checkpoint::begin_data(const Header& header, std::string_view text)
     if (is_same) saved_[at] = {.same = known, .generation = states_.of(*known).noted};
     if (!is_same) unknown_bytes_ += tensor.data.size_bytes;
   }
-  head_bytes_ = text.size();
   may_rewrite_ = header.fillers.empty();
-  if (may_rewrite_) head_ = text;
+  if (may_rewrite_) head_ = with_room(text);
+  head_bytes_ = head_.size();
   consider_rewriting(header, 0);
   return {};
 }

@@ -8,6 +8,7 @@
 // After training nearly all bytes differ. In place they are written twice, staged and applied, and tensors of
 // other sizes leave fillers. Then the archive is rewritten: the checkpoint goes on in a new file without a
 // name, as it comes, and its commit puts this file in the archive's place (core/commit/archive_replacement.h).
+// Only the header gets room for later edits, and the data begin at a page.
 //
 //   comparing -> rewriting   at the header, if more than half of the bytes belong to tensors that the model
 //                            does not have in this form; later, when rewriting is cheaper by this count
