@@ -60,8 +60,20 @@ void Forest::add(std::unique_ptr<Tree> tree) {
 }
 
 Forest::Pin Forest::model_of(Ino ino) const {
-  if (ino != kRootIno) return editions_.pin(InodeSpace::number_of(ino));
-  return is_lone_ ? pin_current(*trees().front()) : Pin();
+  if (ino == kRootIno) return is_lone_ ? pin_current(*trees().front()) : Pin();
+  Pin model = editions_.pin(InodeSpace::number_of(ino));
+  if (!model || !model->is_replaced()) return model;
+  const Ino local = InodeSpace::local(ino);
+  const bool is_same_in_all =
+      local == kRootIno || local == kHiddenIno || local == PretrainedDirectory::kDirectory;
+  const Tree* const tree = is_same_in_all ? tree_of(model) : nullptr;
+  if (tree == nullptr) return model;
+  Pin present = pin_current(*tree);
+  return present ? std::move(present) : std::move(model);
+}
+
+Forest::Tree* Forest::tree_of(const Pin& model) const {
+  return is_lone_ ? trees().front().get() : tree_of_file(model->model().path().filename().string());
 }
 
 Forest::Pin Forest::pin_current(const Tree& tree) const {
@@ -100,14 +112,14 @@ Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
 void Forest::note_lookup(Ino ino) const {
   if (ino == kRootIno) return;
   if (is_of_source(ino)) return source_->note_lookup(ino);
-  if (const Pin member = model_of(ino)) member.note_lookup(ino);
+  if (const Pin member = editions_.pin(InodeSpace::number_of(ino))) member.note_lookup(ino);
 }
 
 void Forest::forget(Ino ino, std::uint64_t lookups) const {
   if (ino == kRootIno) return;
   if (is_of_source(ino)) return source_->forget(ino, lookups);
   if (is_of_hidden(ino)) return logs_.forget(ino, lookups);
-  const Pin member = model_of(ino);
+  const Pin member = editions_.pin(InodeSpace::number_of(ino));
   if (!member) return;
   member->forget(ino, lookups);
   editions_.let_go(member.number(), lookups);

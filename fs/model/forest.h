@@ -70,6 +70,8 @@ class Forest {
   /// Holds a model's file system for the length of a call. False: none.
   using Pin = Editions::Pin;
   /// The file system of the inode. None for the root of a directory of models, and for numbers of no model.
+  /// For the directories of a replaced model in which programs save and look for tensors, it is the present
+  /// one: a program may have such a directory as its working directory.
   [[nodiscard]] Pin model_of(Ino ino) const;
 
   // Filesystem's calls, which also serve the root of a directory of models:
@@ -204,6 +206,8 @@ class Forest {
 
   [[nodiscard]] Result<struct stat> find(Ino parent, std::string_view name) const;
   [[nodiscard]] Pin pin_current(const Tree& tree) const;
+  /// The tree of a model, also of one that was replaced; null: its archive was deleted or renamed here.
+  [[nodiscard]] Tree* tree_of(const Pin& model) const;
   /// False for a file system whose model was replaced.
   [[nodiscard]] bool is_current(Number number) const;
   /// The models, with those that are absent. Later ones may be added while it is in use.

@@ -181,13 +181,16 @@ bool Forest::make_current(Tree& tree, const Pin& old, Number next) {
     }
   }
   if (!is_shown) editions_.let_go(next, 1);
-  if (is_shown && old) editions_.let_go(replaced, 1);
+  if (is_shown && old) {
+    old->note_replaced();
+    editions_.let_go(replaced, 1);
+  }
   return is_shown;
 }
 
 Outdated Forest::show_replacement(Number number) {
   const Pin old = editions_.pin(number);
-  Tree* const tree = is_lone_ ? trees().front().get() : tree_of_file(old->model().path().filename().string());
+  Tree* const tree = tree_of(old);
   if (tree == nullptr || !tree->open) return {};
   ++replacements_;
   const auto shown = guard_memory([&]() -> Result<Outdated> {
@@ -198,6 +201,12 @@ Outdated Forest::show_replacement(Number number) {
     Outdated outdated{.stale = {Stale::one(kRootIno, Stale::What::Content)}, .entries = {}};
     for (std::string& name : entries_of(*tree, old, present).entries)
       outdated.entries.emplace_back(kRootIno, std::move(name));
+    if (is_lone_) return outdated;
+    // A program's working directory may be that of the model.
+    std::set<std::string> names;
+    take_names(*old.operator->(), names);
+    const Ino root = space_of(number).in_mount(kRootIno);
+    for (const std::string& name : names) outdated.entries.emplace_back(root, name);
     return outdated;
   });
   has_replaced_ = true;

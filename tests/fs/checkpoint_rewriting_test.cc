@@ -444,3 +444,25 @@ TEST_CASE("whatever call of a rewriting save fails, the archive is the old one o
   CHECK(failures > 10);
   CHECK(replaced > 5);
 }
+
+TEST_CASE("a program whose working directory is of the old archive goes on saving", "[fs][checkpoint]") {
+  const Mount mount;
+  const Ino views = mount.ino({".safetensors"});
+  const auto save_there = [&](const Tensors& tensors, std::string_view name) {
+    const Forest::Pin model = mount->model_of(views);
+    const auto made = model->create(views, name, O_WRONLY, ::getpid());
+    REQUIRE(made);
+    CHECK(model->write(*made->file, bytes_of(archive_of(tensors)), 0, Caller(1, ::getpid())));
+    CHECK(mount->rename(views, name, views, "archive.safetensors"));
+    CHECK(model->flush(*made->file, 1, ::getpid()));
+    model->release(made->file);
+    CHECK(mount.shows(tensors));
+    CHECK(mount.stores(archive_of(tensors)));
+  };
+  save_there(kAfter, ".tmp1");
+  save_there(kBefore, ".tmp2");
+  // The kernel's look-ups of the old directory count for the old edition, which ends with them.
+  mount->forget(views, 1);
+  mount->tidy();
+  CHECK(mount.shows(kBefore));
+}

@@ -213,3 +213,34 @@ def test_without_space_for_another_file_it_is_saved_in_place(tmp_path, mounts):
         check(mount.path, path, before)
         assert os.stat(path).st_ino != inode
         assert mount.unmount() == 0
+
+
+SAVER = """import sys
+import numpy as np
+from safetensors.numpy import load_file, save_file
+for step in range(3):
+    tensors = {f"w{at}": np.random.default_rng(step).standard_normal(100_000).astype("f4") for at in range(4)}
+    save_file(tensors, sys.argv[1])
+    assert all(np.array_equal(array, tensors[name]) for name, array in load_file(sys.argv[1]).items())
+"""
+
+
+@pytest.mark.parametrize("directory, name", [(".safetensors", "archive.safetensors"),
+                                             (".safetensors/pretrained", "model.safetensors"),
+                                             (".", ".safetensors/archive.safetensors")])
+def test_a_program_in_a_directory_of_the_mount_saves_again_and_again(saved, directory, name):
+    mount, path = saved
+    subprocess.run([sys.executable, "-c", SAVER, name], cwd=mount.path / directory, check=True)
+    due = {f"w{at}": np.random.default_rng(2).standard_normal(100_000).astype("f4") for at in range(4)}
+    check(mount.path, path, due)
+
+
+def test_a_program_in_a_model_of_a_directory_saves_again_and_again(tmp_path, mounts):
+    models = tmp_path / "zoo"
+    models.mkdir()
+    for at, name in enumerate(("one", "two")):
+        save_file(values(at), models / f"{name}.safetensors", metadata=FORMAT)
+    mount = mounts(models)
+    subprocess.run([sys.executable, "-c", SAVER, ".safetensors/archive.safetensors"], cwd=mount.path / "one", check=True)
+    due = {f"w{at}": np.random.default_rng(2).standard_normal(100_000).astype("f4") for at in range(4)}
+    check(mount.path / "one", models / "one.safetensors", due)
