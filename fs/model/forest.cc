@@ -60,7 +60,8 @@ void Forest::add(std::unique_ptr<Tree> tree) {
 }
 
 Forest::Pin Forest::model_of(Ino ino) const {
-  if (ino == kRootIno) return is_lone_ ? pin_current(*trees().front()) : Pin();
+  if (is_shared(ino)) return pin_current(*trees().front());
+  if (ino == kRootIno) return Pin();
   Pin model = editions_.pin(InodeSpace::number_of(ino));
   if (!model || !model->is_replaced()) return model;
   const Ino local = InodeSpace::local(ino);
@@ -97,7 +98,7 @@ Result<struct stat> Forest::lookup(Ino parent, std::string_view name) const {
 Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
   if (const Pin member = model_of(parent)) {
     auto found = member->lookup(parent, name);
-    if (found) member.note_lookup(found->st_ino);
+    if (found && !is_shared(found->st_ino)) member.note_lookup(found->st_ino);
     return found;
   }
   if (!is_lone_ && parent == kRootIno && name == kViewsDirectory) return stat_of_hidden(kHiddenIno);
@@ -110,13 +111,13 @@ Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
 }
 
 void Forest::note_lookup(Ino ino) const {
-  if (ino == kRootIno) return;
+  if (ino == kRootIno || is_shared(ino)) return;
   if (is_of_source(ino)) return source_->note_lookup(ino);
   if (const Pin member = editions_.pin(InodeSpace::number_of(ino))) member.note_lookup(ino);
 }
 
 void Forest::forget(Ino ino, std::uint64_t lookups) const {
-  if (ino == kRootIno) return;
+  if (ino == kRootIno || is_shared(ino)) return;
   if (is_of_source(ino)) return source_->forget(ino, lookups);
   if (is_of_hidden(ino)) return logs_.forget(ino, lookups);
   const Pin member = editions_.pin(InodeSpace::number_of(ino));

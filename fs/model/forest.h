@@ -141,9 +141,10 @@ class Forest {
     std::vector<Stale> stale;
     /// The root's entries to forget. If there are any, the root's listing is stale too.
     std::vector<std::string> entries;
-    bool is_reopened = false;   // watched_files() returns other files now
-    bool is_due_again = false;  // the check or the reopening failed for now: check again in a while
-    bool is_due_soon = false;   // another process is in a commit: check again when it may have ended
+    bool is_reopened = false;    // watched_files() returns other files now
+    bool has_leftovers = false;  // the kernel may know entries of a model that was replaced
+    bool is_due_again = false;   // the check or the reopening failed for now: check again in a while
+    bool is_due_soon = false;    // another process is in a commit: check again when it may have ended
     /// Logs what the mount shows now. Call when the kernel has forgotten the rest. May be empty.
     std::function<void()> tell{};
   };
@@ -266,6 +267,8 @@ class Forest {
   [[nodiscard]] Change entries_of(const Tree& tree, const Pin& old, const Pin& present) const;
 
   [[nodiscard]] InodeSpace space_of(Number number) const { return {number, is_lone_}; }
+  /// Whether a number is that of a directory which belongs to no edition. Look-ups of it are not counted.
+  [[nodiscard]] bool is_shared(Ino ino) const { return is_lone_ && InodeSpace::is_shared(ino); }
   [[nodiscard]] struct stat stat_of_root() const;
   /// What at least one model allows; nothing if none can be read.
   [[nodiscard]] std::optional<struct stat> loosest_of_models() const;

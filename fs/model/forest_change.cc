@@ -66,10 +66,9 @@ bool Forest::has_remote_files() const {
 Forest::Change Forest::check_for_change(const WatchedFile& file) {
   // A request is showing what this would open a second time.
   if (replacements_ != 0) return {.stale = {}, .entries = {}, .is_due_soon = true};
-  // All files are checked again when they are watched. The follower makes the kernel forget what it still
-  // knows of the old edition.
+  // All files are checked again when they are watched.
   if (has_replaced_.exchange(false))
-    return {.stale = {}, .entries = {std::string(kViewsDirectory)}, .is_reopened = true};
+    return {.stale = {}, .entries = {}, .is_reopened = true, .has_leftovers = true};
   if (file.replaced) return check_replaced(*file.replaced, *file.shard);
   if (file.member == kNoMember) return check_directory();
   Tree& tree = *trees()[file.member];
@@ -199,9 +198,14 @@ Outdated Forest::show_replacement(Number number) {
     const Pin present = editions_.pin(*next);
     make_current(*tree, old, *next);
     Outdated outdated{.stale = {Stale::one(kRootIno, Stale::What::Content)}, .entries = {}};
-    for (std::string& name : entries_of(*tree, old, present).entries)
-      outdated.entries.emplace_back(kRootIno, std::move(name));
-    if (is_lone_) return outdated;
+    for (std::string& name : entries_of(*tree, old, present).entries) {
+      // In a writable mount the kernel asks for the names below `.safetensors` each time.
+      if (!is_lone_ || name != kViewsDirectory) outdated.entries.emplace_back(kRootIno, std::move(name));
+    }
+    if (is_lone_) {
+      outdated.stale.push_back(Stale::one(kHiddenIno, Stale::What::Attributes));
+      return outdated;
+    }
     // A program's working directory may be that of the model.
     std::set<std::string> names;
     take_names(*old.operator->(), names);

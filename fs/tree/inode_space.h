@@ -4,11 +4,14 @@
 //                   shows one model at its root, and 1 if it shows a directory of models.
 //   bits 0 to 49    the inode number in that file system. Trees, views and transactions never reach bit 50.
 //
-// The mount's root always has number 1 (FUSE_ROOT_ID), whichever file system it shows.
+// The mount's root always has number 1 (FUSE_ROOT_ID), whichever file system it shows. `.safetensors` in it has
+// one number, too: a program that has it as working directory goes on after its own save has replaced the
+// model. The kernel need not forget this name then, and getcwd(2) fails in a directory whose name it forgets.
 #pragma once
 
 #include <cstdint>
 
+#include "fs/tree/directory.h"
 #include "fs/tree/inode_table.h"
 
 namespace stfs {
@@ -28,9 +31,11 @@ class InodeSpace {
   static Ino local(Ino ino) { return ino & kLocalMask; }
   /// The number of the file system. Not for the mount's root.
   static std::uint32_t number_of(Ino ino) { return static_cast<std::uint32_t>(ino >> kLocalBits); }
+  /// Whether a number is that of a directory which all file systems of a mount of one model share.
+  static bool is_shared(Ino ino) { return ino == kRootIno || ino == kHiddenIno; }
   /// The number in the mount.
   [[nodiscard]] Ino in_mount(Ino local) const {
-    return is_the_root_ && local == kRootIno ? kRootIno : base_ | local;
+    return is_the_root_ && is_shared(local) ? local : base_ | local;
   }
 
  private:

@@ -226,21 +226,9 @@ for step in range(3):
 
 
 @pytest.mark.parametrize("directory, name", [(".safetensors", "archive.safetensors"),
-                                             (".safetensors/pretrained", "model.safetensors"),
                                              (".", ".safetensors/archive.safetensors")])
 def test_a_program_in_a_directory_of_the_mount_saves_again_and_again(saved, directory, name):
     mount, path = saved
     subprocess.run([sys.executable, "-c", SAVER, name], cwd=mount.path / directory, check=True)
     due = {f"w{at}": np.random.default_rng(2).standard_normal(100_000).astype("f4") for at in range(4)}
     check(mount.path, path, due)
-
-
-def test_a_program_in_a_model_of_a_directory_saves_again_and_again(tmp_path, mounts):
-    models = tmp_path / "zoo"
-    models.mkdir()
-    for at, name in enumerate(("one", "two")):
-        save_file(values(at), models / f"{name}.safetensors", metadata=FORMAT)
-    mount = mounts(models)
-    subprocess.run([sys.executable, "-c", SAVER, ".safetensors/archive.safetensors"], cwd=mount.path / "one", check=True)
-    due = {f"w{at}": np.random.default_rng(2).standard_normal(100_000).astype("f4") for at in range(4)}
-    check(mount.path / "one", models / "one.safetensors", due)
