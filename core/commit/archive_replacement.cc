@@ -32,7 +32,7 @@ Result<void> replace_unguarded(Archive& archive, JournalFile& content, const Com
   const bool syncs = archive.durability(options.durability) == Durability::Power;
   if (auto opened = archive.open_for_writing(); !opened) return opened;
   if (auto resumed = archive.resume_writing(); !resumed) return resumed;
-  if (auto writable = archive.check_writable(); !writable) return writable;
+  if (auto may_write = archive.check_writable(); !may_write) return may_write;
   auto locks = lock_for_edit(archive, options);
   if (!locks) return pass_on(std::move(locks));
   if (auto same = check_archive(archive, options); !same) return same;

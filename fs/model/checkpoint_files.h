@@ -8,9 +8,10 @@
 //   open files of the old edition    go on reading the old archive; a write to them fails with ESTALE
 //   whole views, generations         are those of the new edition; generations go on growing
 //   scratch files                    lie beside the archive: the new edition lists them
-//   transactions, open tensors       none: while there is one, a checkpoint is saved in place. One that begins
-//                                    after the change to rewriting makes the commit an edit in place
-//   another checkpoint on its way    its name goes with the old edition: its rename fails with ENOENT
+//   transactions, open tensors       none: while there is one, a checkpoint is saved in place. If one begins
+//                                    after the change to rewriting, the commit is an edit in place
+//   another checkpoint on its way    its name goes with the old edition: its rename fails
+//   working directories              the root and `.safetensors` of a mount of one model stay (inode_space.h)
 #pragma once
 
 #include <cstdint>

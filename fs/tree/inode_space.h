@@ -4,9 +4,9 @@
 //                   shows one model at its root, and 1 if it shows a directory of models.
 //   bits 0 to 49    the inode number in that file system. Trees, views and transactions never reach bit 50.
 //
-// The mount's root always has number 1 (FUSE_ROOT_ID), whichever file system it shows. `.safetensors` in it has
-// one number, too: a program that has it as working directory goes on after its own save has replaced the
-// model. The kernel need not forget this name then, and getcwd(2) fails in a directory whose name it forgets.
+// The mount's root always has number 1 (FUSE_ROOT_ID), whichever file system it shows. `.safetensors` there
+// has one number, too: the kernel need not forget its name when a save replaces the model. In a directory
+// whose name the kernel has forgotten, getcwd(2) fails, and so do programs that work there.
 #pragma once
 
 #include <cstdint>

@@ -7,17 +7,17 @@
 //
 // After training nearly all bytes differ. In place they are written twice, staged and applied, and tensors of
 // other sizes leave fillers. Then the archive is rewritten: the checkpoint goes on in a new file without a
-// name, as it comes, and its commit puts this file in the archive's place (core/commit/archive_replacement.h).
+// name, as it comes. Its commit puts this file in the archive's place (core/commit/archive_replacement.h).
 // Only the header gets room for later edits, and the data begin at a page.
 //
 //   comparing -> rewriting   at the header, if more than half of the bytes belong to tensors that the model
 //                            does not have in this form; later, when rewriting is cheaper by this count
 //
-// Rewriting costs n bytes, the size of the data. After p bytes, of which d differ, it costs d + 2 r (n - p) to
-// go on in place: what is staged is written once more, and of the rest a part r is written twice. For r the
-// count takes d / p. It counts only when d has reached an eighth of n: the first tensor is often the output
-// head, which may be all that a training changes. So at the first moment d is n / 8, and all bytes differ: n
-// < 15/8 n. What has come until the change, an eighth at least, is copied to the new file within one write.
+// Rewriting costs n bytes, the size of the data. Going on in place costs d + 2 r (n - p) bytes, after p bytes
+// of which d differ: the staged bytes are written once more, and a part r of the rest is written twice. The
+// count takes d / p for r. It begins when d has reached an eighth of n: the first tensor is often the output
+// head, which may be all that a training changes. The bytes that have come until then are copied to the new
+// file, within one write.
 //
 // The checkpoint stays with comparing if it has fillers of its own, or if its owner or the store has a reason
 // against a new file: there is not enough space for it, say. The log tells the reason.

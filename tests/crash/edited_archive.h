@@ -29,8 +29,8 @@ struct EditedContent {
   friend bool operator==(const EditedContent&, const EditedContent&) = default;
 };
 
-/// What one transaction does: an edit, or new bytes for some tensors. Or a compaction, which takes several. Or
-/// a replacement of the archive by a new file.
+/// What one transaction does: an edit, or new bytes for some tensors. Or a compaction, which takes several.
+/// Or a replacement of the archive by a new file.
 struct EditStep {
   EditedContent after;
   /// Names before, of the tensors whose bytes stay: by their names afterwards.
