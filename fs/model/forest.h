@@ -266,9 +266,9 @@ class Forest {
   Change refuse(Tree& tree, const Pin& old, const Error& why);
   [[nodiscard]] Change entries_of(const Tree& tree, const Pin& old, const Pin& present) const;
 
-  [[nodiscard]] InodeSpace space_of(Number number) const { return {number, is_lone_}; }
+  [[nodiscard]] InodeSpace space_of(Number number) const { return {number, is_lone_, !is_read_only_}; }
   /// Whether a number is that of a directory which belongs to no edition. Look-ups of it are not counted.
-  [[nodiscard]] bool is_shared(Ino ino) const { return is_lone_ && InodeSpace::is_shared(ino); }
+  [[nodiscard]] bool is_shared(Ino ino) const { return space_of(0).is_shared(ino); }
   [[nodiscard]] struct stat stat_of_root() const;
   /// What at least one model allows; nothing if none can be read.
   [[nodiscard]] std::optional<struct stat> loosest_of_models() const;

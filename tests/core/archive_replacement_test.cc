@@ -2,10 +2,13 @@
 #include "core/commit/archive_replacement.h"
 
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <set>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "core/commit/transaction.h"
@@ -66,6 +69,25 @@ TEST_CASE_METHOD(Replaced,
   ReaderWriterLock lock;
   CHECK(errno_of(late.commit({}, [&](TensorId) -> ReaderWriterLock& { return lock; })) == ESTALE);
   CHECK(stored() == kAfter);
+}
+
+TEST_CASE_METHOD(Replaced, "the new file does not get rights that its directory gives to new files",
+                 "[core][commit]") {
+  struct Entry {
+    std::uint16_t tag, permissions;
+    std::uint32_t id;
+  };
+  const struct {
+    std::uint32_t version = 2;
+    Entry entries[5] = {{0x01, 7, ~0U}, {0x02, 6, 4242}, {0x04, 5, ~0U}, {0x10, 7, ~0U}, {0x20, 5, ~0U}};
+  } list;
+  if (::setxattr(directory.path().c_str(), "system.posix_acl_default", &list, sizeof list, 0) != 0) return;
+  REQUIRE(::chmod(path.c_str(), 0640) == 0);
+  CHECK(replace() == 0);
+  CHECK(::getxattr(path.c_str(), "system.posix_acl_access", nullptr, 0) < 0);
+  struct stat status {};
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  CHECK((status.st_mode & 07777) == 0640);
 }
 
 TEST_CASE_METHOD(Replaced, "without a replacement nothing stays of the new file", "[core][commit]") {
