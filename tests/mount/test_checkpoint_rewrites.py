@@ -3,14 +3,17 @@
 import errno
 import mmap
 import os
+import random
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
-from mounted import eventually
+from mounted import eventually, unmount_by_force
 from own_disk import full_but_for, own_disk
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 FORMAT = {"format": "pt"}
@@ -232,3 +235,43 @@ def test_a_program_in_a_directory_of_the_mount_saves_again_and_again(saved, dire
     subprocess.run([sys.executable, "-c", SAVER, name], cwd=mount.path / directory, check=True)
     due = {f"w{at}": np.random.default_rng(2).standard_normal(100_000).astype("f4") for at in range(4)}
     check(mount.path, path, due)
+
+
+@pytest.mark.once
+def test_a_killed_mount_leaves_the_old_archive_or_the_new_one(tmp_path, mounts):
+    """`kill -9` at any moment of a save; a plain reader finds a whole archive, and the next mount no file of ours."""
+    rng = random.Random(1)
+    (tmp_path / "models").mkdir()
+    path, mount_point = tmp_path / "models" / "model.safetensors", tmp_path / "mnt"
+    mount_point.mkdir()
+    save_file(values(0), path)
+    due, seconds, kept, saved_anew = 0, 0.1, 0, 0
+    for step in range(1, 300):
+        if step > 20 and kept and saved_anew:
+            break
+        mount = mounts(path, path=mount_point)
+        saver = threading.Thread(target=lambda: save_quietly(values(step), whole(mount.path)))
+        began = time.monotonic()
+        saver.start()
+        saver.join(rng.random() * 1.3 * seconds)
+        if not saver.is_alive():
+            seconds = max(seconds / 2, time.monotonic() - began)
+        mount.kill()
+        saver.join()
+        unmount_by_force(mount_point)
+        found = load_file(path)
+        is_new = is_same(found, values(step))
+        assert is_new or is_same(found, values(due)), step
+        kept, saved_anew = kept + (not is_new), saved_anew + is_new
+        due = step if is_new else due
+        again = mounts(path, path=mount_point)
+        check(again.path, path, values(due))
+        assert again.unmount() == 0
+    assert kept and saved_anew
+
+
+def save_quietly(tensors, path):
+    try:
+        save_file(tensors, path)
+    except (OSError, SafetensorError):
+        pass
