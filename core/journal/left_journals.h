@@ -10,7 +10,8 @@
 //   .standing           the mount's small     with the mount, and when the archive is     recover()
 //                       commits               replaced, renamed or deleted in the mount
 //   .staged             any of them, without  when it gets its name                       recover()
-//                       unnamed files
+//                       unnamed files; a replace-
+//                       ment of the archive
 //   .index              the replacement of    when it takes the index's name              the recovery of its
 //                       an index                                                          journal
 //

@@ -54,6 +54,10 @@ Result<void> copy_file_attributes(const std::filesystem::path& path, int to) {
   if (size < 0 && errno == EOPNOTSUPP) return {};
   if (size < 0) return fail_system(errno, path.native(), "list its attributes");
   names.resize(static_cast<std::size_t>(size));
+  // A directory's default list gives new files rights that the file has not.
+  constexpr const char* kAccessList = "system.posix_acl_access";
+  if (::getxattr(from.c_str(), kAccessList, nullptr, 0) < 0 && errno == ENODATA)
+    static_cast<void>(::fremovexattr(to, kAccessList));
   for (std::size_t at = 0; at < names.size(); at += std::strlen(names.c_str() + at) + 1) {
     if (auto ok = copy_attribute(from, to, names.c_str() + at, path.native()); !ok) return ok;
   }

@@ -37,6 +37,7 @@ Watcher::Next Follower::look(std::span<const std::size_t> changed) {
       invalidator.run([&mount = mount_] { mount.links_listed_root = true; });
       times_left_ = kTimesForgotten;
     }
+    if (change.has_leftovers) times_left_ = kTimesForgotten;
     if (change.tell) invalidator.run(std::move(change.tell));
     if (change.is_reopened) return Watcher::Next::WatchAnew;
     if (change.is_due_again && next == Watcher::Next::Wait) next = Watcher::Next::LookAgain;

@@ -5,13 +5,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "core/commit/archive_replacement.h"
 #include "core/format/json_string.h"
 #include "core/model/model_directory.h"
 #include "core/model/model_index.h"
@@ -27,11 +31,25 @@ bool is_name_of_checkpoint(std::string_view name) {
   return name.find(".tmp") != std::string_view::npos || name.find(".safetensors") != std::string_view::npos;
 }
 
+/// Whether an index will name the file, with others: model-00001-of-00002.safetensors.
+bool is_name_of_shard(std::string_view name) {
+  return name.find("-of-") != std::string_view::npos;
+}
+
+/// Whether a name may not be taken from a file, which can still be written: the file is a mount point, or
+/// another user's in a directory with the sticky bit.
+bool is_refused_name(const Error& error) {
+  constexpr std::array kRefusals = {EPERM, EACCES, EBUSY, EXDEV, EROFS, EOPNOTSUPP};
+  return error.code == ErrorCode::System &&
+         std::ranges::find(kRefusals, error.errno_value) != kRefusals.end();
+}
+
 /// A tensor of one of the files of a checkpoint.
 struct SavedTensor {
   const Checkpoint* of = nullptr;
   std::uint32_t at = 0;
   [[nodiscard]] const Checkpoint::Saved& saved() const { return of->saved(at); }
+  [[nodiscard]] bool is_changed() const { return of->is_changed(at); }
   [[nodiscard]] Tensor tensor() const { return of->header().tensors[at]; }
 };
 using Files = std::vector<const Checkpoint*>;
@@ -47,7 +65,7 @@ std::vector<SavedTensor> changed_in(const Files& files) {
   std::vector<SavedTensor> changed;
   for (const Checkpoint* const file : files) {
     for (std::uint32_t at = 0; at < file->header().tensors.size(); ++at) {
-      if (file->saved(at).is_changed()) changed.push_back({file, at});
+      if (file->is_changed(at)) changed.push_back({file, at});
     }
   }
   return changed;
@@ -63,7 +81,7 @@ Result<void> edit_to(const Files& files, ModelParts& parts, StructureEdits& stru
     const std::string_view name = parts.model->tensors()[at].name;
     const auto saved = find_saved(files, name);
     if (!saved) missing.emplace_back(name);
-    if (saved && !saved->saved().is_changed()) continue;
+    if (saved && !saved->is_changed()) continue;
     const TensorId tensor = parts.model->ids().of(at);
     if (saved && saved->saved().same && parts.model->is_of_base(parts.model->place(at).shard)) {
       change.ids.emplace(name, tensor);  // only its bytes are new
@@ -164,15 +182,22 @@ bool CheckpointFiles::takes(std::string_view name) {
   return name.starts_with(".tmp") || name.find(".safetensors") != std::string_view::npos;
 }
 
+std::unique_ptr<Checkpoint> CheckpointFiles::make(bool waits_for_name, bool is_shard) const {
+  return std::make_unique<Checkpoint>(
+      parts_.model, parts_.reader, parts_.states, parts_.archive_for_new(), waits_for_name,
+      [this, is_shard](const Checkpoint& saved) -> Result<void> {
+        if (is_shard) return fail(ErrorCode::InvalidArgument, EOPNOTSUPP, "it has several files");
+        return check_rewriting(saved);
+      });
+}
+
 Result<OpenFile*> CheckpointFiles::open(const Node& node, int flags, pid_t opener) {
   if (!parts_.options.allows_edits) return fail(ErrorCode::ReadOnly, EROFS, "views are read-only");
   if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());
   if ((flags & O_ACCMODE) != O_WRONLY)
     return fail(ErrorCode::ReadOnly, EROFS, "a checkpoint is written as a whole: open it for writing only");
-  auto content = std::make_shared<PendingContent>(
-      parts_.model, TensorId{~std::uint32_t{0}},
-      std::make_unique<Checkpoint>(parts_.model, parts_.reader, parts_.states, parts_.archive_for_new(),
-                                   false));
+  auto content =
+      std::make_shared<PendingContent>(parts_.model, TensorId{~std::uint32_t{0}}, make(false, false));
   const bool is_alone = parts_.drafts.add(
       {.ino = node.ino, .directory = 0, .file_name = std::to_string(node.ino), .content = content});
   if (!is_alone) return fail(ErrorCode::Busy, EBUSY, "another program is writing a checkpoint");
@@ -190,8 +215,7 @@ Result<CreatedFile> CheckpointFiles::create(Ino directory, std::string_view name
   if (name.ends_with(kModelIndexSuffix)) {
     made = std::make_unique<CheckpointIndex>();
   } else {
-    made = std::make_unique<Checkpoint>(parts_.model, parts_.reader, parts_.states, parts_.archive_for_new(),
-                                        true);
+    made = make(true, is_name_of_shard(name));
   }
   auto content = std::make_shared<PendingContent>(parts_.model, InodeTable::tensor(ino), std::move(made));
   drop_unsaved(parts_, directory, name);
@@ -229,62 +253,123 @@ Result<Outdated> CheckpointFiles::rename(Ino directory, std::string_view name, I
   auto committed = commit(*draft->content);
   if (!committed) return pass_on(std::move(committed));
   parts_.drafts.remove(draft->ino);
-  return Outdated{.stale = std::move(*committed), .entries = {}};
+  return committed;
 }
 
-Result<std::vector<Stale>> CheckpointFiles::commit(PendingContent& content) {
-  if (const auto* const index = dynamic_cast<CheckpointIndex*>(content.made())) {
-    const auto pin = parts_.epochs.pin();
-    const auto parsed = parse_model_index(index->text());
-    const auto own = parts_.drafts.find(InodeTable::ino_of_tensor(content.tensor()));
-    if (!parsed) return tl::unexpected(parsed.error());
-    if (!own) return refuse_shards("its index was deleted");
-    auto shards = shards_of(*parsed, parts_, own->directory);
-    if (!shards) return pass_on(std::move(shards));
-    Files files;
-    for (const auto& [shard, lock] : *shards) files.push_back(shard.content->made()->checkpoint());
-    const auto check = [&]() -> Result<void> {
-      for (const Checkpoint* const file : files) {
-        if (auto same = check_unchanged(*file); !same) return same;
-      }
-      return {};
-    };
-    std::vector<Stale> found;
-    auto committed = edit_to(files, parts_, structure_, check, found);
-    if (!committed) {
-      for (const Stale& one : found) parts_.forget(one);
-      return pass_on(std::move(committed));
-    }
-    log::info("{}: checkpoint of {} files saved: {} of {} tensors differed", parts_.model->path().string(),
-              files.size(), changed_in(files).size(), parsed->size());
-    for (const auto& [shard, lock] : *shards) {
-      shard.content->note_committed();
-      parts_.drafts.remove(shard.ino);
-    }
-    content.note_committed();
-    return found;
-  }
-  Checkpoint& saved = *content.made()->checkpoint();
+Result<Outdated> CheckpointFiles::commit(PendingContent& content) {
   const auto pin = parts_.epochs.pin();
+  Checkpoint* const saved = content.made()->checkpoint();
+  Outdated found;
+  auto committed = saved == nullptr ? commit_shards(content, found) : commit_whole(*saved, found);
+  if (!committed) {
+    for (const Stale& one : found.stale) parts_.forget(one);
+    if (!found.entries.empty()) parts_.tell_outdated({.stale = {}, .entries = std::move(found.entries)});
+    return pass_on(std::move(committed));
+  }
+  content.note_committed();
+  return found;
+}
+
+Result<void> CheckpointFiles::commit_shards(PendingContent& content, Outdated& found) {
+  const auto parsed = parse_model_index(dynamic_cast<CheckpointIndex&>(*content.made()).text());
+  const auto own = parts_.drafts.find(InodeTable::ino_of_tensor(content.tensor()));
+  if (!parsed) return tl::unexpected(parsed.error());
+  if (!own) return refuse_shards("its index was deleted");
+  auto shards = shards_of(*parsed, parts_, own->directory);
+  if (!shards) return pass_on(std::move(shards));
+  Files files;
+  for (const auto& [shard, lock] : *shards) files.push_back(shard.content->made()->checkpoint());
+  const auto check = [&]() -> Result<void> {
+    for (const Checkpoint* const file : files) {
+      if (auto same = check_unchanged(*file); !same) return same;
+    }
+    return {};
+  };
+  if (auto edited = edit_to(files, parts_, structure_, check, found.stale); !edited) return edited;
+  log::info("{}: checkpoint of {} files saved: {} of {} tensors differed", parts_.model->path().string(),
+            files.size(), changed_in(files).size(), parsed->size());
+  for (const auto& [shard, lock] : *shards) {
+    shard.content->note_committed();
+    parts_.drafts.remove(shard.ino);
+  }
+  return {};
+}
+
+Result<void> CheckpointFiles::commit_whole(Checkpoint& saved, Outdated& found) {
+  if (saved.rewritten() != nullptr) {
+    const auto replaced = replace(saved, found);
+    if (!replaced) return tl::unexpected(replaced.error());
+    if (*replaced) return {};
+  }
   const TensorIndex& tensors = saved.header().tensors;
   const Model& model = *parts_.model;
   std::vector<std::uint32_t> changed;
-  bool is_edit = saved.header().metadata != model.metadata() || tensors.size() != model.tensors().size();
+  bool is_edit = saved.rewritten() != nullptr || saved.header().metadata != model.metadata() ||
+                 tensors.size() != model.tensors().size();
   for (std::uint32_t at = 0; at < tensors.size(); ++at) {
     is_edit = is_edit || !saved.saved(at).same;
-    if (saved.saved(at).is_changed()) changed.push_back(at);
+    if (saved.is_changed(at)) changed.push_back(at);
   }
   is_edit = is_edit || (saved.group() != nullptr && saved.group()->has_copies());
-  std::vector<Stale> found;
-  auto committed = is_edit ? edit(saved, changed, found) : patch(saved, changed, found);
-  if (!committed) {
-    for (const Stale& one : found) parts_.forget(one);
-    return pass_on(std::move(committed));
-  }
+  auto committed = is_edit ? edit(saved, found.stale) : patch(saved, changed, found.stale);
+  if (!committed) return committed;
   log::info("{}: checkpoint saved: {} of {} tensors differed", parts_.model->path().string(), changed.size(),
             tensors.size());
-  content.note_committed();
-  return found;
+  return {};
+}
+
+Result<void> CheckpointFiles::check_rewriting(const Checkpoint& saved) const {
+  const auto no = [](std::string why) {
+    return fail(ErrorCode::InvalidArgument, EOPNOTSUPP, std::move(why));
+  };
+  const Model& model = *parts_.model;
+  if (!parts_.show_replacement) return no("this file system can't show another archive in its place");
+  if (model.is_sharded()) return no("the model has several files");
+  if (model.delta()) return no("the mount has a delta");
+  if (parts_.transactions.is_any_open()) return no("a transaction is open");
+  bool is_alone = true;
+  parts_.open_files.visit([&](const OpenFile& file) {
+    const NewContent* const made = file.content->made();
+    is_alone = is_alone && made != nullptr && made == static_cast<const NewContent*>(&saved);
+  });
+  return is_alone ? Result<void>() : no("a program has another file of the model open for writing");
+}
+
+Result<bool> CheckpointFiles::replace(Checkpoint& saved, Outdated& found) {
+  const std::string path = parts_.model->path().string();
+  const auto in_place = [&](const Error& why) {
+    log::info("{}: a checkpoint of which most bytes differ is saved in place: {}", path, why.message);
+    return false;
+  };
+  if (const auto still = check_rewriting(saved); !still) return in_place(still.error());
+  const Durability durability = parts_.archive_for_new().durability(parts_.options.commit.durability);
+  if (auto synced = saved.sync_rewritten(durability); !synced) return pass_on(std::move(synced));
+  Committer& committer = parts_.committers.of(0);
+  ShardTurns::Foreign foreign;
+  bool is_replaced = false;
+  const auto attempt = [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
+    committer.retire_journal();
+    const auto check = [&] { return check_unchanged(saved); };
+    const auto options = with_check(options_of, check)(0);
+    if (!options) return tl::unexpected(options.error());
+    return replace_archive(parts_.archive_for_new(), *saved.rewritten(), *options, check, is_replaced);
+  };
+  auto done = structure_.following([&] { return turns_.commit({0}, foreign, attempt); });
+  for (const auto& [shard, others] : foreign) found.stale.push_back(others);
+  if (!done && !is_replaced && is_refused_name(done.error())) return in_place(done.error());
+  if (!is_replaced) return pass_on(std::move(done));
+  {
+    // A commit may have kept a journal for the next one: there is none.
+    const std::scoped_lock turn(committer.turn);
+    committer.retire_journal();
+  }
+  Outdated shown = parts_.show_replacement();
+  std::ranges::move(shown.stale, std::back_inserter(found.stale));
+  found.entries = std::move(shown.entries);
+  if (!done) return pass_on(std::move(done));
+  parts_.note_commit();
+  log::info("{}: checkpoint saved in a new file: {} tensors", path, saved.header().tensors.size());
+  return true;
 }
 
 Result<void> CheckpointFiles::check_unchanged(const Checkpoint& saved) const {
@@ -327,8 +412,7 @@ Result<void> CheckpointFiles::patch(const Checkpoint& saved, const std::vector<s
   return done;
 }
 
-Result<void> CheckpointFiles::edit(const Checkpoint& saved, const std::vector<std::uint32_t>&,
-                                   std::vector<Stale>& found) {
+Result<void> CheckpointFiles::edit(const Checkpoint& saved, std::vector<Stale>& found) {
   return edit_to(
       {&saved}, parts_, structure_, [&] { return check_unchanged(saved); }, found);
 }

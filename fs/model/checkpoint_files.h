@@ -1,8 +1,21 @@
 // Files that programs write a whole checkpoint to: `.safetensors/archive.safetensors`, and those that a
 // rename makes it. A commit changes only what differs, in one transaction. fs/write/checkpoint.h compares it.
+//
+// Where most bytes differ, fs/write/checkpoint.h rewrites the archive instead, and the commit replaces the
+// archive by the new file (replace()). The mount then shows the new archive as a new edition, as it does when
+// another program has replaced it, but before the close or the rename returns (Forest::show_replacement()):
+//
+//   open files of the old edition    go on reading the old archive; a write to them fails with ESTALE
+//   whole views, generations         are those of the new edition; generations go on growing
+//   scratch files                    lie beside the archive: the new edition lists them
+//   transactions, open tensors       none: while there is one, a checkpoint is saved in place. If one begins
+//                                    after the change to rewriting, the commit is an edit in place
+//   another checkpoint on its way    its name goes with the old edition: its rename fails
+//   working directories              the root and `.safetensors` of a mount of one model stay (inode_space.h)
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -29,17 +42,24 @@ class CheckpointFiles {
   Result<CreatedFile> create(Ino directory, std::string_view name, int flags, pid_t opener);
   Result<Outdated> rename(Ino directory, std::string_view name, Ino new_directory, std::string_view new_name);
   /// The caller holds the content's mutex. @return what the kernel must forget before the caller goes on.
-  Result<std::vector<Stale>> commit(PendingContent& content);
+  Result<Outdated> commit(PendingContent& content);
 
  private:
   /// ESTALE if a tensor has changed since its bytes were compared.
   [[nodiscard]] Result<void> check_unchanged(const Checkpoint& saved) const;
+  /// Fails if the archive must be changed in place, with the reason.
+  [[nodiscard]] Result<void> check_rewriting(const Checkpoint& saved) const;
+  [[nodiscard]] std::unique_ptr<Checkpoint> make(bool waits_for_name, bool is_shard) const;
+  /// Commits one checkpoint.
+  Result<void> commit_whole(Checkpoint& saved, Outdated& found);
+  Result<void> commit_shards(PendingContent& content, Outdated& found);
+  /// Replaces the archive by the new file. @return false: it has to be changed in place.
+  Result<bool> replace(Checkpoint& saved, Outdated& found);
   /// Changes bytes of tensors only.
   Result<void> patch(const Checkpoint& saved, const std::vector<std::uint32_t>& changed,
                      std::vector<Stale>& found);
   /// Also changes which tensors there are, or metadata.
-  Result<void> edit(const Checkpoint& saved, const std::vector<std::uint32_t>& changed,
-                    std::vector<Stale>& found);
+  Result<void> edit(const Checkpoint& saved, std::vector<Stale>& found);
 
   ModelParts& parts_;
   ShardTurns& turns_;

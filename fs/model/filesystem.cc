@@ -182,6 +182,8 @@ void Filesystem::visit_known(const std::function<void(Ino directory, std::string
       [&](Ino directory, std::string_view name) { visit(parts_.space.in_mount(directory), name); });
   visit(parts_.space.in_mount(kHiddenIno), PretrainedDirectory::kEntry.name);
   for (const FixedEntry& view : Views::kEntries) visit(parts_.space.in_mount(kHiddenIno), view.name);
+  for (const FixedEntry& entry : TransactionDirectory::kEntries)
+    visit(parts_.space.in_mount(kHiddenIno), entry.name);
 }
 
 void Filesystem::set_mtime(Ino ino, struct timespec mtime) {

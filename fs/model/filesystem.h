@@ -200,6 +200,9 @@ class Filesystem {
   /// they have open, except tensors of a delta's base whose bytes somebody has changed: they give EIO.
   void refuse(std::string why);
   [[nodiscard]] bool is_refused() const { return parts_.is_refused; }
+  /// Notes that another file system shows the model now.
+  void note_replaced() { is_replaced_ = true; }
+  [[nodiscard]] bool is_replaced() const { return is_replaced_; }
   /// Visits the entries that the kernel may have cached, except those of the root. The entries of a directory
   /// come before the directory's own.
   void visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const;
@@ -229,6 +232,10 @@ class Filesystem {
 
   /// `tell` runs for what an edit has made stale that a close has committed. Set before the first call.
   void tell_outdated_to(std::function<void(const Outdated&)> tell) { parts_.tell_outdated = std::move(tell); }
+
+  /// `show` opens the model anew, in which this file system has replaced the archive, and returns what the
+  /// kernel must forget. Without it checkpoints are saved in place. Set before the first call.
+  void show_replacement_by(std::function<Outdated()> show) { parts_.show_replacement = std::move(show); }
 
   /// `note` runs after each commit, so that its receiver calls tidy(). Set before the first call.
   void tell_commits_to(const std::function<void()>& note) {
@@ -299,6 +306,7 @@ class Filesystem {
   StagedFiles staged_{parts_, structure_, contents_, drafts_, stats_};
   TensorNames names_{parts_, structure_, drafts_, scratch_, stats_};
 
+  std::atomic<bool> is_replaced_ = false;
   mutable std::mutex refusal_mutex_;  // guards why_refused_
   std::string why_refused_;
 };

@@ -124,9 +124,10 @@ Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
 Result<Stale> Filesystem::commit_new(const OpenFile& file) {
   PendingContent& content = *file.content;
   if (content.made()->tensor() == nullptr) {  // a checkpoint, or the index of its shards
-    const auto found = checkpoints_.commit(content);
-    if (!found) return tl::unexpected(found.error());
-    for (const Stale& one : *found) parts_.forget(one);
+    auto found = checkpoints_.commit(content);
+    if (!found) return pass_on(std::move(found));
+    for (const Stale& one : found->stale) parts_.forget(one);
+    if (!found->entries.empty()) parts_.tell_outdated({.stale = {}, .entries = std::move(found->entries)});
     // The caller waits for this one, and so for those before.
     return parts_.stale(file.ino, Stale::What::Content);
   }

@@ -64,8 +64,21 @@ void Forest::add(std::unique_ptr<Tree> tree) {
 }
 
 Forest::Pin Forest::model_of(Ino ino) const {
-  if (ino != kRootIno) return editions_.pin(InodeSpace::number_of(ino));
-  return is_lone_ ? pin_current(*trees().front()) : Pin();
+  if (is_shared(ino)) return pin_current(*trees().front());
+  if (ino == kRootIno) return Pin();
+  Pin model = editions_.pin(InodeSpace::number_of(ino));
+  if (!model || !model->is_replaced()) return model;
+  const Ino local = InodeSpace::local(ino);
+  const bool is_same_in_all =
+      local == kRootIno || local == kHiddenIno || local == PretrainedDirectory::kDirectory;
+  const Tree* const tree = is_same_in_all ? tree_of(model) : nullptr;
+  if (tree == nullptr) return model;
+  Pin present = pin_current(*tree);
+  return present ? std::move(present) : std::move(model);
+}
+
+Forest::Tree* Forest::tree_of(const Pin& model) const {
+  return is_lone_ ? trees().front().get() : tree_of_file(model->model().path().filename().string());
 }
 
 Forest::Pin Forest::pin_current(const Tree& tree) const {
@@ -89,7 +102,7 @@ Result<struct stat> Forest::lookup(Ino parent, std::string_view name) const {
 Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
   if (const Pin member = model_of(parent)) {
     auto found = member->lookup(parent, name);
-    if (found) member.note_lookup(found->st_ino);
+    if (found && !is_shared(found->st_ino)) member.note_lookup(found->st_ino);
     return found;
   }
   if (!is_lone_ && parent == kRootIno && name == kViewsDirectory) return stat_of_hidden(kHiddenIno);
@@ -103,16 +116,16 @@ Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
 }
 
 void Forest::note_lookup(Ino ino) const {
-  if (ino == kRootIno) return;
+  if (ino == kRootIno || is_shared(ino)) return;
   if (serves(ino) || is_made(ino)) return source_->note_lookup(ino);
-  if (const Pin member = model_of(ino)) member.note_lookup(ino);
+  if (const Pin member = editions_.pin(InodeSpace::number_of(ino))) member.note_lookup(ino);
 }
 
 void Forest::forget(Ino ino, std::uint64_t lookups) const {
-  if (ino == kRootIno) return;
+  if (ino == kRootIno || is_shared(ino)) return;
   if (serves(ino) || is_made(ino)) return source_->forget(ino, lookups);
   if (is_of_hidden(ino)) return logs_.forget(ino, lookups);
-  const Pin member = model_of(ino);
+  const Pin member = editions_.pin(InodeSpace::number_of(ino));
   if (!member) return;
   member->forget(ino, lookups);
   editions_.let_go(member.number(), lookups);
@@ -293,11 +306,12 @@ void Forest::end() {
   for (const Pin& edition : editions_.all()) edition->end();
 }
 
-void Forest::connect(const Pin& model) const {
+void Forest::connect(const Pin& model) {
   model->number_in(space_of(model.number()));
   model->tell_stale_to([this](const Stale& stale) { surroundings_.forget(stale); });
   model->tell_outdated_to([this](const Outdated& outdated) { surroundings_.forget_outdated(outdated); });
   model->tell_commits_to([this] { surroundings_.note_commit(); });
+  model->show_replacement_by([this, number = model.number()] { return show_replacement(number); });
 }
 
 void Forest::connect_to(Surroundings surroundings) {

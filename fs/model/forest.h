@@ -70,6 +70,8 @@ class Forest {
   /// Holds a model's file system for the length of a call. False: none.
   using Pin = Editions::Pin;
   /// The file system of the inode. None for the root of a directory of models, and for numbers of no model.
+  /// For the directories of a replaced model in which programs save and look for tensors, it is the present
+  /// one: a program may have such a directory as its working directory.
   [[nodiscard]] Pin model_of(Ino ino) const;
 
   // Filesystem's calls, which also serve the root of a directory of models:
@@ -156,9 +158,10 @@ class Forest {
     std::vector<Stale> stale;
     /// The root's entries to forget. If there are any, the root's listing is stale too.
     std::vector<std::string> entries;
-    bool is_reopened = false;   // watched_files() returns other files now
-    bool is_due_again = false;  // the check or the reopening failed for now: check again in a while
-    bool is_due_soon = false;   // another process is in a commit: check again when it may have ended
+    bool is_reopened = false;    // watched_files() returns other files now
+    bool has_leftovers = false;  // the kernel may know entries of a model that was replaced
+    bool is_due_again = false;   // the check or the reopening failed for now: check again in a while
+    bool is_due_soon = false;    // another process is in a commit: check again when it may have ended
     /// Logs what the mount shows now. Call when the kernel has forgotten the rest. May be empty.
     std::function<void()> tell{};
   };
@@ -224,6 +227,8 @@ class Forest {
   static tl::unexpected<Error> not_among_models();
   [[nodiscard]] Result<struct stat> find(Ino parent, std::string_view name) const;
   [[nodiscard]] Pin pin_current(const Tree& tree) const;
+  /// The tree of a model, also of one that was replaced; null: its archive was deleted or renamed here.
+  [[nodiscard]] Tree* tree_of(const Pin& model) const;
   /// False for a file system whose model was replaced.
   [[nodiscard]] bool is_current(Number number) const;
   /// The models, with those that are absent. Later ones may be added while it is in use.
@@ -268,15 +273,28 @@ class Forest {
   /// Shows archives that have come into the source directory.
   Change check_directory();
   /// Gives a file system its inode numbers, and connects it to the mount. Call before it becomes current.
-  void connect(const Pin& model) const;
+  void connect(const Pin& model);
   Change open_anew(Tree& tree, const Pin& old);
+  /// Opens the archive at the tree's path as a file system that is not current yet, with one holder.
+  Result<Number> open_next(const Tree& tree, const Pin& old);
+  /// Makes a file system of open_next() current. False, and lets go of it: something else than `old` is
+  /// current, because a request of a program has replaced or deleted the model meanwhile.
+  bool make_current(Tree& tree, const Pin& old, Number next);
+  /// Shows the archive that a save through the file system of that number has put in the place of its own.
+  /// The kernel may hold the lock of a directory below the root for the request, so this waits for no
+  /// notification. A listing of the root that has begun before ends before the kernel forgets the first of
+  /// the entries that this returns, since it does so under the root's lock.
+  /// @return what the kernel must forget.
+  Outdated show_replacement(Number number);
   /// The part of check_for_change() for open files of a model that was here before.
   Change check_replaced(Number edition, std::uint32_t shard);
   /// Refuses the model from now on, because it could not be reopened.
   Change refuse(Tree& tree, const Pin& old, const Error& why);
   [[nodiscard]] Change entries_of(const Tree& tree, const Pin& old, const Pin& present) const;
 
-  [[nodiscard]] InodeSpace space_of(Number number) const { return {number, is_lone_}; }
+  [[nodiscard]] InodeSpace space_of(Number number) const { return {number, is_lone_, !is_read_only_}; }
+  /// Whether a number is that of a directory which belongs to no edition. Look-ups of it are not counted.
+  [[nodiscard]] bool is_shared(Ino ino) const { return space_of(0).is_shared(ino); }
   [[nodiscard]] struct stat stat_of_root() const;
   /// What at least one model allows; nothing if none can be read.
   [[nodiscard]] std::optional<struct stat> loosest_of_models() const;
@@ -294,6 +312,8 @@ class Forest {
   OpenerOf opener_of_;
   std::mutex showing_mutex_;                 // guards the growth of trees_; taken before mutex_
   std::atomic<bool> has_new_files_ = false;  // to watch
+  std::atomic<unsigned> replacements_ = 0;   // that are about to be shown
+  std::atomic<bool> has_replaced_ = false;   // one was shown: its files must be watched
   Surroundings surroundings_;
   mutable std::shared_mutex mutex_;  // guards what follows, and the members of Tree named there; taken before
                                      // Editions' mutex

@@ -64,6 +64,11 @@ bool Forest::has_remote_files() const {
 }
 
 Forest::Change Forest::check_for_change(const WatchedFile& file) {
+  // A request is showing what this would open a second time.
+  if (replacements_ != 0) return {.stale = {}, .entries = {}, .is_due_soon = true};
+  // All files are checked again when they are watched.
+  if (has_replaced_.exchange(false))
+    return {.stale = {}, .entries = {}, .is_reopened = true, .has_leftovers = true};
   if (file.replaced) return check_replaced(*file.replaced, *file.shard);
   if (file.member == kNoMember) return check_directory();
   Tree& tree = *trees()[file.member];
@@ -118,42 +123,22 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
     return {.stale = {}, .entries = {}, .is_due_again = true};
   tree.tried_at = now;
 
-  Heritage heritage{.activity = tree.activity, .is_ending = [this] { return is_ending_.load(); }};
-  if (old) heritage.least_generation = old->newest_generation() + 1;
-  auto opened = tree.open(heritage);
-  auto number = opened ? editions_.add(std::move(*opened)) : tl::unexpected(opened.error());
+  const auto number = open_next(tree, old);
   if (!number) {
     ++tree.failures;
     return refuse(tree, old, number.error());
   }
   tree.failures = 0;
   const Pin present = editions_.pin(*number);
-  connect(present);
-  const Number replaced = old ? old.number() : kNone;
-  bool is_late = false;
+  bool is_shown = false;
   try {
-    surroundings_.change_root([&] {
-      const std::scoped_lock lock(mutex_);
-      // A request of a program may have replaced or deleted the model meanwhile.
-      is_late = tree.current != replaced;
-      if (is_late) return;
-      // The counts change before the new model becomes visible, so that its stats.json includes the
-      // replacement.
-      tree.activity->set_problem("");
-      tree.activity->note_replacement();
-      tree.current = *number;
-      tree.why_absent.reset();
-    });
+    surroundings_.change_root([&] { is_shown = make_current(tree, old, *number); });
   } catch (...) {
     editions_.let_go(*number, 1);
     throw;
   }
-  if (is_late) {
-    editions_.let_go(*number, 1);
-    // The root's entries count as changing until somebody has forgotten some.
-    return {.stale = {}, .entries = {tree.name}, .is_due_again = true};
-  }
-  if (old) editions_.let_go(old.number(), 1);
+  // The root's entries count as changing until somebody has forgotten some.
+  if (!is_shown) return {.stale = {}, .entries = {tree.name}, .is_due_again = true};
   Change change = entries_of(tree, old, present);
   change.is_reopened = true;
   change.tell = [path = present->model().path().string(), count = present->model().tensors().size(),
@@ -167,6 +152,73 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
     }
   };
   return change;
+}
+
+Result<Forest::Number> Forest::open_next(const Tree& tree, const Pin& old) {
+  Heritage heritage{.activity = tree.activity, .is_ending = [this] { return is_ending_.load(); }};
+  if (old) heritage.least_generation = old->newest_generation() + 1;
+  auto opened = tree.open(heritage);
+  if (!opened) return tl::unexpected(opened.error());
+  auto number = editions_.add(std::move(*opened));
+  if (number) connect(editions_.pin(*number));
+  return number;
+}
+
+bool Forest::make_current(Tree& tree, const Pin& old, Number next) {
+  const Number replaced = old ? old.number() : kNone;
+  bool is_shown = false;
+  {
+    const std::scoped_lock lock(mutex_);
+    is_shown = tree.current == replaced;
+    if (is_shown) {
+      // The counts change before the new model becomes visible, so that its stats.json includes the
+      // replacement.
+      tree.activity->set_problem("");
+      tree.activity->note_replacement();
+      tree.current = next;
+      tree.why_absent.reset();
+    }
+  }
+  if (!is_shown) editions_.let_go(next, 1);
+  if (is_shown && old) {
+    old->note_replaced();
+    editions_.let_go(replaced, 1);
+  }
+  return is_shown;
+}
+
+Outdated Forest::show_replacement(Number number) {
+  const Pin old = editions_.pin(number);
+  Tree* const tree = tree_of(old);
+  if (tree == nullptr || !tree->open) return {};
+  ++replacements_;
+  const auto shown = guard_memory([&]() -> Result<Outdated> {
+    const auto next = open_next(*tree, old);
+    if (!next) return tl::unexpected(next.error());
+    const Pin present = editions_.pin(*next);
+    make_current(*tree, old, *next);
+    Outdated outdated{.stale = {Stale::one(kRootIno, Stale::What::Content)}, .entries = {}};
+    for (std::string& name : entries_of(*tree, old, present).entries) {
+      // In a writable mount the kernel asks for the names below `.safetensors` each time.
+      if (!is_lone_ || name != kViewsDirectory) outdated.entries.emplace_back(kRootIno, std::move(name));
+    }
+    if (is_lone_) {
+      outdated.stale.push_back(Stale::one(kHiddenIno, Stale::What::Attributes));
+      return outdated;
+    }
+    // A program's working directory may be that of the model.
+    std::set<std::string> names;
+    take_names(*old.operator->(), names);
+    const Ino root = space_of(number).in_mount(kRootIno);
+    for (const std::string& name : names) outdated.entries.emplace_back(root, name);
+    return outdated;
+  });
+  has_replaced_ = true;
+  --replacements_;
+  if (shown) return *shown;
+  // It is saved. The next check for changes shows it.
+  log::error("{}: saved, but can't be shown yet: {}", tree->path.string(), shown.error().message);
+  return {};
 }
 
 Forest::Change Forest::refuse(Tree& tree, const Pin& old, const Error& why) {

@@ -162,6 +162,9 @@ struct ModelParts {
   std::function<void(Stale)> forget = [](const Stale&) {};
   std::function<void(const Outdated&)> tell_outdated = [](const Outdated&) {};
   std::function<void()> wake_janitor = [] {};
+  /// Shows the archive by which this file system has replaced its own. @return what the kernel must forget.
+  /// Empty: nobody can, and so nothing may replace it.
+  std::function<Outdated()> show_replacement{};
   std::function<void()> note_commit = [this] { activity->note_commit(); };
 };
 

@@ -59,13 +59,13 @@ Result<std::size_t> ArchiveStream::take_head(std::span<const std::byte> from) {
 Result<void> ArchiveStream::parse_head() {
   auto header = parse_header(std::string_view(head_).substr(kHeaderLengthBytes), std::nullopt);
   if (!header) return pass_on(std::move(header));
-  head_ = std::string();
   end_bytes_ = head_bytes_;
   const TensorIndex& tensors = header->tensors;
   if (tensors.size() > 0) end_bytes_ += tensors[tensors.size() - 1].data.end();
   for (const ByteRange filler : header->fillers)
     end_bytes_ = std::max(end_bytes_, head_bytes_ + filler.end());
-  if (auto taken = receiver_.take_header(*header); !taken) return taken;
+  if (auto taken = receiver_.take_header(*header, head_); !taken) return taken;
+  head_ = std::string();
   header_ = std::move(*header);
   return {};
 }

@@ -19,8 +19,9 @@ namespace stfs {
 class ArchiveStream {
  public:
   struct Receiver {
-    /// Gets the header when it is complete.
-    std::function<Result<void>(const Header&)> take_header = [](const Header&) { return Result<void>(); };
+    /// Gets the header when it is complete. @param text  the archive's bytes before the data.
+    std::function<Result<void>(const Header&, std::string_view text)> take_header =
+        [](const Header&, std::string_view) { return Result<void>(); };
     /// Gets bytes of the data. @param at  counts from the first byte of data.
     std::function<Result<void>(std::span<const std::byte> bytes, std::uint64_t at)> take_data =
         [](std::span<const std::byte>, std::uint64_t) { return Result<void>(); };

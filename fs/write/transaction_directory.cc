@@ -361,4 +361,9 @@ std::vector<std::string> TransactionDirectory::unfinished() const {
   return names;
 }
 
+bool TransactionDirectory::is_any_open() const {
+  const std::scoped_lock lock(mutex_);
+  return std::ranges::any_of(begun_, [](const auto& begun) { return !begun.second.is_committed; });
+}
+
 }  // namespace stfs

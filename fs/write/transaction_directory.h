@@ -202,6 +202,8 @@ class TransactionDirectory final : public Directory {
   [[nodiscard]] bool holds(TensorId tensor) const;
   /// The names of the transactions that hold something and were neither committed nor removed.
   [[nodiscard]] std::vector<std::string> unfinished() const;
+  /// Whether there is a transaction that was neither committed nor removed.
+  [[nodiscard]] bool is_any_open() const;
 
  private:
   struct Place {

@@ -29,6 +29,13 @@ struct EditHistory {
   DiskOptions disk;
 };
 
+/// A random step of the archive, or a whole new one: a file that takes its place has no name before.
+EditStep next_step(const EditedContent& before, bool has_unnamed, Choices& choices) {
+  if (has_unnamed && choices.one_in(5))
+    return {.after = first_content(choices), .kept = {}, .is_replacement = true};
+  return random_step(before, choices);
+}
+
 Result<void> settle_and_close(std::unique_ptr<Archive> archive) {
   static_cast<void>(archive->lane_journal().retire(Durability::Power));
   return {};
@@ -55,7 +62,7 @@ std::optional<std::string> record_edits(EditHistory& history, std::uint64_t seed
   LyingStorage storage(*process, lies);
   const bool keeps_lanes = random.one_in(2);
   for (std::size_t steps = 1 + random.below(4); steps > 0; --steps) {
-    EditStep step = random_step(history.contents.back(), random);
+    EditStep step = next_step(history.contents.back(), history.disk.has_unnamed, random);
     history.contents.push_back(step.after);
     history.is_patch.push_back(step.is_patch);
     begun = history.is_patch.size();
@@ -66,7 +73,8 @@ std::optional<std::string> record_edits(EditHistory& history, std::uint64_t seed
         return "LANES: " + text_of(prepared.error());
     }
     // An edit is always as durable as can be.
-    const Durability durability = step.is_patch || random.one_in(2) ? Durability::Power : Durability::Process;
+    const Durability durability =
+        step.is_patch || step.is_replacement || random.one_in(2) ? Durability::Power : Durability::Process;
     Result<void> done;
     if (!step.is_compaction) done = carry_out(**archive, step, commit_options(durability));
     static_cast<void>(settle_and_close(std::move(*archive)));
@@ -215,7 +223,7 @@ std::optional<std::string> fail_edits(std::uint64_t seed, EditCounts& counts) {
   EditHistory history;
   history.contents = {first_content(random)};
   const std::string first = tight_archive(history.contents.front(), random.one_in(2) ? 7000 : 0);
-  EditStep step = random_step(history.contents.front(), random);
+  EditStep step = next_step(history.contents.front(), options.has_unnamed, random);
   while (step.is_patch || step.is_compaction) step = random_step(history.contents.front(), random);
   // The calls of the edit fail, or those of the compaction that follows.
   const bool compacts = random.one_in(2);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/commit/archive_replacement.h"
 #include "core/commit/compaction.h"
 #include "core/commit/transaction.h"
 #include "core/format/header.h"
@@ -153,6 +154,16 @@ EditStep random_step(const EditedContent& before, Choices& choices) {
 }
 
 Result<void> carry_out(Archive& archive, const EditStep& step, const CommitOptions& options) {
+  if (step.is_replacement) {
+    const std::string bytes = tight_archive(step.after);
+    auto made = begin_replacement(archive, bytes.size());
+    if (!made) return pass_on(std::move(made));
+    if (auto written = made->file->write(std::as_bytes(std::span(bytes)), 0); !written) return written;
+    if (auto retired = archive.lane_journal().retire(options.durability); !retired) return retired;
+    bool is_replaced = false;
+    return replace_archive(
+        archive, *made, options, [] { return Result<void>(); }, is_replaced);
+  }
   Transaction transaction(archive);
   ReaderWriterLock lock;
   const auto lock_of = [&](TensorId) -> ReaderWriterLock& { return lock; };

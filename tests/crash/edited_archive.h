@@ -30,12 +30,14 @@ struct EditedContent {
 };
 
 /// What one transaction does: an edit, or new bytes for some tensors. Or a compaction, which takes several.
+/// Or a replacement of the archive by a new file.
 struct EditStep {
   EditedContent after;
   /// Names before, of the tensors whose bytes stay: by their names afterwards.
   std::map<std::string, std::string> kept;
   bool is_patch = false;
   bool is_compaction = false;
+  bool is_replacement = false;
 };
 
 std::string random_bytes(std::uint64_t size_bytes, Choices& choices);

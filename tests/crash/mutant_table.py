@@ -440,4 +440,23 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
         "  if (found.record.after && found.record.index) {\n    auto replaced",
         ("groups",),
     ),
+    # --- a new file in the archive's place --------------------------------------------------------------
+    Mutant(
+        "the new file is not synced before it takes the archive's name",
+        "if (auto synced = content.file->sync_all(); !synced) return synced;",
+        "",
+        ("edits",),
+    ),
+    Mutant(
+        "the directory is not synced after a new file took the archive's name",
+        "return syncs ? storage.sync_directory(archive.real_path().parent_path()) : Result<void>();",
+        "return {};",
+        ("edits",),
+    ),
+    Mutant(
+        "the new file gets a name that recovery does not know",
+        "  staged += kStagedSuffix;\n  if (auto named = storage.publish(*content.file, staged)",
+        "  staged += \".new\";\n  if (auto named = storage.publish(*content.file, staged)",
+        ("edits",),
+    ),
 )

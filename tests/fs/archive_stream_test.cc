@@ -21,7 +21,7 @@ struct Received {
   std::size_t headers = 0;
   ArchiveStream stream{
       "an archive",
-      {.take_header = [this](const Header& header) -> Result<void> {
+      {.take_header = [this](const Header& header, std::string_view) -> Result<void> {
          headers += header.tensors.size();
          return {};
        },

@@ -22,7 +22,8 @@ tl::unexpected<Error> injected(const Verdict& verdict, SeamCall call) {
 /// Asks; what it returns is to be returned where it is a failure. A lie is left to the caller.
 class Question {
  public:
-  Question(Interceptor& interceptor, FileCall kind, FileRole role) : call_{kind, role} {
+  Question(Interceptor& interceptor, FileCall kind, FileRole role, std::uint64_t size_bytes = 0)
+      : call_{kind, role, size_bytes} {
     const NoAllocationFaults pause;
     verdict_ = interceptor.before(call_);
   }
@@ -49,7 +50,7 @@ class InterceptedFile final : public File {
     return fail(ErrorCode::ArchiveCut, EIO, "injected end of the file");
   }
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset) override {
-    const Question question = ask(FileCall::Write);
+    const Question question = ask(FileCall::Write, from.size());
     if (question.passes()) return inner_->write(from, offset);
     if (question.is_lie()) return {};
     if (question.is_cut_short()) {
@@ -65,12 +66,12 @@ class InterceptedFile final : public File {
     return inner_->clone_from(wrapped != nullptr ? *wrapped->inner_ : source, source_offset, range);
   }
   Result<void> reserve(ByteRange range) override {
-    const Question question = ask(FileCall::Reserve);
+    const Question question = ask(FileCall::Reserve, range.size_bytes);
     if (question.is_lie()) return {};
     return question.passes() ? inner_->reserve(range) : question.failure();
   }
   Result<void> reserve_size(std::uint64_t size_bytes) override {
-    const Question question = ask(FileCall::Reserve);
+    const Question question = ask(FileCall::Reserve, size_bytes);
     if (question.is_lie()) return {};
     return question.passes() ? inner_->reserve_size(size_bytes) : question.failure();
   }
@@ -129,7 +130,9 @@ class InterceptedFile final : public File {
   [[nodiscard]] File& inner() const { return *inner_; }
 
  private:
-  [[nodiscard]] Question ask(FileCall kind) const { return {interceptor_, kind, role_}; }
+  [[nodiscard]] Question ask(FileCall kind, std::uint64_t size_bytes = 0) const {
+    return {interceptor_, kind, role_, size_bytes};
+  }
 
   Result<void> sync_as(Result<void> (File::*way)()) {
     const Question question = ask(FileCall::Sync);

@@ -47,6 +47,7 @@ std::string_view name_of(FileRole role);
 struct SeamCall {
   FileCall kind;
   FileRole role;
+  std::uint64_t size_bytes = 0;  // of Write and Reserve
 };
 
 struct Verdict {

@@ -1,0 +1,78 @@
+#include "core/commit/archive_replacement.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "core/commit/commit_locks.h"
+
+namespace stfs {
+namespace {
+
+/// Step 5.
+Result<void> name_over(Archive& archive, JournalFile& content, bool& is_replaced) {
+  Storage& storage = archive.storage();
+  const std::filesystem::path& path = archive.real_path();
+  std::filesystem::path staged = content.path;
+  staged += kStagedSuffix;
+  if (auto named = storage.publish(*content.file, staged); !named) return named;
+  auto renamed = storage.rename(staged, path, true);
+  // A reply of a store may be lost on its way, after the store has renamed the file.
+  const auto there = storage.status(path);
+  const auto own = content.file->status();
+  is_replaced = renamed || (there && own && there->identity.same_file(own->identity));
+  if (!renamed) static_cast<void>(storage.remove(staged));
+  return renamed;
+}
+
+Result<void> replace_unguarded(Archive& archive, JournalFile& content, const CommitOptions& options,
+                               const std::function<Result<void>()>& check, bool& is_replaced) {
+  Storage& storage = archive.storage();
+  const bool syncs = archive.durability(options.durability) == Durability::Power;
+  if (auto opened = archive.open_for_writing(); !opened) return opened;
+  if (auto resumed = archive.resume_writing(); !resumed) return resumed;
+  if (auto may_write = archive.check_writable(); !may_write) return may_write;
+  auto locks = lock_for_edit(archive, options);
+  if (!locks) return pass_on(std::move(locks));
+  if (auto same = check_archive(archive, options); !same) return same;
+  if (auto checked = check(); !checked) return checked;
+  if (auto copied = storage.copy_attributes(archive.real_path(), *content.file); !copied) return copied;
+  if (syncs) {
+    if (auto synced = content.file->sync_all(); !synced) return synced;
+  }
+  if (auto named = name_over(archive, content, is_replaced); !named) return named;
+  return syncs ? storage.sync_directory(archive.real_path().parent_path()) : Result<void>();
+}
+
+}  // namespace
+
+Result<JournalFile> begin_replacement(const Archive& archive, std::uint64_t size_bytes) {
+  Storage& storage = archive.storage();
+  const auto there = storage.status(archive.real_path());
+  if (!there) return tl::unexpected(there.error());
+  const std::string path = archive.path().string();
+  if (there->links > 1)
+    return fail(ErrorCode::InvalidArgument, EMLINK,
+                fmt::format("{}: the archive has {} hard links", path, there->links));
+  if (auto replaceable = storage.check_replaceable(archive.real_path()); !replaceable)
+    return pass_on(std::move(replaceable));
+  auto made = create_journal_file(storage, archive.real_path());
+  if (!made) return made;
+  if (made->file->has_staged_name())
+    return fail(ErrorCode::System, EOPNOTSUPP, path + ": its file system has no files without a name");
+  const auto own = made->file->status();
+  if (!own) return tl::unexpected(own.error());
+  if (own->uid != there->uid || own->gid != there->gid)
+    return fail(ErrorCode::System, EPERM, path + ": this mount may not give a new file the archive's owner");
+  if (auto reserved = made->file->reserve({0, size_bytes}); !reserved) return pass_on(std::move(reserved));
+  return made;
+}
+
+Result<void> replace_archive(Archive& archive, JournalFile& content, const CommitOptions& options,
+                             const std::function<Result<void>()>& check, bool& is_replaced) {
+  is_replaced = false;
+  return guard_memory([&] { return replace_unguarded(archive, content, options, check, is_replaced); });
+}
+
+}  // namespace stfs
