@@ -186,6 +186,7 @@ void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode,
     model.note_lookup(entry.ino);
     if (fuse_reply_create(req, &entry, &reply) == 0) return;
     if (made->file != nullptr) model->release(made->file);
+    if (made->file == nullptr) close_unused_source(forest, model, entry.ino);
     forest.forget(entry.ino, 1);
   };
   if (is_served(forest_of(req), parent)) return guarded_slowly(req, parent, Request::Open, create);

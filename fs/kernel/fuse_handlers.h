@@ -65,6 +65,9 @@ void sync_source(fuse_req_t req, fuse_ino_t ino);
 /// with its attributes.
 void forget_changed_source(Mount& mount, const Forest::Pin& model, Ino ino);
 
+/// Closes a file of a source directory that a program has made and does not get. Does nothing for others.
+void close_unused_source(const Forest& forest, const Forest::Pin& model, Ino ino);
+
 /// Tells the kernel's caches what to forget, first the views that show it. Then calls `then`, either at once
 /// or on the invalidator's thread.
 void forget_stale(Mount& mount, const Stale& stale, std::function<void()> then);

@@ -41,6 +41,7 @@ void create_in_source(fuse_req_t req, fuse_ino_t parent, std::string name, mode_
     forest.note_lookup(entry.ino);
     if (fuse_reply_create(req, &entry, &reply) == 0) return;
     if (made->file != nullptr) static_cast<void>(forest.release_made(made->file));
+    if (made->file == nullptr) close_unused_source(forest, model, entry.ino);
     forest.forget(entry.ino, 1);
   });
 }

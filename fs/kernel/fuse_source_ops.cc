@@ -31,6 +31,12 @@ void forget_changed_source(Mount& mount, const Forest::Pin& model, Ino ino) {
     mount.invalidator->forget_here(Stale::one(ino, Stale::What::Content));
 }
 
+void close_unused_source(const Forest& forest, const Forest::Pin& model, Ino ino) {
+  if (!is_served(forest, ino)) return;
+  const auto [files, node] = forest.served(model, ino);
+  static_cast<void>(files.close(node));  // nothing was written
+}
+
 void get_attributes_of_source(fuse_req_t req, fuse_ino_t ino) {
   guarded_slowly(req, ino, Request::Getattr,
                  [=](const Forest::Pin& model) { reply_attributes_of_source(req, model, ino); });

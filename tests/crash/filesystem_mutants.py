@@ -251,15 +251,39 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a file that has become a model takes more bytes",
-        "    if (st && st->st_dev == of_name.st_dev && st->st_ino == of_name.st_ino) one->seal();\n",
-        "    static_cast<void>(st);\n",
+        "  files_.seal(name);\n  tree_.keep_open(std::string(new_name));\n",
+        "  tree_.keep_open(std::string(new_name));\n",
         tests="[forest]",
     ),
     Mutant(
         "a shared mount shows the names of a directory to those who may not list it",
-        "if (!source_->is_shared()) return true;",
-        "return true;",
+        "if (!own || !source_->is_shared()) return own.has_value();",
+        "if (!own || own) return own.has_value();",
         tests="[forest]",
+    ),
+    Mutant(
+        "a read-only mount changes the files beside its models",
+        "  if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, \"mounted read-only\");\n  return {};\n",
+        "  return {};\n",
+        tests="[forest]",
+    ),
+    Mutant(
+        "a link to a directory above makes an endless tree",
+        "if (S_ISDIR(next->status.st_mode) && passed.contains(",
+        "if (S_ISLNK(next->status.st_mode) && passed.contains(",
+        tests="[pretrained]",
+    ),
+    Mutant(
+        "bytes of one dtype go to a tensor that has got another one",
+        "*known, [&](Staging& stage) { return made.copy_to(stage, *form); }, &*form);",
+        "*known, [&](Staging& stage) { return made.copy_to(stage, *form); });",
+        tests="[npy]",
+    ),
+    Mutant(
+        "a part of a NumPy file goes to a tensor that has got another form",
+        "if (!made.base() || made.base()->is_as(now)) return {};",
+        "if (!made.base() || made.base()) return {};",
+        tests="[npy]",
     ),
     Mutant(
         "an archive may arrive with a gap",

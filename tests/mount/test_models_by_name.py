@@ -137,6 +137,20 @@ def test_other_files_and_directories_go_to_the_source(zoo, mount):
     assert errno_of(os.rename, mount / "base.safetensors", mount / "taken.safetensors") == errno.EEXIST
 
 
+def test_archives_come_by_rsync_and_move_between_directories(zoo, mount, tmp_path):
+    for due in (values(4), values(5, 3)):
+        save_file(due, tmp_path / "new.safetensors")
+        done = subprocess.run(["rsync", "-a", tmp_path / "new.safetensors", f"{mount.path}/"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        check_model(zoo, mount, "new", due)
+    os.mkdir(mount / "sub")
+    subprocess.run(["mv", mount / "new.safetensors", mount / "sub"], check=True)
+    assert sorted(os.listdir(mount.path)) == ["base", "sub"] and is_same(load_file(mount / "sub" / "new.safetensors"), due)
+    subprocess.run(["mv", mount / "sub" / "new.safetensors", mount / "back.safetensors"], check=True)
+    check_model(zoo, mount, "back", due)
+    assert os.listdir(zoo / "sub") == []
+
+
 def test_scratch_files_go_with_their_model(zoo, mount, mounts):
     (mount / "base" / "notes").write_text("notes")
     os.rename(mount / "base.safetensors", mount / "other.safetensors")
