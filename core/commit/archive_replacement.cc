@@ -18,12 +18,36 @@ Result<void> name_over(Archive& archive, JournalFile& content, bool& is_replaced
   staged += kStagedSuffix;
   if (auto named = storage.publish(*content.file, staged); !named) return named;
   auto renamed = storage.rename(staged, path, true);
+  is_replaced = renamed.has_value();
+  if (renamed) return renamed;
   // A reply of a store may be lost on its way, after the store has renamed the file.
   const auto there = storage.status(path);
   const auto own = content.file->status();
-  is_replaced = renamed || (there && own && there->identity.same_file(own->identity));
-  if (!renamed) static_cast<void>(storage.remove(staged));
+  is_replaced = there && own && there->identity.same_file(own->identity);
+  static_cast<void>(storage.remove(staged));
   return renamed;
+}
+
+Result<JournalFile> begin_unguarded(const Archive& archive, std::uint64_t size_bytes) {
+  Storage& storage = archive.storage();
+  const auto there = storage.status(archive.real_path());
+  if (!there) return tl::unexpected(there.error());
+  const std::string path = archive.path().string();
+  if (there->links > 1)
+    return fail(ErrorCode::InvalidArgument, EMLINK,
+                fmt::format("{}: the archive has {} hard links", path, there->links));
+  if (auto replaceable = storage.check_replaceable(archive.real_path()); !replaceable)
+    return pass_on(std::move(replaceable));
+  auto made = create_journal_file(storage, archive.real_path());
+  if (!made) return made;
+  if (made->file->has_staged_name())
+    return fail(ErrorCode::System, EOPNOTSUPP, path + ": its file system has no files without a name");
+  const auto own = made->file->status();
+  if (!own) return tl::unexpected(own.error());
+  if (own->uid != there->uid || own->gid != there->gid)
+    return fail(ErrorCode::System, EPERM, path + ": this mount may not give a new file the archive's owner");
+  if (auto reserved = made->file->reserve({0, size_bytes}); !reserved) return pass_on(std::move(reserved));
+  return made;
 }
 
 Result<void> replace_unguarded(Archive& archive, JournalFile& content, const CommitOptions& options,
@@ -48,25 +72,7 @@ Result<void> replace_unguarded(Archive& archive, JournalFile& content, const Com
 }  // namespace
 
 Result<JournalFile> begin_replacement(const Archive& archive, std::uint64_t size_bytes) {
-  Storage& storage = archive.storage();
-  const auto there = storage.status(archive.real_path());
-  if (!there) return tl::unexpected(there.error());
-  const std::string path = archive.path().string();
-  if (there->links > 1)
-    return fail(ErrorCode::InvalidArgument, EMLINK,
-                fmt::format("{}: the archive has {} hard links", path, there->links));
-  if (auto replaceable = storage.check_replaceable(archive.real_path()); !replaceable)
-    return pass_on(std::move(replaceable));
-  auto made = create_journal_file(storage, archive.real_path());
-  if (!made) return made;
-  if (made->file->has_staged_name())
-    return fail(ErrorCode::System, EOPNOTSUPP, path + ": its file system has no files without a name");
-  const auto own = made->file->status();
-  if (!own) return tl::unexpected(own.error());
-  if (own->uid != there->uid || own->gid != there->gid)
-    return fail(ErrorCode::System, EPERM, path + ": this mount may not give a new file the archive's owner");
-  if (auto reserved = made->file->reserve({0, size_bytes}); !reserved) return pass_on(std::move(reserved));
-  return made;
+  return guard_memory([&] { return begin_unguarded(archive, size_bytes); });
 }
 
 Result<void> replace_archive(Archive& archive, JournalFile& content, const CommitOptions& options,

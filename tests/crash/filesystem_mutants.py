@@ -490,4 +490,29 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         "return stage != nullptr && stage->target().size_bytes == 0;",
         tests="[beside]",
     ),
+    # --- checkpoints that rewrite the archive ------------------------------------------------------------
+    Mutant(
+        "a rewriting save drops an open transaction",
+        "  if (parts_.transactions.is_any_open()) return no(\"a transaction is open\");\n",
+        "",
+        tests="[checkpoint]",
+    ),
+    Mutant(
+        "a rewriting save does not show the new archive",
+        "Outdated shown = parts_.show_replacement();",
+        "Outdated shown;",
+        tests="[checkpoint]",
+    ),
+    Mutant(
+        "a rewriting save overwrites a tensor that was changed meanwhile",
+        "const auto check = [&] { return check_unchanged(saved); };\n    const auto options",
+        "const auto check = [&] { return Result<void>(); };\n    const auto options",
+        tests="[checkpoint]",
+    ),
+    Mutant(
+        "the bytes that came before a rewriting are not brought over",
+        "for (std::uint64_t done = 0; done < came.size_bytes; done += piece.size()) {",
+        "for (std::uint64_t done = 0; done < came.size_bytes && piece.empty(); done += piece.size()) {",
+        tests="[checkpoint]",
+    ),
 )

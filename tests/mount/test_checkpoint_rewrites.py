@@ -237,6 +237,43 @@ def test_a_program_in_a_directory_of_the_mount_saves_again_and_again(saved, dire
     check(mount.path, path, due)
 
 
+def test_readers_meanwhile_see_files_of_one_archive(saved):
+    """A file is of one archive from its open to its close, however many requests its bytes take."""
+    mount, path = saved
+    stop, wrong, reads = threading.Event(), [], [0, 0]
+
+    def uniform(value):
+        return {f"layer.{at}.weight": np.full((256, 512), value, "f4") for at in range(8)}
+
+    save_file(uniform(0), whole(mount.path))
+
+    def read(number):
+        while not stop.is_set():
+            for name in uniform(0):
+                array = np.frombuffer((mount.path / name).read_bytes(), "f4")
+                if array.size != 256 * 512 or array.min() != array.max():
+                    wrong.append(name)
+            tensors = load_file(whole(mount.path))
+            if len({float(array.flat[0]) for array in tensors.values()}) != 1:
+                wrong.append("the whole model")
+            reads[number] += 1
+
+    readers = [threading.Thread(target=read, args=(number,)) for number in range(len(reads))]
+    for reader in readers:
+        reader.start()
+    inodes = set()
+    for step in range(1, 16):
+        save_file(uniform(step), whole(mount.path))
+        inodes.add(os.stat(path).st_ino)
+        check(mount.path, path, uniform(step))
+    assert eventually(lambda: min(reads) > 1)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert wrong == [] and len(inodes) > 1
+    assert eventually(lambda: not open_deleted(mount.process.pid))
+
+
 @pytest.mark.once
 def test_a_killed_mount_leaves_the_old_archive_or_the_new_one(tmp_path, mounts):
     """`kill -9` at any moment of a save; a plain reader finds a whole archive, and the next mount no file of ours."""
