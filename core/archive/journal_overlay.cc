@@ -36,36 +36,55 @@ Result<std::optional<std::string>> JournalOverlay::new_index(std::string_view na
   return none;
 }
 
-Result<void> JournalOverlay::lay_over(std::span<std::byte> to, std::uint64_t offset) const {
-  if (is_empty()) return {};
+Result<void> JournalOverlay::read_over(std::span<std::byte> to, std::uint64_t offset, const File& file,
+                                       std::span<const JournalRange> ranges) {
   const ByteRange wanted{offset, to.size()};
   std::vector<std::byte> region;
-  const auto read_over = [&](const File& journal, std::span<const JournalRange> ranges) -> Result<void> {
-    for (const JournalRange& range : ranges) {
-      const ByteRange part = range.archive.intersection(wanted);
-      if (part.empty()) continue;
-      const auto place = to.subspan(static_cast<std::size_t>(part.offset - offset),
-                                    static_cast<std::size_t>(part.size_bytes));
-      if (range.is_patch()) {
-        auto patch = read_patch(journal, range, region);
-        if (!patch) return pass_on(std::move(patch));
-        patch->apply(place, part.offset);
-        continue;
-      }
-      const std::uint64_t from = range.journal_offset + (part.offset - range.archive.offset);
-      if (auto read = journal.read(place, from); !read) return read;
+  for (const JournalRange& range : ranges) {
+    const ByteRange part = range.archive.intersection(wanted);
+    if (part.empty()) continue;
+    const auto place =
+        to.subspan(static_cast<std::size_t>(part.offset - offset), static_cast<std::size_t>(part.size_bytes));
+    if (range.is_patch()) {
+      auto patch = read_patch(file, range, region);
+      if (!patch) return pass_on(std::move(patch));
+      patch->apply(place, part.offset);
+      continue;
     }
-    return {};
-  };
-  const std::shared_lock lock(lock_);
-  for (const PendingJournal& journal : pending_) {
-    if (auto read = read_over(*journal.file, journal.ranges); !read) return read;
-  }
-  for (const OnTheWay* const blocks : {&on_the_way_, &moved_}) {
-    if (blocks->file == nullptr) continue;
-    if (auto read = read_over(*blocks->file, blocks->ranges); !read) return read;
+    const std::uint64_t from = range.journal_offset + (part.offset - range.archive.offset);
+    if (auto read = file.read(place, from); !read) return read;
   }
   return {};
+}
+
+Result<void> JournalOverlay::read_on_the_way(std::span<std::byte> to, std::uint64_t offset) const {
+  for (const OnTheWay* const blocks : {&on_the_way_, &moved_}) {
+    if (blocks->file == nullptr) continue;
+    if (auto read = read_over(to, offset, *blocks->file, blocks->ranges); !read) return read;
+  }
+  return {};
+}
+
+Result<void> JournalOverlay::lay_over(std::span<std::byte> to, std::uint64_t offset) const {
+  if (is_empty()) return {};
+  const std::shared_lock lock(lock_);
+  for (const PendingJournal& journal : pending_) {
+    if (auto read = read_over(to, offset, *journal.file, journal.ranges); !read) return read;
+  }
+  return read_on_the_way(to, offset);
+}
+
+Result<bool> JournalOverlay::read_elsewhere(std::span<std::byte> to, std::uint64_t offset) const {
+  if (!is_applying_) return false;
+  std::uint64_t found_bytes = 0;
+  const std::shared_lock lock(lock_);
+  for (const OnTheWay* const blocks : {&on_the_way_, &moved_}) {
+    for (const JournalRange& one : blocks->ranges)
+      found_bytes += one.is_patch() ? 0 : one.archive.intersection({offset, to.size()}).size_bytes;
+  }
+  if (found_bytes != to.size()) return false;
+  auto read = read_on_the_way(to, offset);
+  return read ? Result<bool>(true) : pass_on(std::move(read));
 }
 
 void JournalOverlay::set_pending(std::vector<PendingJournal> journals) {
@@ -90,17 +109,6 @@ void JournalOverlay::show_while_applied(OnTheWay blocks, OnTheWay moved) {
   on_the_way_ = blocks;
   moved_ = moved;
   is_applying_ = blocks.file != nullptr || moved.file != nullptr;
-}
-
-bool JournalOverlay::is_elsewhere(ByteRange range) const {
-  if (!is_applying_) return false;
-  std::uint64_t found_bytes = 0;
-  const std::shared_lock lock(lock_);
-  for (const OnTheWay* const blocks : {&on_the_way_, &moved_}) {
-    for (const JournalRange& one : blocks->ranges)
-      found_bytes += one.is_patch() ? 0 : one.archive.intersection(range).size_bytes;
-  }
-  return found_bytes == range.size_bytes;
 }
 
 }  // namespace stfs

@@ -52,11 +52,18 @@ class JournalOverlay {
   /// @param blocks  of a journal that is being applied.
   /// @param moved   of tensors that have another place.
   void show_while_applied(OnTheWay blocks, OnTheWay moved);
-  /// Whether all bytes of the archive's range are elsewhere for the moment: the archive may have been cut
-  /// there. The caller holds the lock of the tensor that it reads.
-  [[nodiscard]] bool is_elsewhere(ByteRange range) const;
+  /// Reads the archive's range if all of its bytes are elsewhere for the moment: the archive may have been cut
+  /// there. @return false: they are not, and nothing was read. Whoever then reads moved bytes from the archive
+  /// holds their tensor's lock.
+  [[nodiscard]] Result<bool> read_elsewhere(std::span<std::byte> to, std::uint64_t offset) const;
 
  private:
+  /// Overwrites `to` with what the file holds of the archive's range at `offset`.
+  static Result<void> read_over(std::span<std::byte> to, std::uint64_t offset, const File& file,
+                                std::span<const JournalRange> ranges);
+  /// The same, of what is elsewhere for the moment. The caller holds the lock.
+  [[nodiscard]] Result<void> read_on_the_way(std::span<std::byte> to, std::uint64_t offset) const;
+
   std::atomic<bool> has_pending_ = false;
   std::atomic<bool> is_applying_ = false;
   mutable ReaderWriterLock lock_;  // guards the members below; innermost, held by reads of journals

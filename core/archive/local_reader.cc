@@ -146,9 +146,10 @@ Result<void> LocalReader::read_file(std::span<std::byte> to, std::uint64_t offse
 Result<void> LocalReader::read_through(std::span<std::byte> to, std::uint64_t offset) const {
   auto part = part_in_file(to, offset);
   if (!part) return pass_on(std::move(part));
-  if (!overlay_.is_elsewhere({offset, to.size()})) {
-    if (auto read = ArchiveReader::read_through(*part, offset); !read) return read;
-  }
+  const auto elsewhere = overlay_.read_elsewhere(to, offset);
+  if (!elsewhere) return tl::unexpected(elsewhere.error());
+  if (*elsewhere) return {};
+  if (auto read = ArchiveReader::read_through(*part, offset); !read) return read;
   return overlay_.lay_over(to, offset);
 }
 

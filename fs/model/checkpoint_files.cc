@@ -179,7 +179,11 @@ void drop_unsaved(ModelParts& parts, Ino directory, std::string_view name) {
 }  // namespace
 
 bool CheckpointFiles::takes(std::string_view name) {
-  return name.starts_with(".tmp") || name.find(".safetensors") != std::string_view::npos;
+  // Temporary names may have something before the name and behind it.
+  const std::size_t dot = name.find(kArchiveSuffix);
+  std::string_view stem = name.substr(0, dot == std::string_view::npos ? 0 : dot);
+  while (stem.starts_with('.')) stem.remove_prefix(1);
+  return name.starts_with(".tmp") || stem == "model" || (stem.starts_with("model") && is_name_of_shard(stem));
 }
 
 std::unique_ptr<Checkpoint> CheckpointFiles::make(bool waits_for_name, bool is_shard) const {
@@ -231,6 +235,12 @@ Result<Outdated> CheckpointFiles::rename(Ino directory, std::string_view name, I
                                          std::string_view new_name) {
   const auto draft = parts_.drafts.find(directory, name);
   const auto target = parts_.directory_of(new_directory).find(new_directory, new_name);
+  if (draft && !target && new_directory == PretrainedDirectory::kDirectory && !takes(new_name)) {
+    return fail(
+        ErrorCode::InvalidArgument, EPERM,
+        "is no name of the model, and a checkpoint that was written under a temporary name is none of "
+        "another file: write it beside the archive");
+  }
   if (draft && !target && is_name_of_checkpoint(new_name)) {
     const bool is_other = directory != new_directory || name != new_name;
     if (is_other) drop_unsaved(parts_, new_directory, new_name);

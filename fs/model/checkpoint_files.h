@@ -34,7 +34,9 @@ class CheckpointFiles {
   CheckpointFiles(ModelParts& parts, ShardTurns& turns, StructureEdits& structure, const FileStats& stats)
       : parts_(parts), turns_(turns), structure_(structure), stats_(stats) {}
 
-  /// Whether a file of that name may become a checkpoint: the temporary files of safetensors, and archives.
+  /// Whether a file of that name in pretrained/ may become a checkpoint: the temporary files of safetensors,
+  /// model.safetensors, and the shards and the index of a model. Others are files of the source directory:
+  /// adapter_model.safetensors, say.
   static bool takes(std::string_view name);
   /// Opens the view of the whole model for writing. EBUSY: another program is writing a checkpoint to it.
   Result<OpenFile*> open(const Node& node, int flags, pid_t opener);

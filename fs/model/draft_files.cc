@@ -297,6 +297,11 @@ Result<Outdated> DraftFiles::set_attribute(const Drafts::Draft& draft, std::stri
   PendingContent& content = *draft.content;
   const std::scoped_lock lock(content.mutex);
   NewTensor* const made = content.made()->tensor();
+  if (made != nullptr && made->is_scratch() && !content.is_unlinked) {
+    // With a form it would stay a scratch file.
+    if (const auto named = parts_.name_in(draft.directory, draft.file_name); !named)
+      return tl::unexpected(named.error());
+  }
   const auto dtype = made == nullptr ? std::nullopt : made->dtype();
   const auto shape = made == nullptr ? std::nullopt : made->shape();
   if (auto set = set_form(content, key, value); !set) return pass_on(std::move(set));

@@ -267,3 +267,13 @@ TEST_CASE("a crash between a commit and the removal of its scratch file leaves n
   CHECK(mount.read("second") == kSecond);
   CHECK(list(mount) == Names{"first", "second", "third", "x"});
 }
+
+TEST_CASE_METHOD(ScratchMount, "a file whose name no tensor can have takes no form", "[fs][scratch]") {
+  make(mount, "v%", kNew);
+  CHECK(set(mount, "v%", "dtype", "F32") == EILSEQ);
+  CHECK(set(mount, "v%", "shape", "[4]") == EILSEQ);
+  REQUIRE(mount->rename(kRootIno, "v%", kRootIno, "v"));
+  CHECK(set(mount, "v", "dtype", "F32") == 0);
+  CHECK(set(mount, "v", "shape", "[4]") == 0);
+  CHECK(stored_tensors(mount).at("v") == kNew);
+}

@@ -7,8 +7,10 @@ import os
 import shutil
 import stat
 
+import numpy as np
 import pytest
 from mounted import errno_of, eventually, shell
+from safetensors.numpy import save_file
 
 CONFIG = b'{"model_type": "sample"}'
 
@@ -77,6 +79,20 @@ def test_files_are_made_changed_moved_and_removed(written):
     assert (own / "special_tokens_map.json").read_bytes() == b"{"
     assert errno_of(open, path / "config.json", "x") == errno.EEXIST
     assert errno_of(os.rmdir, path / "1_Pooling") in (errno.ENOTEMPTY, errno.EPERM)
+
+
+def test_an_adapter_is_a_file_of_its_own_and_no_checkpoint(written, tmp_path):
+    pretrained, written_to = written
+    save_file({"lora": np.ones(3, "f4")}, tmp_path / "adapter")
+    adapter = (tmp_path / "adapter").read_bytes()
+    (pretrained / "adapter_model.safetensors").write_bytes(adapter)
+    assert (pretrained / "adapter_model.safetensors").read_bytes() == adapter
+    assert (written_to / "adapter_model.safetensors").read_bytes() == adapter
+    assert "adapter_model.safetensors" in os.listdir(pretrained)
+    # A checkpoint under a temporary name could not be read again under this one.
+    (pretrained / ".tmp1").write_bytes(adapter)
+    with pytest.raises(PermissionError):
+        os.rename(pretrained / ".tmp1", pretrained / "other_model.safetensors")
 
 
 def test_programs_copy_and_edit(written):

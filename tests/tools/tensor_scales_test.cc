@@ -73,9 +73,13 @@ TEST_CASE("scales are known by their names, by the tensor beside them, or by the
                       {"logit_scale", "F32", {}},
                       {"norm.scale", "F32", {4}},
                       {"norm.weight", "F32", {4}},
+                      {"e.weight", "F8_E4M3", {2, 2}},
+                      {"e.weight.scale", "F32", {}},
+                      {"e.weight.absmax", "F32", {}},
+                      {"e.scale_weight", "F32", {}},
                       {"layer_scale.gamma", "F32", {4}}});
-  for (const char* name :
-       {"a.weight_scale_inv", "a.input_scale", "b.scales", "c.experts.up_scales", "d.x", "attn.k_scale"}) {
+  for (const char* name : {"a.weight_scale_inv", "a.input_scale", "b.scales", "c.experts.up_scales", "d.x",
+                           "attn.k_scale", "e.weight.scale", "e.weight.absmax", "e.scale_weight"}) {
     CAPTURE(name);
     CHECK(model.is_scale(name));
   }
@@ -95,6 +99,7 @@ TEST_CASE("the shapes tell what each scale multiplies", "[tools][scales]") {
   CHECK(blocks_of(fp8, {"w.weight_scale_inv", "F32", {2, 3}}) == Blocks{128, 128});
   CHECK(blocks_of(fp8, {"w.weight_scale_inv", "BF16", {}}) == Blocks{200, 300});
   CHECK(blocks_of(fp8, {"w.scale", "F8_E8M0", {2, 3}}) == Blocks{128, 128});
+  CHECK(blocks_of(fp8, {"w.scale_weight", "F32", {}}) == Blocks{200, 300});
   CHECK(blocks_of(fp8, {"w.weight_scale", "F32", {1}}) == Blocks{200, 300});
   CHECK(blocks_of(fp8, {"w.weight_scale", "BF16", {200, 1}}) == Blocks{1, 300});
   CHECK(blocks_of(fp8, {"w.weight_scale", "F32", {2, 3}}) == Blocks{128, 128});
@@ -112,6 +117,8 @@ TEST_CASE("scales of unknown shapes, dtypes and names are refused", "[tools][sca
   CHECK(blocks_of(fp8, {"w.weight_scale", "F32", {1, 300}}).empty());
   CHECK(blocks_of(fp8, {"w.weight_scale", "U8", {2, 3}}).empty());
   CHECK(blocks_of(fp8, {"w.weight_global_scale", "F32", {}}).empty());
+  for (const char* const unknown : {"w.weight.scale", "w.weight.absmax", "w.w_scale"})
+    CHECK(blocks_of(fp8, {unknown, "F32", {}}).empty());
   CHECK(blocks_of({"up", "F4", {4, 64}}, {"up_scales", "F32", {4, 2}}).empty());
   CHECK(blocks_of({"up", "F4", {4, 64}}, {"up_scale", "F8_E4M3", {4, 4}}).empty());  // NVFP4
   CHECK(blocks_of({"up", "F4", {4, 48}}, {"up_scales", "F8_E8M0", {4, 2}}).empty());

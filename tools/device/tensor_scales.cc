@@ -37,8 +37,11 @@ constexpr std::array kScaleNames = {
     "scale_inv"sv,
 };
 // What follows the name of the values. The first three are in the table of the header.
-constexpr std::array kScaleEnds = {"_scale_inv"sv, "_scale"sv,        "_scales"sv,
-                                   "_scale_2"sv,   "_global_scale"sv, "_zero_point"sv};
+constexpr std::array kScaleEnds = {"_scale_inv"sv,    "_scale"sv,      "_scales"sv,    "_scale_2"sv,
+                                   "_global_scale"sv, "_zero_point"sv, ".scale_inv"sv, ".scale"sv,
+                                   ".scales"sv,       ".absmax"sv};
+// What scales of "weight" are called beside it.
+constexpr std::array kScalesOfWeight = {"scale"sv, "scales"sv, "scale_weight"sv, "w_scale"sv};
 // What values are called beside "scale", "scales" and "input_scale".
 constexpr std::array kValueNames = {"weight"sv, "qweight"sv, "weight_packed"sv};
 // What values are called whose scales end in "_scales", in the place of the end.
@@ -122,7 +125,7 @@ bool is_scale(const TensorIndex& index, const Tensor& tensor) {
   const std::string_view name = tensor.name;
   const std::string_view parent = parent_of(name);
   const std::string_view last = name.substr(parent.size());
-  if (last.find("scale") == std::string_view::npos) return false;
+  if (last.find("scale") == std::string_view::npos && last != "absmax") return false;
   if (std::ranges::find(kScaleNames, last) != kScaleNames.end()) return true;
   for (const std::string_view end : kScaleEnds) {
     if (!name.ends_with(end)) continue;
@@ -146,7 +149,7 @@ std::vector<std::uint32_t> scales_of(const TensorIndex& index, const Tensor& ten
   for (const std::string_view end : kScaleEnds) take(fmt::format("{}{}", tensor.name, end));
   const std::string_view parent = parent_of(tensor.name);
   if (tensor.name.substr(parent.size()) == "weight") {
-    for (const std::string_view name : {"scale"sv, "scales"sv}) take(fmt::format("{}{}", parent, name));
+    for (const std::string_view name : kScalesOfWeight) take(fmt::format("{}{}", parent, name));
   }
   return found;
 }
@@ -174,6 +177,7 @@ Result<TensorScales> known_scales_of(const TensorIndex& index, const Tensor& ten
   std::string_view end = "_scale_inv";  // as P.scale
   if (scales.name.starts_with(tensor.name)) end = scales.name.substr(tensor.name.size());
   if (scales.name.ends_with(".scales")) end = "_scales";
+  if (scales.name.ends_with(".w_scale")) end = "w_scale";
   const bool is_known_end = end == "_scale_inv" || end == "_scale" || end == "_scales";
   const bool is_float = scales.dtype == Dtype::F32 || scales.dtype == Dtype::BF16 ||
                         scales.dtype == Dtype::F16 || scales.dtype == Dtype::F8_E8M0;

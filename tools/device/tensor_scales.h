@@ -6,10 +6,12 @@
 //   -----------------------+---------------------------+-----------------------------------------------------
 //   X_scale_inv            | DeepSeek, transformers    | one element, or a block of 128 x 128 each
 //   P.scale (X is P.weight)| DeepSeek's own inference  | the same
+//   P.scale_weight         | ComfyUI                   | the same
 //   X_scale                | compressed-tensors,       | one element; [M,1], one for each row; a block of
 //                          | fbgemm, ModelOpt          | 128 x 128 each; as F8_E8M0 also 32 elements each
 //   X_scales               | the OCP's MX formats      | F8_E8M0, one for 32 elements of the last dimension
 //
+// Other names of scales are known too (X.scale, X.absmax, P.w_scale), but not what they multiply.
 // All of them multiply; "inv" is only a name. Blocks of 128 x 128 lie in the last two dimensions, and the
 // last block of a dimension may be shorter.
 #pragma once
