@@ -226,7 +226,7 @@ Result<void> Archive::resume_writing() {
 }
 
 Result<void> Archive::adopt_own_change(const FileIdentity& written) {
-  if (is_served_ || is_remote_) return adopt_identity();
+  if (!tells_writes_apart()) return adopt_identity();
   if (auto renewed = renew_overlay(); !renewed) return renewed;
   set_identity(written);
   return {};
@@ -251,11 +251,12 @@ Result<void> Archive::adopt_own_edit(std::string_view header,
 }
 
 void Archive::show_moved(Moves moves) {
+  const auto file_of = [this](const Moves& shown) -> const File* {
+    if (shown.ranges.empty()) return nullptr;
+    return shown.from != nullptr ? shown.from : &file();
+  };
   // The overlay's lock keeps readers away from the old ranges before they go.
-  overlay().show_while_applied({moves.ranges.empty()    ? nullptr
-                                : moves.from != nullptr ? moves.from
-                                                        : &file(),
-                                moves.ranges});
+  overlay().show_while_applied({file_of(moves), moves.ranges}, file_of(moves_));
   moves_ = std::move(moves);
 }
 

@@ -1,6 +1,7 @@
 // Lays the journals over what was read, in the order of their commits.
 #include "core/archive/journal_overlay.h"
 
+#include <algorithm>
 #include <mutex>
 #include <shared_mutex>
 #include <utility>
@@ -61,8 +62,11 @@ Result<void> JournalOverlay::lay_over(std::span<std::byte> to, std::uint64_t off
   for (const PendingJournal& journal : pending_) {
     if (auto read = read_over(*journal.file, journal.ranges); !read) return read;
   }
-  return on_the_way_.journal != nullptr ? read_over(*on_the_way_.journal, on_the_way_.ranges)
-                                        : Result<void>{};
+  for (const OnTheWay& blocks : on_the_way_) {
+    if (blocks.journal == nullptr) continue;
+    if (auto read = read_over(*blocks.journal, blocks.ranges); !read) return read;
+  }
+  return {};
 }
 
 void JournalOverlay::set_pending(std::vector<PendingJournal> journals) {
@@ -73,7 +77,7 @@ void JournalOverlay::set_pending(std::vector<PendingJournal> journals) {
 
 void JournalOverlay::reserve() {
   const std::scoped_lock lock(lock_);
-  pending_.reserve(pending_.size() + 1);
+  pending_.reserve(pending_.size() + kMostApplied);
 }
 
 void JournalOverlay::add(PendingJournal journal) {
@@ -82,10 +86,12 @@ void JournalOverlay::add(PendingJournal journal) {
   has_pending_ = true;
 }
 
-void JournalOverlay::show_while_applied(OnTheWay blocks) {
+void JournalOverlay::show_while_applied(OnTheWay blocks, const File* instead_of) {
   const std::scoped_lock lock(lock_);
-  on_the_way_ = blocks;
-  is_applying_ = blocks.journal != nullptr;
+  const auto place = std::ranges::find(on_the_way_, instead_of, &OnTheWay::journal);
+  if (place != on_the_way_.end()) *place = blocks;
+  is_applying_ =
+      std::ranges::any_of(on_the_way_, [](const OnTheWay& shown) { return shown.journal != nullptr; });
 }
 
 }  // namespace stfs

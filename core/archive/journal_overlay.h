@@ -1,6 +1,7 @@
 // Blocks of journals that reads get instead of the archive's own.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +39,8 @@ class JournalOverlay {
 
   /// Replaces all pending journals. Later ones override earlier ones.
   void set_pending(std::vector<PendingJournal> journals);
-  /// From now on, reads of these ranges come from the journal. Needs no memory after reserve().
+  /// From now on, reads of these ranges come from the journal. Needs no memory after reserve(), also for a
+  /// commit and another one beside it.
   void add(PendingJournal journal);
   void reserve();
 
@@ -47,15 +49,18 @@ class JournalOverlay {
     const File* journal = nullptr;  // null: none are being applied
     std::span<const JournalRange> ranges;
   };
-  /// Until the next call, reads of these ranges come from the journal. Needs no memory.
-  void show_while_applied(OnTheWay blocks);
+  /// Reads of these ranges come from the journal, until another call replaces it. Needs no memory.
+  /// @param instead_of  the journal whose blocks are no longer shown; null: none.
+  void show_while_applied(OnTheWay blocks, const File* instead_of = nullptr);
+  void end_applied(const File* journal) { show_while_applied({}, journal); }
 
  private:
   std::atomic<bool> has_pending_ = false;
   std::atomic<bool> is_applying_ = false;
   mutable ReaderWriterLock lock_;  // guards the members below; innermost, held by reads of journals
   std::vector<PendingJournal> pending_;
-  OnTheWay on_the_way_;  // overrides pending_
+  static constexpr std::size_t kMostApplied = 2;   // a commit, and another one beside it
+  std::array<OnTheWay, kMostApplied> on_the_way_;  // of other blocks each; override pending_
 };
 
 }  // namespace stfs
