@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "core/base/error.h"
@@ -49,7 +50,8 @@ class ShardTurns {
   /// Committers::in_turn(). Changes by others go to `foreign`. ESTALE if no offset in a shard can be trusted
   /// any more.
   Result<void> commit(const Committers::Shards& shards, Foreign& foreign,
-                      const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt);
+                      const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt,
+                      const std::optional<Committers::Patch>& patch = {});
 
   /// Call when the model is refused: tensors of a delta's base whose bytes somebody has changed give EIO.
   void break_touched_base();

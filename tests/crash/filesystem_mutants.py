@@ -466,4 +466,17 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         "return stage != nullptr && stage->target().size_bytes == 0;",
         tests="[beside]",
     ),
+    # --- small commits beside a large one ----------------------------------------------------------------
+    Mutant(
+        "a large commit keeps its turn",
+        "if (patch && patch->is_large()) {",
+        "if (false) {",
+        tests="[waiting]",
+    ),
+    Mutant(
+        "a large commit lends its turn to commits of its own blocks",
+        "return !lent_ || (admitted_ > 0 && !lent_->overlaps(blocks));",
+        "return !lent_ || admitted_ > 0;",
+        tests="[commit_turn]",
+    ),
 )
