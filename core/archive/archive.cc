@@ -226,7 +226,7 @@ Result<void> Archive::resume_writing() {
 }
 
 Result<void> Archive::adopt_own_change(const FileIdentity& written) {
-  if (is_served_ || is_remote_) return adopt_identity();
+  if (!tells_writes_apart()) return adopt_identity();
   if (auto renewed = renew_overlay(); !renewed) return renewed;
   set_identity(written);
   return {};
@@ -252,8 +252,8 @@ Result<void> Archive::adopt_own_edit(std::string_view header,
 
 void Archive::show_moved(Moves moves) {
   // The overlay's lock keeps readers away from the old ranges before they go.
-  overlay().show_while_applied({moves.in_journal.empty() ? nullptr : moves.journal, moves.in_journal},
-                               {moves.in_archive.empty() ? nullptr : &file(), moves.in_archive});
+  overlay().show_moved({moves.in_journal.empty() ? nullptr : moves.journal, moves.in_journal},
+                       {moves.in_archive.empty() ? nullptr : &file(), moves.in_archive});
   moves_ = std::move(moves);
 }
 

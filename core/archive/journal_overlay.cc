@@ -1,6 +1,7 @@
 // Lays the journals over what was read, in the order of their commits.
 #include "core/archive/journal_overlay.h"
 
+#include <algorithm>
 #include <mutex>
 #include <shared_mutex>
 #include <utility>
@@ -58,9 +59,9 @@ Result<void> JournalOverlay::read_over(std::span<std::byte> to, std::uint64_t of
 }
 
 Result<void> JournalOverlay::read_on_the_way(std::span<std::byte> to, std::uint64_t offset) const {
-  for (const OnTheWay* const blocks : {&on_the_way_, &moved_}) {
-    if (blocks->file == nullptr) continue;
-    if (auto read = read_over(to, offset, *blocks->file, blocks->ranges); !read) return read;
+  for (const OnTheWay& shown : on_the_way_) {
+    if (shown.file == nullptr) continue;
+    if (auto read = read_over(to, offset, *shown.file, shown.ranges); !read) return read;
   }
   return {};
 }
@@ -78,8 +79,8 @@ Result<bool> JournalOverlay::read_elsewhere(std::span<std::byte> to, std::uint64
   if (!is_applying_) return false;
   std::uint64_t found_bytes = 0;
   const std::shared_lock lock(lock_);
-  for (const OnTheWay* const blocks : {&on_the_way_, &moved_}) {
-    for (const JournalRange& one : blocks->ranges)
+  for (const OnTheWay& shown : on_the_way_) {
+    for (const JournalRange& one : shown.ranges)
       found_bytes += one.is_patch() ? 0 : one.archive.intersection({offset, to.size()}).size_bytes;
   }
   if (found_bytes != to.size()) return false;
@@ -95,7 +96,7 @@ void JournalOverlay::set_pending(std::vector<PendingJournal> journals) {
 
 void JournalOverlay::reserve() {
   const std::scoped_lock lock(lock_);
-  pending_.reserve(pending_.size() + 1);
+  pending_.reserve(pending_.size() + kMostApplied);
 }
 
 void JournalOverlay::add(PendingJournal journal) {
@@ -104,11 +105,22 @@ void JournalOverlay::add(PendingJournal journal) {
   has_pending_ = true;
 }
 
-void JournalOverlay::show_while_applied(OnTheWay blocks, OnTheWay moved) {
+void JournalOverlay::show_while_applied(OnTheWay blocks, const File* instead_of) {
   const std::scoped_lock lock(lock_);
-  on_the_way_ = blocks;
-  moved_ = moved;
-  is_applying_ = blocks.file != nullptr || moved.file != nullptr;
+  const auto place = std::ranges::find(on_the_way_, instead_of, &OnTheWay::file);
+  if (place != on_the_way_.end()) *place = blocks;
+  note_applying();
+}
+
+void JournalOverlay::show_moved(OnTheWay in_journal, OnTheWay in_archive) {
+  const std::scoped_lock lock(lock_);
+  on_the_way_ = {in_journal, in_archive};
+  note_applying();
+}
+
+void JournalOverlay::note_applying() {
+  is_applying_ =
+      std::ranges::any_of(on_the_way_, [](const OnTheWay& shown) { return shown.file != nullptr; });
 }
 
 }  // namespace stfs

@@ -1,6 +1,7 @@
 // Blocks of journals that reads get instead of the archive's own.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -39,7 +40,8 @@ class JournalOverlay {
 
   /// Replaces all pending journals. Later ones override earlier ones.
   void set_pending(std::vector<PendingJournal> journals);
-  /// From now on, reads of these ranges come from the journal. Needs no memory after reserve().
+  /// From now on, reads of these ranges come from the journal. Needs no memory after reserve(), also for a
+  /// commit and another one beside it.
   void add(PendingJournal journal);
   void reserve();
 
@@ -48,10 +50,12 @@ class JournalOverlay {
     const File* file = nullptr;  // a journal, or the archive itself; null: there are no ranges
     std::span<const JournalRange> ranges;
   };
-  /// Until the next call, reads of these ranges come from their files. Needs no memory.
-  /// @param blocks  of a journal that is being applied.
-  /// @param moved   of tensors that have another place.
-  void show_while_applied(OnTheWay blocks, OnTheWay moved);
+  /// Reads of these ranges come from the journal, until another call replaces it. Needs no memory.
+  /// @param instead_of  the journal whose blocks are no longer shown; null: none.
+  void show_while_applied(OnTheWay blocks, const File* instead_of = nullptr);
+  void end_applied(const File* journal) { show_while_applied({}, journal); }
+  /// The same for tensors that an edit moves, beside which no other commit runs: replaces all that is shown.
+  void show_moved(OnTheWay in_journal, OnTheWay in_archive);
   /// Reads the archive's range if all of its bytes are elsewhere for the moment: the archive may have been cut
   /// there. @return false: they are not, and nothing was read. Whoever then reads moved bytes from the archive
   /// holds their tensor's lock.
@@ -63,13 +67,14 @@ class JournalOverlay {
                                 std::span<const JournalRange> ranges);
   /// The same, of what is elsewhere for the moment. The caller holds the lock.
   [[nodiscard]] Result<void> read_on_the_way(std::span<std::byte> to, std::uint64_t offset) const;
+  void note_applying();
 
   std::atomic<bool> has_pending_ = false;
   std::atomic<bool> is_applying_ = false;
   mutable ReaderWriterLock lock_;  // guards the members below; innermost, held by reads of journals
   std::vector<PendingJournal> pending_;
-  OnTheWay on_the_way_;  // overrides pending_
-  OnTheWay moved_;       // other ranges than on_the_way_
+  static constexpr std::size_t kMostApplied = 2;   // a commit, and another one beside it
+  std::array<OnTheWay, kMostApplied> on_the_way_;  // of other blocks each; override pending_
 };
 
 }  // namespace stfs

@@ -1,6 +1,8 @@
 // Shares and hashes blocks. Hashing old and new blocks takes two threads where that pays.
 #include "core/commit/block_evidence.h"
 
+#include <algorithm>
+#include <atomic>
 #include <optional>
 #include <span>
 #include <system_error>
@@ -14,6 +16,8 @@ namespace {
 
 // From this size on, starting a thread costs much less than it saves.
 constexpr std::uint64_t kTwoThreadsFromBytes = 16 << 20;
+// What a thread hashes of the old blocks before it takes more.
+constexpr std::uint64_t kShareBytes = 4 << 20;
 
 /// Takes the new blocks' hashes from the stages where they know them; reads and hashes the others.
 Result<void> hash_new(JournalRange& range, const File& journal, const Stages& stages,
@@ -84,31 +88,36 @@ Result<void> hash_range(JournalRange& range, std::uint64_t old_bytes, const File
   range.new_hashes.resize(blocks);
   if (range.old_offset != 0) return hash_new(range, journal, stages, on_bytes);
   range.old_hashes.resize(blocks);
-  // Another thread hashes the second half of the old blocks.
-  const std::uint64_t half = old_bytes < kTwoThreadsFromBytes ? 0 : round_down_to_block(old_bytes / 2);
-  const auto hash_old = [&](std::uint64_t begin, std::uint64_t end) {
-    const std::span place = std::span(range.old_hashes).subspan(begin / kBlockBytes);
-    return guard_memory([&] {
-      return hash_blocks(archive, {range.archive.offset + begin, end - begin}, place);
+  std::atomic<std::uint64_t> next = 0;
+  const auto hash_old = [&](const OnBytes& on_piece) {
+    return guard_memory([&]() -> Result<void> {
+      for (;;) {
+        const std::uint64_t begin = next.fetch_add(kShareBytes);
+        if (begin >= old_bytes) return {};
+        const ByteRange share = {range.archive.offset + begin, std::min(kShareBytes, old_bytes - begin)};
+        const std::span place = std::span(range.old_hashes).subspan(begin / kBlockBytes);
+        if (auto hashed = hash_blocks(archive, share, place, on_piece); !hashed) return hashed;
+      }
     });
   };
-  Result<void> in_back;
+  // Another thread begins with the old blocks.
+  Result<void> by_other;
   std::optional<std::thread> other;
-  const auto hash_back = [&] { in_back = hash_old(half, old_bytes); };
-  if (half > 0) {
+  if (old_bytes >= kTwoThreadsFromBytes) {
     try {
-      other.emplace(hash_back);
-    } catch (const std::system_error&) {  // no thread: hash one half after the other
+      other.emplace([&] { by_other = hash_old({}); });
+    } catch (const std::system_error&) {  // no thread: this one hashes all
     }
   }
-  auto hashed = hash_new(range, journal, stages, on_bytes);
-  if (hashed && half > 0) hashed = hash_old(0, half);
-  if (other) {
-    other->join();
-  } else if (hashed) {
-    hash_back();
+  auto hashed = guard_memory([&] { return hash_new(range, journal, stages, on_bytes); });
+  if (hashed) {
+    hashed = hash_old([&](std::uint64_t) {
+      if (on_bytes) on_bytes(0);
+    });
   }
-  return hashed ? in_back : hashed;
+  if (!hashed) next = old_bytes;
+  if (other) other->join();
+  return hashed ? by_other : hashed;
 }
 
 }  // namespace stfs

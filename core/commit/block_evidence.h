@@ -19,6 +19,7 @@ Result<void> share_old_blocks(JournalRecord& record, File& archive, Journal& jou
 
 /// Hashes the new blocks of one range, and the old blocks unless the journal has them.
 /// @param old_bytes  so many bytes of the range have old content.
+/// @param on_bytes   is called with the new bytes; and with 0 from time to time while it hashes the old ones.
 Result<void> hash_range(JournalRange& range, std::uint64_t old_bytes, const File& archive,
                         const File& journal, const Stages& stages, const OnBytes& on_bytes);
 

@@ -63,6 +63,10 @@ Result<ArchiveLocks> lock_and_settle(Archive& archive, const std::vector<ByteRan
     }
     // Recover a dead owner's journal even without patience left. If that fails, wait for it until the
     // deadline.
+    // Recovery by this process would release the other commit's locks. It can wait for that commit's end.
+    if (options.is_beside) {
+      return fail(ErrorCode::Busy, EBUSY, archive.path().string() + ": a journal waits for recovery");
+    }
     const bool has_tried = std::exchange(has_recovered, *obstacle == Obstacle::DeadOwner);
     if ((*obstacle == Obstacle::Recovery || has_tried) && std::chrono::steady_clock::now() >= deadline) {
       return fail(ErrorCode::Busy, EBUSY,
@@ -88,7 +92,8 @@ Result<ArchiveLocks> lock_and_settle(Archive& archive, const std::vector<ByteRan
 Result<ArchiveLocks> lock_for_commit(Archive& archive, const std::vector<ByteRange>& ranges,
                                      const CommitOptions& options) {
   return lock_and_settle(archive, ranges, options, [&](std::chrono::milliseconds patience) {
-    return ArchiveLocks::for_patch(archive.file(), archive.path(), ranges, patience, options.has_waited);
+    const auto take = options.is_beside ? &ArchiveLocks::for_blocks : &ArchiveLocks::for_patch;
+    return take(archive.file(), archive.path(), ranges, patience, options.has_waited);
   });
 }
 

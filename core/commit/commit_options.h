@@ -34,6 +34,14 @@ struct CommitOptions {
   /// Called with the bytes of each piece that is copied within the archive before the edit (compaction.h). An
   /// error ends the commit with nothing changed.
   std::function<Result<void>(std::uint64_t)> on_copy{};
+  /// Called from time to time while it seals and applies a large patch, at moments when other commits of this
+  /// Archive may run: of other blocks, with is_beside, one after the other, each of them whole, before this
+  /// call returns (commit_protocol.h).
+  /// @param work  to be done meanwhile; may be empty.
+  /// @return whether another commit has run.
+  std::function<bool(const std::function<void()>& work)> lend_turn{};
+  /// Runs within lend_turn() of another commit. Busy (EBUSY): it has to wait for the end of that commit.
+  bool is_beside = false;
 };
 
 }  // namespace stfs

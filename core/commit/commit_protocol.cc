@@ -18,12 +18,32 @@
 #include "core/journal/index_replacement.h"
 #include "core/journal/journal_apply.h"
 #include "core/journal/journal_blocks.h"
+#include "core/storage/writeback.h"
 
 namespace stfs {
 namespace {
 
 // Smaller journals are closed at once.
 constexpr std::uint64_t kSlowCloseBytes = 16 << 20;
+
+/// The bytes of the archive that were written and may wait for the disk: not too many.
+class PiecesOnTheWay {
+ public:
+  /// Bytes are written in ascending order.
+  /// @param has_company  other commits come meanwhile. Without any, fewer waits make this one faster.
+  Result<void> add(File& archive, ByteRange piece, bool has_company) {
+    newer_ = newer_.empty() ? piece : ByteRange{newer_.offset, piece.end() - newer_.offset};
+    if (newer_.size_bytes < (has_company ? Writeback::kWindowBytes : kManyBytes)) return {};
+    auto finished = older_.empty() ? Result<void>{} : archive.finish_writeback(older_);
+    older_ = std::exchange(newer_, {});
+    return finished;
+  }
+
+ private:
+  static constexpr std::uint64_t kManyBytes = 32 << 20;
+  ByteRange older_;
+  ByteRange newer_;
+};
 
 /// Returns a larger number than any earlier commit of the archive has. Their numbers came from the same
 /// clock, or from the archive's mtime if it was ahead of the clock. `last` covers this process's own commits.
@@ -55,6 +75,8 @@ void CommitProtocol::add(Transaction& transaction, const CommitOptions& options,
                     .readers_kept_out = {},
                     .reserved = {},
                     .readers = {},
+                    .lends = false,
+                    .has_company = false,
                     .index = {},
                     .prepared_index = {},
                     .moves = {},
@@ -107,6 +129,10 @@ Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
 
   // Seal all journals before any is published: a full disk fails here, before any file has a name.
   std::vector<std::string> journals;
+  Part& only = *parts.front();
+  only.lends = parts.size() == 1 && only.options->lend_turn && !only.plan.after() &&
+               !only.transaction->patches_ && !only.journal().is_in_memory() &&
+               only.archive().tells_writes_apart();
   for (Part* part : parts) {
     if (auto sealed = seal(*part, group_record ? group_record->name() : ""); !sealed) return sealed;
     if (group_record) journals.push_back(part->journal().path().filename().string());
@@ -147,7 +173,9 @@ Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
 Result<void> CommitProtocol::prepare(Part& part) {
   Archive& archive = part.archive();
   Transaction& transaction = *part.transaction;
-  if (auto resumed = archive.resume_writing(); !resumed) return resumed;
+  // The other commit must see that writing was stopped.
+  if (auto resumed = part.options->is_beside ? Result<void>{} : archive.resume_writing(); !resumed)
+    return resumed;
   if (auto writable = archive.check_writable(); !writable) return writable;
   if (transaction.journal_ && transaction.journal_->spoiled())
     return tl::unexpected(*transaction.journal_->spoiled());
@@ -287,6 +315,7 @@ Result<void> CommitProtocol::seal(Part& part, std::string group_record) {
   const auto count = [&](std::uint64_t bytes) {
     hashed += bytes;
     if (options.on_progress) options.on_progress(hashed / 2, total);  // the first half
+    lend(part);
   };
   JournalRecord sizes;  // of the archive: what blocks_with_old_content() asks for
   sizes.archive = record.archive;
@@ -295,10 +324,35 @@ Result<void> CommitProtocol::seal(Part& part, std::string group_record) {
     const std::uint64_t old_bytes = blocks_with_old_content(sizes, range.archive).size_bytes;
     return hash_range(range, old_bytes, archive.file(), journal.file(), part.transaction->stages_, count);
   };
-  auto done = journal.seal(std::move(record), part.durability(), hash, &archive.lane_journal());
+  const auto around_sync = [&](const std::function<Result<void>()>& sync) -> Result<void> {
+    if (!part.lends) return sync();
+    Result<void> synced;
+    lend(part, [&] { synced = guard_memory(sync); });
+    return synced;
+  };
+  auto done = journal.seal(std::move(record), part.durability(), hash, &archive.lane_journal(), around_sync);
   if (!done && done.error().code == ErrorCode::CommitUnknown)
     archive.stop_writing(done.error(), journal.path());
-  return done;
+  // A commit that ran meanwhile may have stopped all writing.
+  return done && part.lends ? archive.check_writable() : done;
+}
+
+void CommitProtocol::lend(Part& part, const std::function<void()>& work) {
+  if (part.lends && part.options->lend_turn(work)) part.has_company = true;
+}
+
+Result<void> CommitProtocol::lend_while_applied(Part& part, bool& is_known) {
+  Archive& archive = part.archive();
+  // Commits that run meanwhile must not take our writes for those of others, nor we those of others for ours.
+  if (is_known) {
+    const auto now = archive.file().status();
+    if (!now) return tl::unexpected(now.error());
+    if (auto adopted = archive.adopt_own_change(now->identity); !adopted) return adopted;
+  }
+  lend(part);
+  is_known = archive.is_as_known();
+  // A sync that has failed meanwhile may have lost what we have written: recovery writes it again.
+  return archive.check_writable();
 }
 
 Result<void> CommitProtocol::publish(Part& part) {
@@ -326,24 +380,34 @@ Result<void> CommitProtocol::apply(Part& part, const Error* others_failure) {
   // Others write to other blocks meanwhile. Their writes must not count as ours, or readers here would never
   // see them. Only writes that come during our own writes can't be told apart.
   // After an edit the archive has another header: its next opening shows it.
-  const bool is_known = !part.plan.after() && archive.is_as_known();
+  bool is_known = !part.plan.after() && archive.is_as_known();
   auto applied = guard_memory([&]() -> Result<void> {
     // Writing waits for the disk when too many pages are dirty. Readers do not wait.
     part.readers.during([&] {
       if (part.plan.after()) return archive.show_moved(std::move(part.moves));
-      archive.overlay().show_while_applied({&part.journal().file(), operations}, {});
+      archive.overlay().show_while_applied({&part.journal().file(), operations});
     });
-    const auto count = [&](std::uint64_t bytes) {
-      done += bytes;
+    PiecesOnTheWay on_the_way;
+    const auto on_written = [&](ByteRange piece) -> Result<void> {
+      done += piece.size_bytes;
       if (options.on_progress) options.on_progress(total / 2 + done / 2, total);
+      if (!part.lends) return {};
+      // A commit that runs meanwhile syncs the archive. It must not wait for all that we have written.
+      if (part.durability() == Durability::Power) {
+        if (auto bounded = on_the_way.add(archive.file(), piece, part.has_company); !bounded) return bounded;
+      }
+      return lend_while_applied(part, is_known);
     };
     if (others_failure != nullptr) return tl::unexpected(*others_failure);
-    return apply_ranges(archive.file(), part.journal().file(), operations, count, part.plan.after());
+    return apply_ranges(archive.file(), part.journal().file(), operations, on_written, part.plan.after());
   });
   const auto written = archive.file().status();
   if (!applied) return stop(std::move(applied).error(), part);
   if (!written) return stop(written.error(), part);
-  part.readers.during([&] { archive.show_moved(std::move(part.moves_after)); });
+  part.readers.during([&] {
+    if (part.plan.after()) return archive.show_moved(std::move(part.moves_after));
+    archive.overlay().end_applied(&part.journal().file());
+  });
   auto settled = guard_memory([&]() -> Result<void> {
     if (part.durability() == Durability::Power) {
       if (auto synced = archive.sync(); !synced) return synced;
@@ -399,10 +463,12 @@ Result<void> CommitProtocol::stop(Error why, Part& part) {
   std::filesystem::path journal = transaction.journal_->take_path();
   if (part.options->before_stages_end) part.options->before_stages_end();
   // Readers switch from the temporary view of the journal to the lasting one.
+  const File* const applied = &transaction.journal_->file();
   part.readers.during([&] {
     const std::optional<ArchiveShape> after = part.plan.after();
     archive.overlay().add({transaction.journal_->give_up(), std::move(part.plan).take_operations(), after});
-    archive.overlay().show_while_applied({}, {});
+    archive.overlay().end_applied(applied);
+    if (after) archive.end_move();
   });
   archive.stop_writing(std::move(part.stopped), std::move(journal));
   transaction.clear();

@@ -29,8 +29,29 @@
 // archive takes no more writes, and reads of these ranges come from the journal until it can be applied. The
 // error's message says so. The other archives are finished, but not the one that replaces the index: the old
 // index names all archives, so that the next opening of the model for writing finds their journals.
+//
+// Commits of one Archive object never overlap in time, with one exception: a large patch of one archive
+// lends its turn (CommitOptions::lend_turn). Whole other commits then run inside of its steps 5 and 7. The
+// large one only reads its old blocks and syncs its own journal meanwhile. Invariants:
+//  1. A commit beside another one is a patch of other blocks. The old blocks that the large one has hashed
+//     stay as they are, so do the blocks that it completes, and in recovery the order of the two is of no
+//     importance.
+//  2. The large commit keeps its locks. The other takes only those of its blocks
+//     (ArchiveLocks::for_blocks()), so that its release leaves the header's byte locked. It runs no recovery:
+//     recovery takes and releases locks of this process on all blocks that a journal names. It fails with
+//     Busy instead.
+//  3. The large commit has settled the lane journal before it lends, and uses it no more.
+//  4. Whenever the turn is lent, the archive's known identity is that of the last own write: the other
+//     commit notices changes by others, and only those. When the turn is back, the identity tells whether
+//     others have written.
+//  5. Readers get the blocks of each of the two from its own journal while it is applied.
+//  6. If a commit stops all writing, the large one ends as well: in step 5 with nothing changed, in step 7 it
+//     leaves its journal to recovery. A failed sync may have lost what either has written.
+//  7. With durability=power few pieces of the archive wait for the disk when the turn is lent
+//     (PiecesOnTheWay): the other commit syncs the archive, and waits for no more.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,6 +87,8 @@ class CommitProtocol {
     ReadersKeptOut readers_kept_out;
     ReservedSpace reserved;
     ReadersOut readers;
+    bool lends = false;        // its turn, while it seals and applies
+    bool has_company = false;  // another commit has run while it was lent
     std::optional<IndexReplacement> index{};
     std::unique_ptr<File> prepared_index;
     Archive::Moves moves;        // while they are applied
@@ -97,6 +120,11 @@ class CommitProtocol {
   /// Steps 7 and 8. Nothing is undone from here on. What can't be finished stays in the journal.
   /// @param others_failure  of another archive. The part then stays in its journal. Null: there was none.
   static Result<void> apply(Part& part, const Error* others_failure);
+  /// Lets other commits run, if the part lends its turn.
+  static void lend(Part& part, const std::function<void()>& work = {});
+  /// Of step 7: lets other commits run between two pieces.
+  /// @param is_known  whether nobody else has written to the archive since its identity was adopted.
+  static Result<void> lend_while_applied(Part& part, bool& is_known);
   static Result<void> retire(Part& part);
   /// Gives the disk space of an edit's fillers back. A failure leaves the space in use, and harms nothing.
   static void free_fillers(Part& part);

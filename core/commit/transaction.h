@@ -24,7 +24,8 @@
 
 namespace stfs {
 
-/// For one thread at a time. Commits of one Archive object must not overlap in time.
+/// For one thread at a time. Commits of one Archive object must not overlap in time, except as
+/// commit_protocol.h says.
 class Transaction {
  public:
   /// Touches no file: the first stage() makes the journal.

@@ -65,6 +65,13 @@ Result<ArchiveLocks> ArchiveLocks::for_patch(File& archive, const std::filesyste
   return take(archive, path, LockKind::Shared, std::move(ranges), patience, has_waited);
 }
 
+Result<ArchiveLocks> ArchiveLocks::for_blocks(File& archive, const std::filesystem::path& path,
+                                              std::vector<ByteRange> ranges,
+                                              std::chrono::milliseconds patience,
+                                              std::optional<std::chrono::milliseconds> has_waited) {
+  return take(archive, path, std::nullopt, std::move(ranges), patience, has_waited);
+}
+
 Result<ArchiveLocks> ArchiveLocks::for_edit(File& archive, const std::filesystem::path& path,
                                             std::chrono::milliseconds patience,
                                             std::optional<std::chrono::milliseconds> has_waited) {
@@ -81,8 +88,9 @@ bool ArchiveLocks::is_changed_by_other(const File& archive) {
   return is_locked && *is_locked;
 }
 
-Result<ArchiveLocks> ArchiveLocks::take(File& archive, const std::filesystem::path& path, LockKind of_header,
-                                        std::vector<ByteRange> ranges, std::chrono::milliseconds patience,
+Result<ArchiveLocks> ArchiveLocks::take(File& archive, const std::filesystem::path& path,
+                                        std::optional<LockKind> of_header, std::vector<ByteRange> ranges,
+                                        std::chrono::milliseconds patience,
                                         std::optional<std::chrono::milliseconds> has_waited) {
   ArchiveLocks locks;
   locks.file_ = &archive;
@@ -107,7 +115,9 @@ Result<ArchiveLocks> ArchiveLocks::take(File& archive, const std::filesystem::pa
       std::this_thread::sleep_for(pause);
     }
   };
-  if (auto taken = lock(kHeaderByte, of_header); !taken) return pass_on(std::move(taken));
+  if (of_header) {
+    if (auto taken = lock(kHeaderByte, *of_header); !taken) return pass_on(std::move(taken));
+  }
   for (const ByteRange range : lock_ranges(std::move(ranges))) {
     if (auto taken = lock(range, LockKind::Exclusive); !taken) return pass_on(std::move(taken));
   }

@@ -43,6 +43,12 @@ class ArchiveLocks {
       std::chrono::milliseconds patience,
       std::optional<std::chrono::milliseconds> has_waited = std::chrono::milliseconds(0));
 
+  /// The same without the header's byte: another commit that uses this File holds it, and holds it longer.
+  static Result<ArchiveLocks> for_blocks(
+      File& archive, const std::filesystem::path& path, std::vector<ByteRange> ranges,
+      std::chrono::milliseconds patience,
+      std::optional<std::chrono::milliseconds> has_waited = std::chrono::milliseconds(0));
+
   /// The same for an edit, which needs no ranges: takes the header's byte exclusively.
   static Result<ArchiveLocks> for_edit(
       File& archive, const std::filesystem::path& path, std::chrono::milliseconds patience,
@@ -58,8 +64,9 @@ class ArchiveLocks {
   void release();
 
  private:
-  static Result<ArchiveLocks> take(File& archive, const std::filesystem::path& path, LockKind of_header,
-                                   std::vector<ByteRange> ranges, std::chrono::milliseconds patience,
+  static Result<ArchiveLocks> take(File& archive, const std::filesystem::path& path,
+                                   std::optional<LockKind> of_header, std::vector<ByteRange> ranges,
+                                   std::chrono::milliseconds patience,
                                    std::optional<std::chrono::milliseconds> has_waited);
   File* file_ = nullptr;
   std::vector<ByteRange> held_;

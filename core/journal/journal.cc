@@ -142,7 +142,7 @@ Result<std::optional<std::uint64_t>> Journal::share(File& archive, ByteRange blo
 }
 
 Result<void> Journal::seal(JournalRecord record, Durability durability, const HashRange& hash,
-                           LaneJournal* lane_journal) {
+                           LaneJournal* lane_journal, const AroundSync& around_sync) {
   if (spoiled_) return tl::unexpected(*spoiled_);
   if (auto allowed = check_step_to(State::Staging); !allowed) return allowed;
   if (state_ == State::TakenBack) {
@@ -180,7 +180,8 @@ Result<void> Journal::seal(JournalRecord record, Durability durability, const Ha
     state_ = State::Sealed;
     return {};
   }
-  auto synced = file_->sync();
+  const auto sync = [this] { return file_->sync(); };
+  auto synced = around_sync ? around_sync(sync) : sync();
   if (synced) {
     state_ = State::Sealed;
     return {};

@@ -100,13 +100,16 @@ class Journal {
 
   /// Fills in the hashes of one range.
   using HashRange = std::function<Result<void>(JournalRange& range)>;
+  using AroundSync = std::function<Result<void>(const std::function<Result<void>()>& sync)>;
   /// Writes and syncs the record and the head. May be repeated until publish(), but not after a failed sync:
   /// the kernel may then call pages clean that never reached the disk, so the journal is spoiled for good.
   /// @param hash  is called for each range just before it is written, so that not all hashes are in memory at
   ///              once. Without it the record must have its hashes.
+  /// @param around_sync  calls the function that it gets, which syncs the file: that takes long, and uses
+  ///                     nothing but the file. Without it seal() calls that function.
   /// @param lane_journal  if ready, takes a journal that is still in memory. Then seal() is the commit point.
   Result<void> seal(JournalRecord record, Durability durability, const HashRange& hash = {},
-                    LaneJournal* lane_journal = nullptr);
+                    LaneJournal* lane_journal = nullptr, const AroundSync& around_sync = {});
   /// The commit point. If the record names a group record, the group record's publish() is the commit point,
   /// and this is a precondition of it. After a failure the journal is spoiled and its name is gone. If the
   /// name could not be removed either, the error's code is CommitUnknown.

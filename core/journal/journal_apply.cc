@@ -13,13 +13,17 @@
 namespace stfs {
 namespace {
 
+Result<void> tell(const OnWritten& on_written, ByteRange piece) {
+  return on_written ? on_written(piece) : Result<void>{};
+}
+
 Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::uint64_t from,
-                        Writeback& writeback, const OnBytes& on_bytes) {
+                        Writeback& writeback, const OnWritten& on_written) {
   while (!to.empty()) {
     const ByteRange piece = {to.offset, std::min(Writeback::kWindowBytes, to.size_bytes)};
     if (auto copied = archive.copy_from(journal, from, piece); !copied) return copied;
     writeback.follow(archive, piece);
-    if (on_bytes) on_bytes(piece.size_bytes);
+    if (auto told = tell(on_written, piece); !told) return told;
     from += piece.size_bytes;
     to = {piece.end(), to.size_bytes - piece.size_bytes};
   }
@@ -28,7 +32,7 @@ Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::u
 
 /// @param can_clone  set to false once the file system has refused to clone.
 Result<void> write_blocks(File& archive, const File& journal, const JournalRange& range, bool& can_clone,
-                          Writeback& writeback, const OnBytes& on_bytes) {
+                          Writeback& writeback, const OnWritten& on_written) {
   ByteRange rest = range.archive;
   std::uint64_t from = range.journal_offset;
   if (const std::uint64_t whole = round_down_to_block(rest.size_bytes);
@@ -39,10 +43,10 @@ Result<void> write_blocks(File& archive, const File& journal, const JournalRange
     if (can_clone) {
       rest = {rest.offset + whole, rest.size_bytes - whole};
       from += whole;
-      if (on_bytes) on_bytes(whole);
+      if (auto told = tell(on_written, {rest.offset - whole, whole}); !told) return told;
     }
   }
-  return copy_range(archive, journal, rest, from, writeback, on_bytes);
+  return copy_range(archive, journal, rest, from, writeback, on_written);
 }
 
 /// Patches the blocks with changed bytes, and writes no others. Used by one thread.
@@ -68,33 +72,31 @@ class Patcher {
 
 /// Decoding patches takes longer than writing them: several threads share the work where there is much.
 Result<void> apply_patches(File& archive, const File& journal, std::span<const JournalRange> ranges,
-                           Writeback& writeback, const OnBytes& on_bytes) {
+                           Writeback& writeback, const OnWritten& on_written) {
   constexpr std::size_t kParallelFrom = 16;  // patches
   const unsigned threads = ranges.size() < kParallelFrom ? 1 : usable_processors();
   std::vector<Patcher> patchers(threads);
   std::mutex mutex;
   return run_parallel(ranges.size(), threads, [&](std::size_t at, unsigned worker) -> Result<void> {
     if (auto done = patchers[worker].apply(archive, journal, ranges[at], writeback); !done) return done;
-    if (!on_bytes) return {};
     const std::scoped_lock lock(mutex);
-    on_bytes(ranges[at].archive.size_bytes);
-    return {};
+    return tell(on_written, ranges[at].archive);
   });
 }
 
 Result<void> apply_blocks(File& archive, const File& journal, std::span<const JournalRange> ranges,
-                          const OnBytes& on_bytes) {
+                          const OnWritten& on_written) {
   bool can_clone = true;
   Writeback writeback;
   for (std::size_t at = 0; at < ranges.size();) {
     if (!ranges[at].is_patch()) {
-      auto done = write_blocks(archive, journal, ranges[at++], can_clone, writeback, on_bytes);
+      auto done = write_blocks(archive, journal, ranges[at++], can_clone, writeback, on_written);
       if (!done) return done;
       continue;
     }
     std::size_t end = at;
     while (end < ranges.size() && ranges[end].is_patch()) ++end;
-    auto done = apply_patches(archive, journal, ranges.subspan(at, end - at), writeback, on_bytes);
+    auto done = apply_patches(archive, journal, ranges.subspan(at, end - at), writeback, on_written);
     if (!done) return done;
     at = end;
   }
@@ -102,7 +104,7 @@ Result<void> apply_blocks(File& archive, const File& journal, std::span<const Jo
 }
 
 Result<void> apply_edit(File& archive, const File& journal, std::span<const JournalRange> ranges,
-                        const ArchiveShape& after, const OnBytes& on_bytes) {
+                        const ArchiveShape& after, const OnWritten& on_written) {
   if (auto hidden = archive.write(kNoHeaderLength, 0); !hidden) return hidden;
   if (auto synced = archive.sync(); !synced) return synced;
 
@@ -114,13 +116,13 @@ Result<void> apply_edit(File& archive, const File& journal, std::span<const Jour
   std::ranges::copy(first.first(length.size()), length.begin());
   std::ranges::copy(kNoHeaderLength, first.begin());
   if (auto written = archive.write(first, 0); !written) return written;
-  if (on_bytes) on_bytes(first.size());
+  if (auto told = tell(on_written, {0, first.size()}); !told) return told;
   const JournalRange rest{.archive = {first.size(), front.archive.size_bytes - first.size()},
                           .journal_offset = front.journal_offset + first.size(),
                           .new_hashes = {},
                           .old_hashes = {}};
-  if (auto written = apply_blocks(archive, journal, {&rest, 1}, on_bytes); !written) return written;
-  if (auto written = apply_blocks(archive, journal, ranges.subspan(1), on_bytes); !written) return written;
+  if (auto written = apply_blocks(archive, journal, {&rest, 1}, on_written); !written) return written;
+  if (auto written = apply_blocks(archive, journal, ranges.subspan(1), on_written); !written) return written;
   auto size_bytes = archive.size_bytes();
   if (!size_bytes) return pass_on(std::move(size_bytes));
   if (*size_bytes != after.size_bytes) {
@@ -149,9 +151,9 @@ Result<std::vector<std::uint64_t>> hash_blocks(const File& file, ByteRange range
 }
 
 Result<void> apply_ranges(File& archive, const File& journal, std::span<const JournalRange> ranges,
-                          const OnBytes& on_bytes, const std::optional<ArchiveShape>& after) {
-  return after ? apply_edit(archive, journal, ranges, *after, on_bytes)
-               : apply_blocks(archive, journal, ranges, on_bytes);
+                          const OnWritten& on_written, const std::optional<ArchiveShape>& after) {
+  return after ? apply_edit(archive, journal, ranges, *after, on_written)
+               : apply_blocks(archive, journal, ranges, on_written);
 }
 
 }  // namespace stfs

@@ -17,6 +17,8 @@ inline constexpr std::uint64_t kCloneFromBytes = 1 << 20;
 
 /// Called with the number of bytes that were done since the last call.
 using OnBytes = std::function<void(std::uint64_t)>;
+/// Called after each piece of the archive that was written. An error ends the work.
+using OnWritten = std::function<Result<void>(ByteRange piece)>;
 
 /// Clones long ranges (FICLONERANGE) where the file system can, and copies the rest. Does not sync, but for
 /// an edit (below). May be repeated any number of times (journal.h, invariant 6).
@@ -27,7 +29,7 @@ using OnBytes = std::function<void(std::uint64_t)>;
 /// one sector, and a sync before and after keeps the order.
 /// @param after  set for an edit; its first range then begins with the header.
 Result<void> apply_ranges(File& archive, const File& journal, std::span<const JournalRange> ranges,
-                          const OnBytes& on_bytes = {}, const std::optional<ArchiveShape>& after = {});
+                          const OnWritten& on_written = {}, const std::optional<ArchiveShape>& after = {});
 
 /// Returns the hash of each block of a range that starts at a multiple of 4096.
 Result<std::vector<std::uint64_t>> hash_blocks(const File& file, ByteRange range);

@@ -113,6 +113,12 @@ class File {
   /// Asks the kernel to start writing the range to the disk, so that a later sync has less to do. Neither the
   /// result nor a failure is reported.
   virtual void begin_writeback(ByteRange range) const { static_cast<void>(range); }
+  /// Waits until the disk has been given all that was written to the range so far, so that a later sync has
+  /// less to do. It does not replace that sync. A failure counts as one of sync().
+  virtual Result<void> finish_writeback(ByteRange range) {
+    static_cast<void>(range);
+    return {};
+  }
   /// Asks the kernel to evict its cached pages of the range. Neither the result nor a failure is reported.
   virtual void evict(ByteRange range) const { static_cast<void>(range); }
   /// Asks the kernel to fetch the range, without waiting. Neither the result nor a failure is reported.

@@ -195,6 +195,17 @@ class SystemFile final : public File {
                       SYNC_FILE_RANGE_WRITE);
   }
 
+  Result<void> finish_writeback(ByteRange range) override {
+    constexpr unsigned kWait =
+        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (::sync_file_range(fd_.get(), static_cast<off_t>(range.offset), static_cast<off_t>(range.size_bytes),
+                          kWait) == 0)
+      return {};
+    // A file system that can't do this syncs later.
+    const bool lacks_it = errno == ENOSYS || errno == EINVAL || errno == ESPIPE || errno == EOPNOTSUPP;
+    return lacks_it ? Result<void>{} : fail_system(errno, name_, "sync");
+  }
+
   void evict(ByteRange range) const override {
     ::posix_fadvise(fd_.get(), static_cast<off_t>(range.offset), static_cast<off_t>(range.size_bytes),
                     POSIX_FADV_DONTNEED);

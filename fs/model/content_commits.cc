@@ -68,13 +68,14 @@ Result<Stale> ContentCommits::commit_staged(const OpenFile& file, const TensorFo
   PendingContent& content = *file.content;
   const std::uint32_t shard = parts_.model->place(content.tensor()).shard;
   ShardTurns::Foreign foreign;
-  const auto in_turn = [&](const Committers::Shards& shards, const auto& attempt) {
-    return turns_.commit(shards, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
+  const auto in_turn = [&](const Committers::Shards& shards, const auto& attempt, const auto& patch) {
+    const auto checked = [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
       if (auto same = check_target(content, form); !same) return same;
       auto done = attempt(options_of);
       if (done) note_commit(content);
       return done;
-    });
+    };
+    return turns_.commit(shards, foreign, checked, patch);
   };
   auto committed = content.commit(parts_.lock_of(), in_turn);
   // After a failure behind the commit point, reads show the new bytes, out of the journal.

@@ -7,7 +7,8 @@
 // Any thread may call anything. Locks are taken in this order:
 //   StructureEdits' mutex    one edit of the structure at a time
 //   PendingContent::mutex    guards one writer's pending bytes; readers may enter during its commit
-//   Committer::turn          one attempt to commit, or one check for foreign changes, of a shard at a time
+//   Committer::turn          one attempt to commit, or one check for foreign changes, of a shard at a time; a
+//                            large commit lends it to small ones of other tensors (write/commit_turn.h)
 //   TransactionGroup::mutex  guards the stages of a transaction
 //   TensorReader::lock_of()  shared while a reply refers to the map; exclusive for two moments of a commit
 //   Archive's locks          guard overlays and identity
@@ -19,7 +20,7 @@
 // Waiting: all calls for files in `.safetensors/pretrained` wait for a disk. Else attributes() takes
 // only mutexes of the last rank. No thread holds them while it writes, syncs or locks a file. read() takes
 // the content's mutex for reading, then the tensor's lock: both wait only for copies in memory. Commits wait
-// for the disk and for other processes' locks.
+// for the disk and for other processes' locks. A small one waits for no large one of another tensor.
 #pragma once
 
 #include <sys/stat.h>

@@ -172,8 +172,8 @@ Result<Outdated> Filesystem::rename(Ino parent, std::string_view name, Ino new_p
   const TransactionDirectory::Calls calls{
       .lock_of = parts_.lock_of(),
       .in_turn =
-          [&](const auto& shards, const auto& attempt) {
-            return structure_.following([&] { return turns_.commit(shards, foreign, attempt); });
+          [&](const auto& shards, const auto& attempt, const auto& patch) {
+            return structure_.following([&] { return turns_.commit(shards, foreign, attempt, patch); });
           },
       .note_committed =
           [&](const TransactionDirectory::Contents& contents) {

@@ -155,9 +155,10 @@ Stale ShardTurns::note_touched(std::uint32_t shard) {
 
 Result<void> ShardTurns::commit(
     const Committers::Shards& shards, Foreign& foreign,
-    const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt) {
+    const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt,
+    const std::optional<Committers::Patch>& patch) {
   const Attempt asked(asked_, shards);
-  return parts_.committers.in_turn(shards, [&](const CommitOptions& of_all) {
+  const auto counted_attempt = [&](const CommitOptions& of_all) {
     const Attempt counted(attempts_, shards);
     const TransactionGroup::OptionsOf options_of = [&](std::uint32_t shard) -> Result<CommitOptions> {
       if (parts_.reader.is_broken(shard)) {
@@ -178,7 +179,8 @@ Result<void> ShardTurns::commit(
     // It may have failed behind its commit point: then reads show the new bytes, out of the journal.
     for (const std::uint32_t shard : shards) parts_.states.note_unsettled(shard);
     return done;
-  });
+  };
+  return parts_.committers.in_turn(shards, counted_attempt, patch);
 }
 
 void ShardTurns::break_touched_base() {

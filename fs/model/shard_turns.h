@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "core/base/error.h"
@@ -52,7 +53,8 @@ class ShardTurns {
   /// Committers::in_turn(). Changes by others go to `foreign`. ESTALE if no offset in a shard can be trusted
   /// any more.
   Result<void> commit(const Committers::Shards& shards, Foreign& foreign,
-                      const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt);
+                      const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt,
+                      const std::optional<Committers::Patch>& patch = {});
 
   /// Whether another call of commit() waits for the shard's turn. For the call that has it.
   [[nodiscard]] bool is_waited_for(std::uint32_t shard) const { return asked_[shard] > 1; }

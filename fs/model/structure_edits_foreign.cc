@@ -22,7 +22,7 @@
 namespace stfs {
 namespace {
 
-using Turns = std::vector<std::unique_lock<std::mutex>>;
+using Turns = std::vector<std::unique_lock<CommitTurn>>;
 using Headers = std::map<std::uint32_t, std::shared_ptr<const ArchiveHeader>>;
 
 /// Locks the headers of these shards, in the order in which commits do. Busy: another process is in an edit.

@@ -3,22 +3,23 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "core/archive/archive.h"
 #include "core/base/durability.h"
+#include "fs/write/commit_turn.h"
 
 namespace stfs {
 
 /// One thread at a time has the turn: it commits to the shard, or looks for what others have changed in it.
-/// Threads with the turns of different shards do not wait for each other.
+/// Threads with the turns of different shards do not wait for each other. A large commit lends its turn to
+/// small ones.
 class Committer {
  public:
   /// @param archive  must outlive the committer.
   Committer(Archive& archive, Durability durability) : archive_(archive), durability_(durability) {}
 
-  std::mutex turn;
+  CommitTurn turn;
 
   // The caller has the turn:
   /// Call before a commit: tidy() has work from then on.
@@ -30,7 +31,7 @@ class Committer {
   /// Removes that journal. Its permissions fit those who could write the archive when the journal was made.
   /// The next small commit makes another one.
   void retire_journal();
-  /// Settles the journal.
+  /// Settles the journal. Also while another commit lends its turn: that commit does not use the journal.
   /// @return the files that commits have discarded. Close them without the turn: that takes long.
   std::vector<std::unique_ptr<File>> tidy();
 

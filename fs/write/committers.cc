@@ -6,12 +6,19 @@
 #include <thread>
 #include <utility>
 
+#include "core/journal/journal_format.h"
+
 namespace stfs {
 namespace {
 
 // The pauses between two attempts to get another process's lock.
 constexpr std::chrono::milliseconds kFirstPause{1};
 constexpr std::chrono::milliseconds kLongestPause{20};
+
+ByteRange blocks_of(ByteRange place) {
+  const std::uint64_t begin = round_down_to_block(place.offset);
+  return {begin, round_up_to_block(place.end()) - begin};
+}
 
 }  // namespace
 
@@ -23,21 +30,39 @@ Committers::Committers(const Model& model, const CommitOptions& options) : optio
 }
 
 Result<void> Committers::in_turn(const Shards& shards,
-                                 const std::function<Result<void>(const CommitOptions&)>& attempt) {
+                                 const std::function<Result<void>(const CommitOptions&)>& attempt,
+                                 const std::optional<Patch>& patch) {
   const auto begin = std::chrono::steady_clock::now();
+  const ByteRange blocks = patch ? blocks_of(patch->place) : ByteRange{};
+  bool may_be_beside = patch && !patch->is_large();
   for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     {
-      std::vector<std::unique_lock<std::mutex>> turns;
+      std::vector<std::unique_lock<CommitTurn>> turns;
       turns.reserve(shards.size());
-      for (const std::uint32_t shard : shards) turns.emplace_back(of(shard).turn);  // ascending
+      bool is_beside = false;
+      for (const std::uint32_t shard : shards) {  // ascending
+        CommitTurn& turn = of(shard).turn;
+        if (may_be_beside) is_beside = turn.lock_beside(blocks);
+        turns.push_back(may_be_beside ? std::unique_lock(turn, std::adopt_lock) : std::unique_lock(turn));
+      }
       for (const std::uint32_t shard : shards) of(shard).note_begin();
       const auto has_waited =
           std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
-      const bool is_last = has_waited >= options_.lock_patience;
+      // What can't be done beside another commit is tried again without one.
+      const bool is_last = has_waited >= options_.lock_patience && !is_beside;
+      may_be_beside = may_be_beside && !is_beside;
       CommitOptions options = options_;
       options.lock_patience = {};
       options.has_waited = is_last ? std::optional(has_waited) : std::nullopt;
       options.settle_others = [&] { settle_journals(shards); };
+      options.is_beside = is_beside;
+      if (patch && patch->is_large()) {
+        options.lend_turn = [&committer = of(*shards.begin()), blocks](const std::function<void()>& work) {
+          const bool has_entered = committer.turn.lend(blocks, work);
+          if (has_entered) committer.note_begin();  // it may have been tidy()
+          return has_entered;
+        };
+      }
       auto done = attempt(options);
       for (const std::uint32_t shard : shards) {
         if (done) of(shard).keep_journal();
@@ -66,7 +91,8 @@ void Committers::tidy() {
   for (const auto& committer : committers_) {
     if (!committer || !committer->is_untidy()) continue;
     std::vector<std::unique_ptr<File>> discarded;  // declared first, so closed last, without the turn
-    const std::scoped_lock turn(committer->turn);
+    committer->turn.lock_beside({});
+    const std::unique_lock turn(committer->turn, std::adopt_lock);
     discarded = committer->tidy();
   }
 }

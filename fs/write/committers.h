@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "core/base/byte_range.h"
 #include "core/commit/commit_options.h"
 #include "core/model/model.h"
 #include "core/model/transaction_group.h"
@@ -27,11 +28,22 @@ class Committers {
   [[nodiscard]] Committer& of(std::uint32_t shard) const { return *committers_[shard]; }
 
   using Shards = std::set<std::uint32_t>;
+  /// What a commit changes that changes only bytes of one shard.
+  struct Patch {
+    ByteRange place;               // in the archive: all of its tensors
+    std::uint64_t size_bytes = 0;  // of what is staged
+    /// Whether it lends its turn. All other patches may run beside one that does.
+    [[nodiscard]] bool is_large() const { return size_bytes > kSmallBytes; }
+  };
+  /// Small enough for others not to notice that they wait for it.
+  static constexpr std::uint64_t kSmallBytes = 4 << 20;
+
   /// Runs an attempt with the turns of these shards, which it commits with the options that it gets. An
   /// attempt that fails with Busy is repeated until options.lock_patience ends. Nobody has a turn between two
   /// attempts: while one commit waits for another process, others go on.
-  Result<void> in_turn(const Shards& shards,
-                       const std::function<Result<void>(const CommitOptions&)>& attempt);
+  /// @param patch  nothing: a change of another kind. It waits for a whole large commit.
+  Result<void> in_turn(const Shards& shards, const std::function<Result<void>(const CommitOptions&)>& attempt,
+                       const std::optional<Patch>& patch = {});
 
   /// Call some time after commits, when no caller waits: settles kept journals, and closes discarded files.
   void tidy();

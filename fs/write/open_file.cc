@@ -53,17 +53,21 @@ Result<void> PendingContent::read(std::span<std::byte> to, std::uint64_t offset,
 Result<void> PendingContent::commit(const TransactionGroup::LockOf& lock_of, const InTurn& in_turn) {
   if (staged_ == nullptr) return {};
   // pieces() completes the stage. From here on the stage does not change, so readers may come in.
-  if (auto completed = staged_->pieces(); !completed) return pass_on(std::move(completed));
+  const auto pieces = staged_->pieces();
+  if (!pieces) return tl::unexpected(pieces.error());
+  Committers::Patch patch{.place = staged_->target()};
+  for (const ByteRange piece : *pieces) patch.size_bytes += piece.size_bytes;
   auto committed = guard_memory([&] {
     const AdmittedReaders readers(mutex);
-    return in_turn({staged_place_.shard}, [&](const TransactionGroup::OptionsOf& options_of) {
+    const auto attempt = [&](const TransactionGroup::OptionsOf& options_of) {
       const auto options_with_readers = [&](std::uint32_t shard) {
         auto options = options_of(shard);
         if (options) options->before_stages_end = [this] { mutex.send_readers_out(); };
         return options;
       };
       return group_->commit(options_with_readers, lock_of);
-    });
+    };
+    return in_turn({staged_place_.shard}, attempt, patch);
   });
   if (committed) {
     forget();

@@ -44,9 +44,10 @@ enum class FileKind : std::uint8_t { Reader, Isolated, Shared, Grouped, New };
 
 /// Runs an attempt to commit to these shards, with their turns (committers.h) and with options for each of
 /// them.
-using InTurn = std::function<Result<void>(
-    const Committers::Shards& shards,
-    const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt)>;
+using InTurn =
+    std::function<Result<void>(const Committers::Shards& shards,
+                               const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt,
+                               const std::optional<Committers::Patch>& patch)>;
 
 class PendingContent {
  public:

@@ -9,6 +9,13 @@
 namespace stfs {
 namespace {
 
+/// The range from the first to the last of the bytes.
+ByteRange hull(ByteRange one, ByteRange other) {
+  if (one.empty()) return other;
+  const std::uint64_t begin = std::min(one.offset, other.offset);
+  return {begin, std::max(one.end(), other.end()) - begin};
+}
+
 /// Ends what was committed.
 void end_contents(const StagedChanges& staged) {
   for (const auto& [tensor, entry] : staged.tensors()) {
@@ -34,6 +41,8 @@ Result<void> TransactionDirectory::commit_patches(const Begun& committing, const
   std::vector<TensorId> changed;
   Committers::Shards shards;
   Contents contents;
+  Committers::Patch patch;
+  bool is_patch = true;
   for (const auto& [tensor, staged] : committing.staged.tensors()) {
     const std::scoped_lock content_lock(staged.content->mutex);
     if (staged.content->failure) return tl::unexpected(*staged.content->failure);
@@ -41,6 +50,11 @@ Result<void> TransactionDirectory::commit_patches(const Begun& committing, const
     changed.push_back(tensor);
     shards.insert(model_->place(tensor).shard);
     contents.push_back(staged.content);
+    const Staging* const stage = staged.content->staged();
+    const ByteRange place = stage == nullptr ? ByteRange{} : stage->target();
+    is_patch = is_patch && stage != nullptr;
+    patch.place = hull(patch.place, place);
+    patch.size_bytes += place.size_bytes;
   }
   const auto look = [&] { return check_for_conflicts(committing, changed); };
   const auto each = [&](const auto& act) {
@@ -61,7 +75,8 @@ Result<void> TransactionDirectory::commit_patches(const Begun& committing, const
     if (done) calls.note_committed(contents);
     return done;
   };
-  auto committed = guard_memory([&] { return calls.in_turn(shards, attempt); });
+  const auto in_one = is_patch && shards.size() == 1 ? std::optional(patch) : std::nullopt;
+  auto committed = guard_memory([&] { return calls.in_turn(shards, attempt, in_one); });
   if (!committed) {
     const bool has_ended = committing.group->is_empty();
     each([&](PendingContent& content) {

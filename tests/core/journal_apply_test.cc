@@ -40,8 +40,10 @@ TEST_CASE("exactly the named blocks change, as often as they are applied", "[cor
       range_of({4 * kBlockBytes, 5}, kBlockBytes),
   };
   std::vector<std::uint64_t> seen;
-  REQUIRE(apply_ranges(*pair.archive, *pair.journal, ranges,
-                       [&](std::uint64_t bytes) { seen.push_back(bytes); }));
+  REQUIRE(apply_ranges(*pair.archive, *pair.journal, ranges, [&](ByteRange piece) -> Result<void> {
+    seen.push_back(piece.size_bytes);
+    return {};
+  }));
   const std::string expected = std::string(kBlockBytes, 'C') + std::string(kBlockBytes, 'o') +
                                std::string(kBlockBytes, 'A') + std::string(kBlockBytes, 'o') + "BBBBB";
   CHECK(content_of(pair.archive_path) == expected);

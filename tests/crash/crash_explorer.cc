@@ -97,10 +97,11 @@ std::optional<std::string> crash_every(const Options& options, std::uint64_t see
   return wrong;
 }
 
-std::optional<std::string> fault_any(const Options&, std::uint64_t seed, std::uint64_t& states) {
+std::optional<std::string> fault_any(const Options& options, std::uint64_t seed, std::uint64_t& states) {
   constexpr std::size_t kMostCalls = 120;
   RandomChoices choices(seed);
-  const Workload& workload = workloads()[choices.below(workloads().size())];
+  const Workload& any = workloads()[choices.below(workloads().size())];
+  const Workload& workload = options.workload.empty() ? any : stfs::test::workload(options.workload);
   const FaultKind& kind = fault_kinds()[choices.below(fault_kinds().size())];
   Ordeal ordeal = kind.ordeal;
   ordeal.finds_journal = workload.steps.size() > 1 && choices.one_in(3);

@@ -137,12 +137,26 @@ History record(const Workload& workload, const std::vector<SeamCall>& lies) {
   LyingStorage storage(*process, lies);
   {
     Writer writer(storage, *workload.archive, commit_options(workload.durability), workload.keeps_journal);
-    for (; begun < workload.steps.size();) {
-      const std::size_t number = begun++;
-      if (auto committed = writer.run(workload.steps[number], number); !committed) {
-        history.failure = std::string(workload.name) + ": " + text_of(committed.error());
-        break;
-      }
+    for (std::size_t number = 0; number < workload.steps.size() && !history.failure; ++number) {
+      const Step& step = workload.steps[number];
+      const bool is_inner_last = step.beside_when == Lent::WhileApplied;
+      const auto fails = [&](const Result<void>& done) {
+        if (!done) history.failure = std::string(workload.name) + ": " + text_of(done.error());
+        return !done;
+      };
+      ++begun;
+      writer.note_beside({.begins =
+                              [&] {
+                                // The commit point of the other one has passed.
+                                if (is_inner_last) promised = begun++;
+                                return number + kBeside;
+                              },
+                          .ends =
+                              [&](const Result<void>& done) {
+                                if (fails(done)) return;
+                                promised = is_inner_last ? begun : begun++;
+                              }});
+      if (fails(writer.run(step, number))) break;
       promised = begun;
       remember("commit returns", disk.image());
     }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <new>
+#include <set>
 
 #include "core/journal/recovery.h"
 #include "tests/crash/crash_run.h"
@@ -22,32 +23,39 @@ constexpr unsigned kCrashesAfterSync = 16;  // that failed: then much depends on
 class Possible {
  public:
   explicit Possible(const TestArchive& archive)
-      : archive_(archive), contents_({std::make_shared<const Content>(archive.content())}) {}
+      : archive_(archive), contents_({{std::make_shared<const Content>(archive.content()), {}}}) {}
 
   void begin(const Step& step, std::uint64_t number) {
     const std::size_t before = contents_.size();
     for (std::size_t at = 0; at < before; ++at) {
-      contents_.push_back(
-          std::make_shared<const Content>(content_after(archive_, *contents_[at], step, number)));
+      Known next = contents_[at];
+      next.content = std::make_shared<const Content>(content_after(archive_, *next.content, step, number));
+      next.steps.insert(number);
+      contents_.push_back(std::move(next));
     }
   }
-  /// The step that has begun last was done.
-  void succeed() {
-    contents_.erase(contents_.begin(), contents_.begin() + static_cast<std::ptrdiff_t>(contents_.size() / 2));
+  /// The step was done.
+  void succeed(std::uint64_t number) {
+    std::erase_if(contents_, [&](const Known& known) { return !known.steps.contains(number); });
   }
 
   [[nodiscard]] bool has(const DiskImage& image) const {
-    return std::ranges::any_of(contents_, [&](const auto& content) {
-      return image.has_content(image.inode_at(kArchivePath), *content);
+    return std::ranges::any_of(contents_, [&](const Known& known) {
+      return image.has_content(image.inode_at(kArchivePath), *known.content);
     });
   }
   [[nodiscard]] bool has(const Content& content) const {
-    return std::ranges::any_of(contents_, [&](const auto& known) { return are_same(*known, content); });
+    return std::ranges::any_of(contents_,
+                               [&](const Known& known) { return are_same(*known.content, content); });
   }
 
  private:
+  struct Known {
+    std::shared_ptr<const Content> content;
+    std::set<std::uint64_t> steps;  // that were done
+  };
   const TestArchive& archive_;
-  std::vector<std::shared_ptr<const Content>> contents_;
+  std::vector<Known> contents_;
 };
 
 /// Every content that was possible at a moment, and the disk then.
@@ -82,7 +90,7 @@ class OrdealRun {
   OrdealReport run() {
     if (!ordeal_.finds_journal) put_archive(disk_, *workload_.archive);
     if (ordeal_.finds_journal) possible_.begin(workload_.steps.front(), 0);
-    if (ordeal_.finds_journal) possible_.succeed();
+    if (ordeal_.finds_journal) possible_.succeed(0);
     process_ = disk_.start_process();
     {
       FaultyStorage storage(*process_);
@@ -139,20 +147,40 @@ class OrdealRun {
 
   void run_step(Writer& writer, std::size_t number, const FaultPlan& plan) {
     const Step& step = workload_.steps[number];
-    const bool was_broken = archive_sync_failed_;
+    const auto note_failed_sync = [&] {
+      const auto failed = plan.failed_call();
+      if (failed && failed->kind == FileCall::Sync && failed->role == FileRole::Archive)
+        archive_sync_failed_ = true;
+    };
+    const auto note_unprovoked = [&](const Result<void>& done) {
+      // A fault that nobody notices is well where the step is done all the same; the crashes below tell.
+      if (!done && !has_been_hit(plan) && !report_.was_hit)
+        report_.wrong = "failed without a fault: " + text_of(done.error());
+    };
+    bool was_broken = archive_sync_failed_;
     possible_.begin(step, number);
+    writer.note_beside({.begins =
+                            [&] {
+                              const NoAllocationFaults pause;
+                              possible_.begin(beside_of(step), number + kBeside);
+                              return number + kBeside;
+                            },
+                        .ends =
+                            [&](const Result<void>& inner) {
+                              const NoAllocationFaults pause;
+                              if (inner) possible_.succeed(number + kBeside);
+                              note_failed_sync();
+                              was_broken = archive_sync_failed_;
+                              note_unprovoked(inner);
+                            }});
     const auto done = run_guarded(writer, step, number);
-    if (done) possible_.succeed();
+    if (done) possible_.succeed(number);
     // In recovery it is no matter: the next attempt writes every block again.
     if (done && was_broken && !step.reopens && !ordeal_.finds_journal) {
       report_.wrong = "step " + std::to_string(number) + " was committed after a failed sync of the archive";
     }
-    const auto failed = plan.failed_call();
-    if (failed && failed->kind == FileCall::Sync && failed->role == FileRole::Archive)
-      archive_sync_failed_ = true;
-    // A fault that nobody notices is well where the step is done all the same; the crashes below tell.
-    if (!done && !has_been_hit(plan) && !report_.was_hit)
-      report_.wrong = "failed without a fault: " + text_of(done.error());
+    note_failed_sync();
+    note_unprovoked(done);
   }
 
   /// All bytes as readers of this archive object see them.

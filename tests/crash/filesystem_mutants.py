@@ -514,5 +514,17 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         "for (std::uint64_t done = 0; done < came.size_bytes; done += piece.size()) {",
         "for (std::uint64_t done = 0; done < came.size_bytes && piece.empty(); done += piece.size()) {",
         tests="[checkpoint]",
+    # --- small commits beside a large one ----------------------------------------------------------------
+    Mutant(
+        "a large commit keeps its turn",
+        "if (patch && patch->is_large()) {",
+        "if (false) {",
+        tests="[waiting]",
+    ),
+    Mutant(
+        "a large commit lends its turn to commits of its own blocks",
+        "return !lent_ || (admitted_ > 0 && !lent_->overlaps(blocks));",
+        "return !lent_ || admitted_ > 0;",
+        tests="[commit_turn]",
     ),
 )

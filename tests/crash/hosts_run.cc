@@ -238,8 +238,9 @@ class HostsRun {
 
   void commit(Writer& archive, DiskProcess& process, std::size_t writer, Durability durability) {
     const std::vector<std::size_t> picked = pick_slots(writer);
-    const Step step = step_of(picked);
+    Step step = step_of(picked);
     const std::size_t number = log_.begin(picked, durability);
+    let_in(archive, process, step, writer, durability);
     tell(process, "begins commit " + std::to_string(number) + " of " + std::to_string(picked.size()) +
                       " slots from " + std::to_string(picked.front()));
     Result<void> done;
@@ -267,6 +268,43 @@ class HostsRun {
         process.is_dead() || done.error().code == ErrorCode::CommitUnknown || archive.has_stopped();
     log_.end(number, is_unknown ? LoggedCommit::Fate::Unknown : LoggedCommit::Fate::Refused);
     if (!process.is_dead()) archive.close();
+  }
+
+  /// Another commit of the same writer runs inside of the step's now and then.
+  void let_in(Writer& archive, DiskProcess& process, Step& step, std::size_t writer, Durability durability) {
+    const auto blocks_of = [](const Piece& piece) {
+      const ByteRange bytes = bytes_of(piece);
+      const std::uint64_t begin = round_down_to_block(bytes.offset);
+      return ByteRange{begin, round_up_to_block(bytes.end()) - begin};
+    };
+    if (step.is_patch || !choices_.one_in(2)) return;
+    const std::vector<std::size_t> inner = {pick_slots(writer).front()};
+    step.beside = {slots()[inner.front()]};
+    step.beside_when = static_cast<Lent>(choices_.below(3));
+    const auto is_shared = [&](const Piece& piece) {
+      return blocks_of(piece).overlaps(blocks_of(step.beside.front()));
+    };
+    if (std::ranges::any_of(step.pieces, is_shared)) step.beside.clear();
+    auto number = std::make_shared<std::size_t>(0);
+    archive.note_beside(
+        {.begins =
+             [this, number, inner, durability, &process] {
+               *number = log_.begin(inner, durability);
+               tell(process, "begins commit " + std::to_string(*number) + " inside");
+               return *number;
+             },
+         .ends =
+             [this, number, &archive, &process](const Result<void>& done) {
+               tell(process, done ? "has committed " + std::to_string(*number)
+                                  : "can't commit " + std::to_string(*number) + ": " + text_of(done.error()));
+               if (!done && !process.is_dead() && !is_expected(done.error()))
+                 wrong_ = "commit " + std::to_string(*number) + " inside: " + text_of(done.error());
+               const bool is_unknown = process.is_dead() || archive.has_stopped() ||
+                                       (!done && done.error().code == ErrorCode::CommitUnknown);
+               log_.end(*number, done         ? LoggedCommit::Fate::Done
+                                 : is_unknown ? LoggedCommit::Fate::Unknown
+                                              : LoggedCommit::Fate::Refused);
+             }});
   }
 
   /// As `dd conv=notrunc` does. The only writer has settled, so that no journal is to be applied over it.

@@ -22,8 +22,8 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     # --- the order of the steps ------------------------------------------------------------------------
     Mutant(
         "the journal is not synced before it is named",
-        "auto synced = file_->sync();",
-        "auto synced = Result<void>{};",
+        "const auto sync = [this] { return file_->sync(); };",
+        "const auto sync = [] { return Result<void>{}; };",
         ("crashes",),
     ),
     Mutant(
@@ -164,6 +164,13 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
         "if (found.report.blocks_commits) {",
         "if (false) {",
         ("journals",),
+    ),
+    Mutant(
+        "a large commit goes on when a sync has failed in a commit beside it",
+        "recovery writes it again.\n  return archive.check_writable();",
+        "recovery writes it again.\n  return {};",
+        ("faults",),
+        scenario="beside one of many ranges that is applied",
     ),
     Mutant(
         "a journal that cannot be read counts as damaged",

@@ -83,8 +83,8 @@ SHARED_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "locks are released before the archive's sync, and nobody waits for a journal in use",
-        "  part.readers.during([&] { archive.show_moved(std::move(part.moves_after)); });\n  auto settled =",
-        "  part.readers.during([&] { archive.show_moved(std::move(part.moves_after)); });\n  part.locks.release();\n  auto settled =",
+        "    archive.overlay().end_applied(&part.journal().file());\n  });\n  auto settled =",
+        "    archive.overlay().end_applied(&part.journal().file());\n  });\n  part.locks.release();\n  auto settled =",
         ("hosts",),
         more=(
             (

@@ -2,7 +2,10 @@
 #include "tests/crash/workload.h"
 
 #include <algorithm>
+#include <array>
+#include <deque>
 #include <stdexcept>
+#include <utility>
 
 #include "tests/support/allocation_faults.h"
 #include "tests/support/archive_bytes.h"
@@ -136,6 +139,33 @@ std::vector<Workload> make_workloads() {
   keep("kept: a patch between", {{.pieces = {{"block"}}},
                                  {.pieces = {{"block", 9, 9}, {"end"}}, .is_patch = true},
                                  {.pieces = {{"block"}, {"left"}}}});
+  for (const Lent when : {Lent::WhileHashed, Lent::WhileSynced, Lent::WhileApplied}) {
+    static constexpr std::array<std::string_view, 3> kNames = {"hashed", "synced", "applied"};
+    const auto named = [&](std::string_view name) {
+      static std::deque<std::string> names;
+      return std::string_view(
+          names.emplace_back(std::string(name) + kNames[static_cast<std::size_t>(when)].data()));
+    };
+    const Step many{
+        .pieces = {{"several_blocks"}, {"across"}, {"end"}}, .beside = {{"block"}}, .beside_when = when};
+    const Step large{.pieces = {{"left"}, {"large"}, {"end"}}, .beside = {{"block"}}, .beside_when = when};
+    const Step block{.pieces = {{"block"}}};
+    add(named("beside one that is "), {many});
+    add(named("beside one of many ranges that is "), {block, many, many}, {.most_range_bytes = kBlock});
+    // Without birth times a torn tail of less than a sector can't be told from another archive's.
+    const Step without_tail{
+        .pieces = {{"several_blocks"}, {"unaligned"}}, .beside = {{"block"}}, .beside_when = when};
+    add(named("without birth times, beside one that is "), {without_tail}, {.has_birth_times = false});
+    add(named("without unnamed files, beside one that is "), {many}, without_unnamed);
+    add(named("cloned, beside one that is "), {block, large}, with_clone);
+    list.back().archive = &large_archive();
+    keep(named("kept: beside one that is "), {block, large, block});
+    list.back().archive = &large_archive();
+    if (when == Lent::WhileSynced) continue;
+    add(named("killed only, beside one that is "), {block, many}, {}, Durability::Process);
+    keep(named("kept: killed only, beside one that is "), {block, large, block}, {}, Durability::Process);
+    list.back().archive = &large_archive();
+  }
   add("by the owner", {{.pieces = {{"unaligned"}, {"end"}}}, {.pieces = {{"end"}}}});
   list.back().writer = people()[1];
   add("by a member of the group", {{.pieces = {{"unaligned"}, {"end"}}}, {.pieces = {{"end"}}}});
@@ -143,6 +173,25 @@ std::vector<Workload> make_workloads() {
   keep("kept: by a member of the group", {{.pieces = {{"block"}}}, {.pieces = {{"block"}, {"end"}}}});
   list.back().writer = people()[2];
   return list;
+}
+
+/// A commit inside of the step's, of a tensor that shares no block with any of it; none where there is no
+/// such tensor, or the step goes through a lane.
+void add_beside(Step& step, bool keeps_journal, Choices& choices) {
+  if (step.is_patch || keeps_journal || !choices.one_in(2)) return;
+  const auto blocks_of = [](std::string_view name) {
+    const TestTensor& tensor = small_archive()[name];
+    const std::uint64_t begin = tensor.offset / kBlock * kBlock;
+    return ByteRange{begin, (tensor.offset + tensor.size_bytes + kBlock - 1) / kBlock * kBlock - begin};
+  };
+  for (const std::string_view name : {"block", "several_blocks", "end", "unaligned"}) {
+    const bool is_free = std::ranges::none_of(
+        step.pieces, [&](const Piece& piece) { return blocks_of(piece.tensor).overlaps(blocks_of(name)); });
+    if (!is_free) continue;
+    step.beside = {{name}};
+    step.beside_when = static_cast<Lent>(choices.below(3));
+    return;
+  }
 }
 
 }  // namespace
@@ -247,6 +296,7 @@ Workload random_workload(std::uint64_t seed) {
     // Nor may the last piece, which is written before the commit that must fail, make it whole again.
     if (step.pieces.back().tensor == step.pieces.front().tensor) step.tries_wrong_size = false;
     if (step.tries_wrong_size) step.pieces.front().size_bytes.reset();
+    add_beside(step, workload.keeps_journal, random);
     workload.steps.push_back(std::move(step));
   }
   return workload;
@@ -280,10 +330,21 @@ Content content_after(const TestArchive& archive, const Content& before, const S
 
 std::vector<Content> contents_of(const Workload& workload) {
   std::vector<Content> contents = {workload.archive->content()};
+  const auto add = [&](const Step& step, std::uint64_t number) {
+    if (!step.pieces.empty())
+      contents.push_back(content_after(*workload.archive, contents.back(), step, number));
+  };
   for (std::size_t number = 0; number < workload.steps.size(); ++number) {
-    contents.push_back(content_after(*workload.archive, contents.back(), workload.steps[number], number));
+    const Step& step = workload.steps[number];
+    if (step.beside_when != Lent::WhileApplied) add(beside_of(step), number + kBeside);
+    add(step, number);
+    if (step.beside_when == Lent::WhileApplied) add(beside_of(step), number + kBeside);
   }
   return contents;
+}
+
+Step beside_of(const Step& step) {
+  return {.pieces = step.beside};
 }
 
 Result<void> Writer::open() {
@@ -358,6 +419,31 @@ Result<void> Writer::patch(const Step& step, std::uint64_t number, unsigned retr
   }
 }
 
+void Writer::let_in(CommitOptions& options, const Step& step, std::uint64_t number_beside) {
+  const NoAllocationFaults pause;
+  options.lend_turn = [&, number_beside, has_run = false](const std::function<void()>& work) mutable {
+    const Lent now = !archive_->overlay().is_empty() ? Lent::WhileApplied
+                     : work                          ? Lent::WhileSynced
+                                                     : Lent::WhileHashed;
+    const bool runs = now == step.beside_when && !std::exchange(has_run, has_run || now == step.beside_when);
+    if (runs) {
+      const std::uint64_t number = notes_.begins ? notes_.begins() : number_beside;
+      const auto done = guard_memory([&] { return run_beside(step, number); });
+      if (notes_.ends) notes_.ends(done);
+    }
+    if (work) work();
+    return runs;
+  };
+}
+
+Result<void> Writer::run_beside(const Step& step, std::uint64_t number) {
+  Transaction transaction(*archive_);
+  if (auto staged = stage(transaction, step.beside, number); !staged) return staged;
+  CommitOptions options = options_;
+  options.is_beside = true;
+  return transaction.commit(options, [this](TensorId) -> ReaderWriterLock& { return readers_beside_; });
+}
+
 Result<void> Writer::run(const Step& step, std::uint64_t number, unsigned retries) {
   if (step.reopens) close();
   if (auto opened = open(); !opened) return opened;
@@ -374,8 +460,10 @@ Result<void> Writer::run(const Step& step, std::uint64_t number, unsigned retrie
     if (refused.error().code != ErrorCode::WrongSize) return refused;
   }
   if (auto staged = stage(transaction, step.pieces, number); !staged) return staged;
+  CommitOptions options = options_;
+  if (!step.beside.empty()) let_in(options, step, number + kBeside);
   for (;; --retries) {
-    auto committed = transaction.commit(options_, lock_of);
+    auto committed = transaction.commit(options, lock_of);
     if (committed && step.settles) static_cast<void>(settle());  // a failure harms nobody: recovery settles
     if (committed || retries == 0) return committed;
   }

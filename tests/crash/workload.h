@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -61,6 +62,9 @@ struct Piece {
   std::optional<std::uint64_t> size_bytes = {};  // all there is, without it
 };
 
+/// When the commit of a step lends its turn (CommitOptions::lend_turn).
+enum class Lent : std::uint8_t { WhileHashed, WhileSynced, WhileApplied };
+
 struct Step {
   std::vector<Piece> pieces;
   /// Cuts the first piece's tensor before, tries to commit, which must fail, and then writes.
@@ -71,6 +75,10 @@ struct Step {
   bool settles = false;
   /// Commits the bytes that differ (Transaction::begin_patches()), not whole blocks.
   bool is_patch = false;
+  /// The pieces of another commit, of other blocks, that runs inside of this step's; none: there is no such
+  /// commit.
+  std::vector<Piece> beside = {};
+  Lent beside_when = Lent::WhileHashed;
 };
 
 struct Workload {
@@ -99,7 +107,12 @@ Content piece_bytes(const TestArchive& archive, const Piece& piece, std::uint64_
 /// The archive after the step.
 Content content_after(const TestArchive& archive, const Content& before, const Step& step,
                       std::uint64_t number);
-/// The content at the beginning and after each step.
+/// The commit inside of a step's.
+Step beside_of(const Step& step);
+inline constexpr std::uint64_t kBeside = 1000;  // is added to the step's number for it, without other notes
+
+/// The content at the beginning and after each commit: of each step, and of the one inside of it, in the
+/// order of their commit points.
 std::vector<Content> contents_of(const Workload& workload);
 
 /// Makes the pieces patches of a transaction.
@@ -128,12 +141,21 @@ class Writer {
   /// A failure behind a commit point has ended all writing.
   [[nodiscard]] bool has_stopped() const { return archive_ && !archive_->check_writable(); }
   [[nodiscard]] Archive& archive() const { return *archive_; }
+  /// Called around the commit inside of a step's. begins() returns its number.
+  struct Notes {
+    std::function<std::uint64_t()> begins;
+    std::function<void(const Result<void>&)> ends;
+  };
+  void note_beside(Notes notes) { notes_ = std::move(notes); }
   /// Stages and commits one step. A failed commit is tried again as often as told, on the same transaction.
   Result<void> run(const Step& step, std::uint64_t number, unsigned retries = 0);
 
  private:
   Result<void> stage(Transaction& transaction, std::span<const Piece> pieces, std::uint64_t number);
   Result<void> patch(const Step& step, std::uint64_t number, unsigned retries);
+  /// Sets lend_turn for a step with a commit inside of it.
+  void let_in(CommitOptions& options, const Step& step, std::uint64_t number_beside);
+  Result<void> run_beside(const Step& step, std::uint64_t number);
 
   Storage& storage_;
   const TestArchive& layout_;
@@ -142,6 +164,8 @@ class Writer {
   const std::filesystem::path path_;
   std::unique_ptr<Archive> archive_;
   ReaderWriterLock readers_;
+  ReaderWriterLock readers_beside_;
+  Notes notes_;
 };
 
 /// Who may write the archive that put_archive() makes: root, its owner and the others of its group.

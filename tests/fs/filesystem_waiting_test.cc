@@ -2,6 +2,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <vector>
 
 #include "core/journal/file_lock.h"
 #include "tests/fs/descriptor.h"
@@ -224,4 +225,84 @@ TEST_CASE("a commit to one shard waits for no other shard's; a transaction over 
   CHECK(mount.read("b") == "bbbbbb");
   CHECK(mount.read("a.x") == "aaaa");
   CHECK(mount.read("a.y") == "yyy");
+}
+
+namespace {
+
+const std::string kLarge(6 << 20, 'l');
+/// "near" shares a block with "large".
+const Tensors kBesideLarge = {{"large", std::string(kLarge.size(), 'o')},
+                              {"near", std::string(100, 'o')},
+                              {"gone", std::string(9000, 'o')},
+                              {"small", kBefore}};
+
+int put(const DrivenFilesystem& mount, std::string_view name, std::string_view bytes) {
+  Descriptor other(mount, name, O_WRONLY);
+  const int written = errno_of(other.write(bytes, 0));
+  return written == 0 ? errno_of(other.close()) : written;
+}
+
+}  // namespace
+
+TEST_CASE("a small commit does not wait for a large one of another tensor, all other changes do",
+          "[fs][filesystem][waiting]") {
+  const CapturedStderr captured;
+  SlowDisk disk;
+  disk.slow = {FileCall::Sync, FileRole::Journal};
+  InterceptedStorage storage(system_storage(), disk);
+  const DrivenFilesystem mount(kBesideLarge, {}, storage);
+  Descriptor writer(mount, "large", O_WRONLY);
+  REQUIRE(writer.write(kLarge, 0));
+  disk.is_slow = true;
+  auto large = std::async(std::launch::async, [&] { return errno_of(writer.close()); });
+  disk.is_at_it.get_future().wait();
+
+  const auto later = [&](std::string_view name) {
+    return std::async(std::launch::async, [&, name] { return put(mount, name, std::string(100, 'n')); });
+  };
+  std::vector<std::future<int>> waiting;
+  waiting.push_back(later("near"));
+  waiting.push_back(later("large"));
+  waiting.push_back(
+      std::async(std::launch::async, [&] { return errno_of(mount->remove_file(kRootIno, "gone")); }));
+  const auto generation = [&] { return mount.attribute("small", "generation").value(); };
+  for (const char byte : {'1', '2', '3', '4'}) {
+    const std::string bytes(kBefore.size(), byte);
+    CHECK(soon([&] { return put(mount, "small", bytes); }) == 0);
+    CHECK(mount.read("small") == bytes);
+    CHECK(mount.stored("small") == bytes);
+    CHECK(generation() != generation());  // a commit is running
+    CHECK(mount.read("large") == std::string(kLarge.size(), 'o'));
+  }
+  for (const auto& one : waiting) CHECK(one.wait_for(0s) == std::future_status::timeout);
+  disk.may_go_on.set_value();
+  CHECK(large.get() == 0);
+  for (auto& one : waiting) CHECK(one.get() == 0);
+  CHECK(mount.read("large") == std::string(100, 'n') + kLarge.substr(100));
+  CHECK(mount.read("near") == std::string(100, 'n'));
+  CHECK(mount.read("small") == std::string(kBefore.size(), '4'));
+  CHECK_FALSE(captured.contains("another program"));
+}
+
+TEST_CASE("a small commit does not wait for a large transaction of another tensor",
+          "[fs][filesystem][waiting]") {
+  SlowDisk disk;
+  disk.slow = {FileCall::Sync, FileRole::Journal};
+  InterceptedStorage storage(system_storage(), disk);
+  const DrivenFilesystem mount(kBesideLarge, {}, storage);
+  const Ino directory = mount->make_directory(kTransactions, "T")->st_ino;
+  {
+    Member member(mount, directory, "large");
+    REQUIRE(member.write(kLarge, 0) == 0);
+    REQUIRE(member.close() == 0);
+  }
+  disk.is_slow = true;
+  auto renaming = std::async(std::launch::async,
+                             [&] { return errno_of(mount->rename(kTransactions, "T", kCommitted, "T")); });
+  disk.is_at_it.get_future().wait();
+  CHECK(soon([&] { return put(mount, "small", kAfter); }) == 0);
+  CHECK(mount.stored("small") == kAfter);
+  disk.may_go_on.set_value();
+  CHECK(renaming.get() == 0);
+  CHECK(mount.stored("large") == kLarge);
 }

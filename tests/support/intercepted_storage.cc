@@ -77,6 +77,11 @@ class InterceptedFile final : public File {
   }
   Result<void> sync() override { return sync_as(&File::sync); }
   Result<void> sync_all() override { return sync_as(&File::sync_all); }
+  Result<void> finish_writeback(ByteRange range) override {
+    const Question question = ask(FileCall::Sync);
+    if (question.is_lie()) return {};
+    return question.passes() ? inner_->finish_writeback(range) : question.failure();
+  }
   Result<void> resize(std::uint64_t size_bytes) override {
     const Question question = ask(FileCall::Resize);
     if (question.is_lie()) return {};
