@@ -297,14 +297,15 @@ Result<Outdated> DraftFiles::set_attribute(const Drafts::Draft& draft, std::stri
   PendingContent& content = *draft.content;
   const std::scoped_lock lock(content.mutex);
   NewTensor* const made = content.made()->tensor();
-  if (made != nullptr && made->is_scratch() && !content.is_unlinked) {
-    // With a form it would stay a scratch file.
-    if (const auto named = parts_.name_in(draft.directory, draft.file_name); !named)
-      return tl::unexpected(named.error());
-  }
   const auto dtype = made == nullptr ? std::nullopt : made->dtype();
   const auto shape = made == nullptr ? std::nullopt : made->shape();
   if (auto set = set_form(content, key, value); !set) return pass_on(std::move(set));
+  if (made != nullptr && made->is_scratch() && made->has_form() && !content.is_unlinked) {
+    // rsync gives its temporary files attributes, and then another name.
+    if (const auto named = parts_.name_in(draft.directory, draft.file_name); !named)
+      log::warning("{}: {} has a dtype and a shape, and is a scratch file until it is renamed: {}",
+                   parts_.model->path().string(), in_quotes(draft.file_name), named.error().message);
+  }
   if (is_being_written(content)) {
     // Its close decides, also if no byte comes.
     parts_.open_files.visit([&](OpenFile& file) {
