@@ -1,4 +1,5 @@
-// The thread waits for a commit, then waits until no more commits come, then tidies. Then it waits for longer.
+// The thread waits for a commit, then waits until no more commits come, then tidies. Then it waits for
+// longer.
 #include "fs/follow/janitor.h"
 
 #include "fs/base/log.h"

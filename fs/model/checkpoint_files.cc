@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/commit/archive_replacement.h"
 #include "core/format/json_string.h"
@@ -42,6 +43,16 @@ bool is_refused_name(const Error& error) {
   constexpr std::array kRefusals = {EPERM, EACCES, EBUSY, EXDEV, EROFS, EOPNOTSUPP};
   return error.code == ErrorCode::System &&
          std::ranges::find(kRefusals, error.errno_value) != kRefusals.end();
+}
+
+/// Whether both have the same pairs: a program that saves what it has loaded may have them in another order.
+bool is_same(const Metadata& one, const Metadata& other) {
+  if (one == other || one.size() != other.size()) return one == other;
+  std::vector<Metadata::value_type> sorted(one.begin(), one.end());
+  std::vector<Metadata::value_type> sorted_other(other.begin(), other.end());
+  std::ranges::sort(sorted);
+  std::ranges::sort(sorted_other);
+  return sorted == sorted_other;
 }
 
 /// A tensor of one of the files of a checkpoint.
@@ -314,7 +325,7 @@ Result<void> CheckpointFiles::commit_whole(Checkpoint& saved, Outdated& found) {
   const TensorIndex& tensors = saved.header().tensors;
   const Model& model = *parts_.model;
   std::vector<std::uint32_t> changed;
-  bool is_edit = saved.rewritten() != nullptr || saved.header().metadata != model.metadata() ||
+  bool is_edit = saved.rewritten() != nullptr || !is_same(saved.header().metadata, model.metadata()) ||
                  tensors.size() != model.tensors().size();
   for (std::uint32_t at = 0; at < tensors.size(); ++at) {
     is_edit = is_edit || !saved.saved(at).same;

@@ -84,15 +84,16 @@ constexpr std::array kMountOptions = {
                   options.filesystem.allows_edits = value == "on";
                   return kRight;
                 }},
-    MountOption{
-        "compact", "on|off",
-        "Whether tensors move into the space of deleted ones when nothing was changed for 5 seconds, and when "
-        "the mount ends, so that other programs find no filler. on: the default, where it moves at most twice "
-        "what was deleted, or 1 GiB.",
-        [](std::string_view value, Options& options) {
-          options.filesystem.closes_gaps = value == "on";
-          return kRight;
-        }},
+    MountOption{"compact", "on|off",
+                "Whether tensors move into the space of deleted ones when nothing was changed for 5 seconds, "
+                "and when "
+                "the mount ends, so that other programs find no filler. on: the default, where it moves at "
+                "most twice "
+                "what was deleted, or 1 GiB.",
+                [](std::string_view value, Options& options) {
+                  options.filesystem.closes_gaps = value == "on";
+                  return kRight;
+                }},
     MountOption{
         "reshape", "",
         "A NumPy file of another shape that is written to .safetensors/npy replaces the tensor of its "

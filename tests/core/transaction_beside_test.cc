@@ -18,7 +18,7 @@ using namespace stfs::test;
 namespace {
 
 // large: 20 blocks, or nearly; small: the block after the next.
-constexpr std::uint64_t kLargeBytes = 80'000;
+constexpr std::uint64_t kPatchedBytes = 80'000;
 constexpr std::uint64_t kSmallAt = 90'112;
 constexpr std::uint64_t kSmallBytes = 5000;
 
@@ -55,7 +55,7 @@ struct TwoCommits {
   /// Commits the large tensor, and calls `inner` at each moment of this kind.
   Result<void> commit_large(char byte, Lent when, const std::function<void()>& inner) {
     Transaction transaction(*archive);
-    stage(transaction, "large", byte, kLargeBytes);
+    stage(transaction, "large", byte, kPatchedBytes);
     CommitOptions lending = options;
     lending.lend_turn = [&](const std::function<void()>& work) {
       const Lent now = !archive->overlay().is_empty() ? Lent::Applying : work ? Lent::Syncing : Lent::Sealing;
@@ -75,7 +75,7 @@ struct TwoCommits {
   }
   [[nodiscard]] std::string content() const { return content_of(path).substr(4096); }
   [[nodiscard]] static std::string content_with(char large, char small) {
-    return std::string(kLargeBytes, large) + std::string(kSmallAt - kLargeBytes, 'o') +
+    return std::string(kPatchedBytes, large) + std::string(kSmallAt - kPatchedBytes, 'o') +
            std::string(kSmallBytes, small);
   }
   /// What another process sees.
@@ -95,8 +95,8 @@ struct TwoCommits {
   int lent = 0;
 };
 
-const std::string kLargeOld(kLargeBytes, 'o');
-const std::string kLargeNew(kLargeBytes, 'L');
+const std::string kLargeOld(kPatchedBytes, 'o');
+const std::string kLargeNew(kPatchedBytes, 'L');
 
 }  // namespace
 
@@ -132,7 +132,7 @@ TEST_CASE("what another program writes while the turn is lent is noticed, by eit
     const auto theirs = system_storage().open(two.path, Access::ReadWrite).value();
     const auto before = theirs->status()->identity;
     while (theirs->status()->identity == before)
-      REQUIRE(theirs->write(std::as_bytes(std::span("x", 1)), 4096 + kLargeBytes + 5000));
+      REQUIRE(theirs->write(std::as_bytes(std::span("x", 1)), 4096 + kPatchedBytes + 5000));
   };
   int noticed = 0;
   two.options.on_foreign_change = [&]() -> Result<void> {

@@ -514,6 +514,7 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         "for (std::uint64_t done = 0; done < came.size_bytes; done += piece.size()) {",
         "for (std::uint64_t done = 0; done < came.size_bytes && piece.empty(); done += piece.size()) {",
         tests="[checkpoint]",
+    ),
     # --- small commits beside a large one ----------------------------------------------------------------
     Mutant(
         "a large commit keeps its turn",

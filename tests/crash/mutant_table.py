@@ -422,7 +422,7 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "readers do not see a patch that is not applied",
-        "        patch->apply(place, part.offset);",
+        "      patch->apply(place, part.offset);",
         "",
         ("crashes",),
     ),

@@ -12,7 +12,7 @@ using namespace stfs;
 
 namespace {
 
-constexpr ByteRange kLarge{0, 1 << 20};
+constexpr ByteRange kLentBlocks{0, 1 << 20};
 constexpr ByteRange kElsewhere{1 << 20, 4096};
 constexpr ByteRange kShared{(1 << 20) - 4096, 4096};
 
@@ -21,7 +21,7 @@ struct LentTurn {
   LentTurn()
       : lender(std::async(std::launch::async, [this] {
           turn.lock();
-          turn.lend(kLarge, [this] {
+          turn.lend(kLentBlocks, [this] {
             is_lent.set_value();
             goes_on.get_future().wait();
           });
@@ -75,7 +75,7 @@ TEST_CASE("a turn that is lent without work comes back when those that waited ha
           "[fs][commit_turn]") {
   CommitTurn turn;
   turn.lock();
-  CHECK_FALSE(turn.lend(kLarge, {}));
+  CHECK_FALSE(turn.lend(kLentBlocks, {}));
   std::atomic<int> rounds = 0;
   std::atomic<bool> ends = false;
   std::vector<std::future<void>> threads;
@@ -89,7 +89,7 @@ TEST_CASE("a turn that is lent without work comes back when those that waited ha
     }));
   }
   // They never stop to wait for it, and it comes back each time.
-  while (rounds < 100) turn.lend(kLarge, {});
+  while (rounds < 100) turn.lend(kLentBlocks, {});
   ends = true;
   turn.unlock();
 }

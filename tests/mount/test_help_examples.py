@@ -74,7 +74,7 @@ def directory(sample):
     (directory / "lm_head.bin").write_bytes(run("cat", "model.safetensors", "lm_head.weight"))
     run("slice", "model.safetensors", "model.norm.weight[...]", "-o", "norm.npy")
     shutil.copy(directory / "norm.npy", directory / "adapter.npy")
-    run("verify", "model.safetensors", "--record", "model.sums.json")
+    run("verify", "model.safetensors", "--record", "model.sums.json")  # for --against
     run("diff", "model.safetensors", "tuned.safetensors", "--out", "kept.delta.safetensors")
     shutil.copy(directory / "kept.delta.safetensors", directory / "model.delta.safetensors")
     for place, archive in (("checkpoint", "model"), ("published/weight_v000041", "model"), ("published/weight_v000042", "tuned")):
@@ -124,6 +124,8 @@ def test_an_example_runs(verb, example, directory, mounts):
         command = command.replace("/mnt/model", str(mounts(directory / "model.safetensors").path))
     if verb == "sample":
         (directory / "model.safetensors").unlink()
+    if "--record" in command:
+        (directory / "model.sums.json").unlink()
     is_server = verb == "serve" and "--device" in command
     server = None if is_server or "model.sock" not in command else Server(directory / "model.sock", directory / "model.safetensors")
     try:

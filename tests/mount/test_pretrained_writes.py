@@ -81,18 +81,18 @@ def test_files_are_made_changed_moved_and_removed(written):
     assert errno_of(os.rmdir, path / "1_Pooling") in (errno.ENOTEMPTY, errno.EPERM)
 
 
-def test_an_adapter_is_a_file_of_its_own_and_no_checkpoint(written, tmp_path):
-    pretrained, written_to = written
+def test_an_adapter_is_no_checkpoint(written, tmp_path):
+    pretrained, _ = written
     save_file({"lora": np.ones(3, "f4")}, tmp_path / "adapter")
     adapter = (tmp_path / "adapter").read_bytes()
-    (pretrained / "adapter_model.safetensors").write_bytes(adapter)
-    assert (pretrained / "adapter_model.safetensors").read_bytes() == adapter
-    assert (written_to / "adapter_model.safetensors").read_bytes() == adapter
-    assert "adapter_model.safetensors" in os.listdir(pretrained)
-    # A checkpoint under a temporary name could not be read again under this one.
+    before = os.listdir(pretrained)
+    assert errno_of((pretrained / "adapter_model.safetensors").write_bytes, adapter) == errno.EPERM
     (pretrained / ".tmp1").write_bytes(adapter)
-    with pytest.raises(PermissionError):
-        os.rename(pretrained / ".tmp1", pretrained / "other_model.safetensors")
+    assert errno_of(os.rename, pretrained / ".tmp1", pretrained / "adapter_model.safetensors") == errno.EPERM
+    os.unlink(pretrained / ".tmp1")
+    assert os.listdir(pretrained) == before
+    log = (pretrained.parent / "log").read_text()
+    assert "archives, their indexes" in log and "is no name of the model" in log
 
 
 def test_programs_copy_and_edit(written):

@@ -511,7 +511,8 @@ typedef struct stfs_plan_options {
   const char* const* patterns;
   size_t pattern_count;
   const char* dtype; /* convert every floating tensor to it: "BF16", "bf16", "F32", ...; NULL: convert none */
-  int32_t must_cast; /* 1: also FP8 tensors with scales beside them, without these; 0: EINVAL for such tensors */
+  int32_t
+      must_cast; /* 1: also FP8 tensors with scales beside them, without these; 0: EINVAL for such tensors */
 } stfs_plan_options;
 
 /* Plans an upload. Opens the model's path again and reads only headers. */
