@@ -57,8 +57,8 @@ class JournalOverlay {
   /// The same for tensors that an edit moves, beside which no other commit runs: replaces all that is shown.
   void show_moved(OnTheWay in_journal, OnTheWay in_archive);
   /// Reads the archive's range if all of its bytes are elsewhere for the moment: the archive may have been
-  /// cut there. @return false: they are not, and nothing was read. Whoever then reads moved bytes from the archive
-  /// holds their tensor's lock.
+  /// cut there. @return false: they are not, and nothing was read. Whoever then reads moved bytes from the
+  /// archive holds their tensor's lock.
   [[nodiscard]] Result<bool> read_elsewhere(std::span<std::byte> to, std::uint64_t offset) const;
 
  private:

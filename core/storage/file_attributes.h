@@ -9,7 +9,7 @@ namespace stfs {
 
 /// Gives the open file `to` the permissions, owner, group and extended attributes of the regular file at
 /// the path. Who plants a file there must not give rights to these bytes: so a link, or any other kind of
-/// file, gives nothing, and set-id bits, the sticky bit and attributes of `security.` and `trusted.` are never
+/// file, gives nothing. Set-id bits, the sticky bit and attributes of `security.` and `trusted.` are never
 /// copied. Without an administrator's rights it leaves out a foreign owner and access control lists. Losing
 /// an attribute of `user.` is a failure.
 Result<void> copy_file_attributes(const std::filesystem::path& path, int to);

@@ -84,7 +84,7 @@ COMMANDS = [
     ("recover --json m.safetensors", r'"journals": ?\[\]'),
     ("upload --device cpu --verify m.safetensors", r"cpu"),
     ("upload --device @rules --dry-run m.safetensors", r"cpu: 1 tensors?, 48 B of "),
-    ("upload --device cpu --select w --select b[0] --dtype bf16 --json m.safetensors", r'"BF16"'),
+    ("upload --device cpu --select w --select b[0] --dtype bf16 --cast --json m.safetensors", r'"BF16"'),
     ("devices", r"^device .*\ncpu "),
     ("devices --json", r'"why_no_cuda"'),
     ("sample --force --layers 1 --hidden 8 --seed 7 new.safetensors", r"wrote new\.safetensors: "),
@@ -214,7 +214,7 @@ def test_the_table_has_every_verb_and_every_option():
     assert {verb for verb, names in used.items() if len(names) > 1} == set(OPTIONS)
     missing = {verb: set(OPTIONS[verb]) - used[verb] for verb in OPTIONS}
     assert {verb: names for verb, names in missing.items() if names} == {
-        "serve": {"--device", "--select", "--dtype", "--socket", "--verify", "--no-follow"}}
+        "serve": {"--device", "--select", "--dtype", "--cast", "--socket", "--verify", "--no-follow"}}
 
 
 @pytest.mark.parametrize("verb", OPTIONS)

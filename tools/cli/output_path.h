@@ -25,8 +25,8 @@ std::optional<std::string> obstacle_at(const std::filesystem::path& path,
                                        std::initializer_list<ReadModel> models, bool is_replacing);
 
 /// Creates a file that gets its name when it is finished. Refuses to replace a file of the model that is
-/// being read (its archive, its index or a shard), under any name. EEXIST: so it does with any other file, unless
-/// is_replacing is true. A link is itself replaced.
+/// being read (its archive, its index or a shard), under any name. EEXIST: so it does with any other file,
+/// unless is_replacing is true. A link is itself replaced.
 Result<NewFile> create_output(const std::string& path, const Model& model, bool is_replacing);
 
 }  // namespace stfs::tools
