@@ -35,15 +35,16 @@ inline void make_room(const DrivenFilesystem& mount) {
 using Names = std::vector<std::string>;
 
 /// Makes a file and writes it, as a program does.
-class MadeFile {
+class WrittenFile {
  public:
-  MadeFile(const DrivenFilesystem& mount, std::string_view name, Ino parent = kRootIno, int flags = O_WRONLY)
+  WrittenFile(const DrivenFilesystem& mount, std::string_view name, Ino parent = kRootIno,
+              int flags = O_WRONLY)
       : filesystem_(*mount), made_(filesystem_.create(parent, name, flags, ::getpid()).value()) {}
-  ~MadeFile() {
+  ~WrittenFile() {
     if (made_.file != nullptr) filesystem_.release(made_.file);
   }
-  MadeFile(const MadeFile&) = delete;
-  MadeFile& operator=(const MadeFile&) = delete;
+  WrittenFile(const WrittenFile&) = delete;
+  WrittenFile& operator=(const WrittenFile&) = delete;
   /// What O_TRUNC sends.
   void cut() { REQUIRE(filesystem_.resize_by_name(ino(), 0, ::getpid())); }
   [[nodiscard]] Ino ino() const { return made_.status.st_ino; }

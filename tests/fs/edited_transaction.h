@@ -31,13 +31,13 @@ struct EditedTransaction {
     return errno_of(t.mount->rename(directory, name, directory, to, flags));
   }
   [[nodiscard]] int make(std::string_view name, std::string_view bytes) const {
-    MadeFile file(t.mount, name, directory);
+    WrittenFile file(t.mount, name, directory);
     const int written = bytes.empty() ? 0 : file.write(bytes);
     return written != 0 ? written : file.save();
   }
   /// A file without a dtype and shape.
   [[nodiscard]] int make_plain(std::string_view name, std::string_view bytes) const {
-    MadeFile file(t.mount, name, directory);
+    WrittenFile file(t.mount, name, directory);
     const int written = file.write(bytes);
     return written != 0 ? written : file.close();
   }

@@ -136,7 +136,7 @@ TEST_CASE_METHOD(TwoMounts,
   const Ino committed = mount.ino("committed", mount.ino(".safetensors"));
   for (const std::string name : {"one", "two"}) {
     const Ino directory = mount->make_directory(transactions, name).value().st_ino;
-    MadeFile file(mount, "first", directory);
+    WrittenFile file(mount, "first", directory);
     CHECK(file.write(kNew) == 0);
     CHECK(file.close() == 0);
   }

@@ -38,7 +38,7 @@ TEST_CASE("layout=tree: directories are made, moved with all tensors below, and 
   REQUIRE(mount->remove_directory(kRootIno, "l"));
   CHECK(list(mount) == Names{"new"});
 
-  MadeFile file(mount, "t", zero);
+  WrittenFile file(mount, "t", zero);
   CHECK(errno_of(mount->remove_directory(kRootIno, "new")) == ENOTEMPTY);
   CHECK(file.write("abc") == 0);
   CHECK(file.save() == 0);
@@ -52,7 +52,7 @@ TEST_CASE("a scratch file with a name that no tensor has becomes one when it is 
   const Ino zero = mount->lookup(mount.ino("l"), "0").value().st_ino;
   const auto before = stored_tensors(mount);
   {
-    MadeFile file(mount, ".w.AbC1", zero);
+    WrittenFile file(mount, ".w.AbC1", zero);
     CHECK(file.write(std::string(kOld.size(), 'n')) == 0);
     CHECK(file.close() == 0);
   }
@@ -69,7 +69,7 @@ TEST_CASE("a scratch file with a name that no tensor has becomes one when it is 
   CHECK(list(mount, zero) == Names{"v", "w"});
   // With a form it waits for a name that a tensor can have.
   {
-    MadeFile file(mount, "x.part", zero);
+    WrittenFile file(mount, "x.part", zero);
     CHECK(file.write("abc") == 0);
     CHECK(file.save() == 0);
   }

@@ -8,7 +8,7 @@ using namespace stfs::test;
 
 TEST_CASE("a new file with a dtype and a shape is a tensor when its close returns", "[fs][edit]") {
   const DrivenFilesystem mount(kThree);
-  MadeFile maker(mount, "new");
+  WrittenFile maker(mount, "new");
   CHECK(mount.ino("new") == maker.ino());
   CHECK(maker.write("abc") == 0);
   CHECK(maker.write("def", 3) == 0);
@@ -27,7 +27,7 @@ TEST_CASE("a new file with a dtype and a shape is a tensor when its close return
 
 TEST_CASE("an empty tensor needs no write: it is there when its close returns", "[fs][edit]") {
   const DrivenFilesystem mount(kThree);
-  MadeFile maker(mount, "empty");
+  WrittenFile maker(mount, "empty");
   CHECK(maker.set("shape", "[0,4]") == 0);
   CHECK(maker.set("dtype", "F32") == 0);
   CHECK(maker.close() == 0);
@@ -38,7 +38,7 @@ TEST_CASE("an empty tensor needs no write: it is there when its close returns", 
 TEST_CASE("a NumPy file in npy/ makes a tensor or replaces one", "[fs][edit]") {
   const DrivenFilesystem mount(kThree);
   const Ino npy = mount.ino("npy", mount.ino(".safetensors"));
-  MadeFile made(mount, "new.npy", npy);
+  WrittenFile made(mount, "new.npy", npy);
   CHECK(made.write(npy_of("<f4", "(2, 1)", "12345678")) == 0);
   CHECK(made.close() == 0);
   CHECK(form_of(mount, "new") == "F32[2,1]");
@@ -48,7 +48,7 @@ TEST_CASE("a NumPy file in npy/ makes a tensor or replaces one", "[fs][edit]") {
   const Ino before = mount.ino("first");
   mount->note_lookup(before);
   const auto replace_first = [&](bool sets_shape) {
-    MadeFile other(mount, "first.npy", npy);
+    WrittenFile other(mount, "first.npy", npy);
     other.cut();
     if (sets_shape) CHECK(other.set("shape", "[3]") == 0);
     CHECK(other.write(npy_of("<i2", "(3,)", "abcdef")) == 0);
@@ -63,7 +63,7 @@ TEST_CASE("a NumPy file in npy/ makes a tensor or replaces one", "[fs][edit]") {
 
   // The same: in place.
   const Ino second = mount.ino("second");
-  MadeFile same(mount, "second.npy", npy);
+  WrittenFile same(mount, "second.npy", npy);
   CHECK(same.write(npy_of("|u1", "(16,)", kNew)) == 0);
   CHECK(same.close() == 0);
   CHECK(mount.ino("second") == second);
@@ -71,19 +71,19 @@ TEST_CASE("a NumPy file in npy/ makes a tensor or replaces one", "[fs][edit]") {
   CHECK(mount.read("second") == kNew);
   CHECK(stored_tensors(mount).size() == 4);
 
-  MadeFile cut(mount, "third.npy", npy);
+  WrittenFile cut(mount, "third.npy", npy);
   CHECK(cut.write(npy_of("|u1", "(16,)", "short")) == 0);
   CHECK(cut.close() == EINVAL);
-  MadeFile header(mount, "third.npy", npy);
+  WrittenFile header(mount, "third.npy", npy);
   header.cut();
   CHECK(header.write(npy_of("|u1", "(16,)", "")) == 0);
   CHECK(header.close() == EINVAL);
-  MadeFile zeros(mount, "zeros.npy", npy);
+  WrittenFile zeros(mount, "zeros.npy", npy);
   CHECK(zeros.write(npy_of("<f4", "(2,)", "")) == 0);
   CHECK(zeros.close() == 0);
   CHECK(stored_tensors(mount).at("zeros") == std::string(8, '\0'));
   REQUIRE(mount->remove_file(kRootIno, "zeros"));
-  MadeFile untold(mount, "untold.npy", npy);
+  WrittenFile untold(mount, "untold.npy", npy);
   CHECK(untold.write(npy_of("|V2", "(2,)", "abcd")) == 0);
   CHECK(untold.close() == EINVAL);
   CHECK(mount->create(npy, "x.txt", O_WRONLY, 1).error().errno_value == EINVAL);

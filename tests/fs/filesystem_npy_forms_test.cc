@@ -30,7 +30,7 @@ FilesystemOptions reshaping() {
 TEST_CASE("a form that is set while a NumPy file is open is the tensor's at once", "[fs][edit][npy]") {
   const CapturedStderr captured;
   const DrivenFilesystem mount(kThree);
-  MadeFile file(mount, "first.npy", npy_of_mount(mount));
+  WrittenFile file(mount, "first.npy", npy_of_mount(mount));
   file.cut();
   CHECK(set_form(mount, "first", "dtype", "I8") == 0);
   CHECK(form_of(mount, "first") == "I8[16]");
@@ -49,7 +49,7 @@ TEST_CASE("a NumPy file replaces a shape that was set meanwhile with -o reshape 
   const CapturedStderr captured;
   for (const bool reshapes : {false, true}) {
     const DrivenFilesystem mount(kThree, reshapes ? reshaping() : FilesystemOptions{});
-    MadeFile file(mount, "first.npy", npy_of_mount(mount));
+    WrittenFile file(mount, "first.npy", npy_of_mount(mount));
     file.cut();
     CHECK(file.write(npy_of("|u1", "(16,)", kNew)) == 0);
     CHECK(set_form(mount, "first", "shape", "[4,4]") == 0);
@@ -66,7 +66,7 @@ TEST_CASE("a part of a NumPy file is not written to a tensor that has got anothe
   const Ino npy = npy_of_mount(mount);
   const std::uint64_t head = mount->attributes(mount.ino("first.npy", npy))->st_size - kOld.size();
   {
-    MadeFile file(mount, "first.npy", npy);
+    WrittenFile file(mount, "first.npy", npy);
     CHECK(file.write("x", head + 3) == 0);
     CHECK(set_form(mount, "first", "dtype", "I8") == 0);
     CHECK(file.close() == ESTALE);
@@ -74,7 +74,7 @@ TEST_CASE("a part of a NumPy file is not written to a tensor that has got anothe
   CHECK(form_of(mount, "first") == "I8[16]");
   CHECK(mount.read("first") == kOld);
   {
-    MadeFile again(mount, "first.npy", npy);
+    WrittenFile again(mount, "first.npy", npy);
     CHECK(again.write("x", head + 3) == 0);
     CHECK(again.close() == 0);
   }
@@ -104,7 +104,7 @@ TEST_CASE("a form that is set during the commit of a NumPy file does not mix wit
   });
   const DrivenFilesystem mount(kThree, {}, storage);
   make_room(mount);
-  MadeFile file(mount, "new.npy", npy_of_mount(mount));
+  WrittenFile file(mount, "new.npy", npy_of_mount(mount));
   CHECK(file.write(npy_of("|u1", "(16,)", kNew)) == 0);
   REQUIRE(mount->rename(kRootIno, "first", kRootIno, "new"));
   present = &mount;

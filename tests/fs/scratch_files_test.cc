@@ -21,7 +21,7 @@ std::filesystem::path scratch_of(const DrivenFilesystem& mount) {
 }
 
 void make(const DrivenFilesystem& mount, std::string_view name, std::string_view bytes) {
-  MadeFile file(mount, name);
+  WrittenFile file(mount, name);
   if (!bytes.empty()) REQUIRE(file.write(bytes) == 0);
   REQUIRE(file.close() == 0);
 }
@@ -71,7 +71,7 @@ TEST_CASE_METHOD(ScratchMount, "two mounts show the same scratch files", "[fs][s
   REQUIRE(there);
   CHECK(there->st_size == 1);
   {
-    MadeFile again(mount, "x.lock");
+    WrittenFile again(mount, "x.lock");
     CHECK(again.write("23", 1) == 0);
     CHECK(again.close() == 0);
   }
@@ -95,7 +95,7 @@ TEST_CASE_METHOD(ScratchMount, "attributes after the close make a tensor, and wr
 
 TEST_CASE_METHOD(ScratchMount, "a file whose form does not fit at its close stays as it is",
                  "[fs][scratch]") {
-  MadeFile file(mount, "w");
+  WrittenFile file(mount, "w");
   CHECK(file.set("dtype", "F32") == 0);
   CHECK(file.set("shape", "[2]") == 0);
   CHECK(file.write("12345") == 0);
@@ -156,7 +156,7 @@ TEST_CASE_METHOD(ScratchMount, "scratch files are renamed over each other, and t
 }
 
 TEST_CASE_METHOD(ScratchMount, "an open file that was removed is read and written on", "[fs][scratch]") {
-  MadeFile file(mount, "tmp", kRootIno, O_RDWR);
+  WrittenFile file(mount, "tmp", kRootIno, O_RDWR);
   mount->note_lookup(file.ino());
   REQUIRE(mount->remove_file(kRootIno, "tmp"));
   CHECK(file.write("abc") == 0);
@@ -188,7 +188,7 @@ TEST_CASE("a mount that makes no files shows none", "[fs][scratch]") {
 TEST_CASE("with layout=tree scratch files lie in directories, and follow them", "[fs][scratch]") {
   DrivenFilesystem mount({{"l.w", kOld}}, kTreeLayout);
   {
-    MadeFile file(mount, "w.tmp", mount.ino("l"));
+    WrittenFile file(mount, "w.tmp", mount.ino("l"));
     REQUIRE(file.write("abc") == 0);
     REQUIRE(file.close() == 0);
   }
@@ -211,7 +211,7 @@ TEST_CASE("a scratch directory of somebody who may not write the archive is refu
 
 TEST_CASE_METHOD(ScratchMount, "a file that is renamed over a tensor while it is open is written on",
                  "[fs][scratch]") {
-  MadeFile file(mount, "tmp");
+  WrittenFile file(mount, "tmp");
   REQUIRE(file.write(kNew) == 0);
   REQUIRE(mount->rename(kRootIno, "tmp", kRootIno, "first"));
   CHECK(stored_tensors(mount).at("first") == kNew);

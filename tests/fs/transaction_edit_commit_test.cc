@@ -119,7 +119,7 @@ TEST_CASE_METHOD(EditedTransaction, "edits of others since are conflicts, and no
   }
   SECTION("a new name is taken") {
     CHECK(make("new", "new") == 0);
-    MadeFile other(t.mount, "new");
+    WrittenFile other(t.mount, "new");
     CHECK(other.write("other") == 0);
     CHECK(other.save() == 0);
     CHECK(t.commit() == due);
@@ -154,7 +154,7 @@ TEST_CASE_METHOD(EditedTransaction, "a tensor that a program is writing outside 
 TEST_CASE_METHOD(EditedTransaction, "an open file is busy: its transaction, its removal and its replacement",
                  "[fs][transaction_edit]") {
   {
-    MadeFile file(t.mount, "new", directory);
+    WrittenFile file(t.mount, "new", directory);
     CHECK(file.write("new") == 0);
     CHECK(t.commit() == EBUSY);
     CHECK(remove("new") == EBUSY);
@@ -393,7 +393,7 @@ TEST_CASE("transactions are staged and committed while others read, list and edi
     const std::string name = fmt::format("T{}", step);
     const Ino directory = t.begin(name);
     {
-      MadeFile file(t.mount, fmt::format("made{}", step), directory);
+      WrittenFile file(t.mount, fmt::format("made{}", step), directory);
       REQUIRE(file.write("made") == 0);
       REQUIRE(file.save() == 0);
     }

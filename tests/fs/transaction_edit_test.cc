@@ -125,7 +125,7 @@ TEST_CASE_METHOD(EditedTransaction, "a new file is a tensor with the commit, of 
   CHECK(make("large", large) == 0);
   CHECK(make("empty", "") == 0);
   {
-    MadeFile file(t.mount, "typed", directory);
+    WrittenFile file(t.mount, "typed", directory);
     CHECK(file.write("12345678") == 0);
     CHECK(set("typed", "dtype", "F32") == 0);
     CHECK(set("typed", "shape", "[2,1]") == 0);
@@ -332,7 +332,7 @@ TEST_CASE_METHOD(EditedTransaction, "a transaction of many new tensors needs one
 
 TEST_CASE_METHOD(EditedTransaction, "a new tensor has at most as many bytes as a tensor can have",
                  "[fs][transaction_edit]") {
-  MadeFile file(t.mount, "huge", directory);
+  WrittenFile file(t.mount, "huge", directory);
   // 2^61 bytes have 2^64 bits.
   REQUIRE(t.mount->resize_by_name(file.ino(), std::uint64_t{1} << 61U, ::getpid()));
   CHECK(file.save() != 0);

@@ -23,7 +23,7 @@ struct NpyTransaction : EditedTransaction {
 
   /// What `cp FILE T/.safetensors/npy/NAME.npy` does. @return the errno of the close.
   [[nodiscard]] int put(const std::string& name, const std::string& file) const {
-    MadeFile made(t.mount, name + ".npy", npy);
+    WrittenFile made(t.mount, name + ".npy", npy);
     made.cut();
     const int written = made.write(file);
     return written != 0 ? written : made.close();
@@ -139,7 +139,7 @@ TEST_CASE("without -o reshape a NumPy file gives no tensor another shape", "[fs]
 
 TEST_CASE_METHOD(NpyTransaction, "what another program writes while a NumPy file is open is a conflict",
                  "[fs][transaction_npy]") {
-  MadeFile file(t.mount, "first.npy", npy, O_RDWR);
+  WrittenFile file(t.mount, "first.npy", npy, O_RDWR);
   CHECK(file.write("12", 128) == 0);
   {
     Member other(t.mount, kRootIno, "first");
@@ -153,7 +153,7 @@ TEST_CASE_METHOD(NpyTransaction, "what another program writes while a NumPy file
 
 TEST_CASE_METHOD(NpyTransaction, "a NumPy file of a tensor can be changed in part", "[fs][transaction_npy]") {
   const auto patch = [&](const std::string& data) {
-    MadeFile file(t.mount, "second.npy", npy, O_RDWR);
+    WrittenFile file(t.mount, "second.npy", npy, O_RDWR);
     CHECK(file.write(data, 128) == 0);
     return file.close();
   };
@@ -228,7 +228,7 @@ TEST_CASE_METHOD(NpyTransaction, "a killed writer of a NumPy file stages nothing
 
 TEST_CASE_METHOD(NpyTransaction, "while a NumPy file is open the transaction can't be committed",
                  "[fs][transaction_npy]") {
-  MadeFile file(t.mount, "new.npy", npy, O_RDWR);
+  WrittenFile file(t.mount, "new.npy", npy, O_RDWR);
   CHECK(listed().empty());
   CHECK(t.mount->attributes(file.ino())->st_size == 0);
   CHECK(file.write(kFloats) == 0);
@@ -308,7 +308,7 @@ TEST_CASE("names that .npy makes too long have their cut form in a transaction, 
   const Ino npy = t.mount.ino("npy", t.mount.ino(".safetensors", directory));
   const std::string cut = t.list(t.mount.ino("npy", t.mount.ino(".safetensors"))).front();
   {
-    MadeFile file(t.mount, cut, npy);
+    WrittenFile file(t.mount, cut, npy);
     file.cut();
     CHECK(file.write(npy_of("|u1", "(3,)", "abc")) == 0);
     CHECK(file.close() == 0);
