@@ -107,7 +107,7 @@ class Archive final : public LocalReader {
   /// @param written  the file's identity right after our last write, so that later writes by others are still
   ///                 noticed. Ignored if a server sets the file's times: then nobody can tell writes apart.
   Result<void> adopt_own_change(const FileIdentity& written);
-  /// Whether the file's times tell our own writes from those of others.
+  /// Whether the file's times tell our own writes from foreign ones.
   [[nodiscard]] bool tells_writes_apart() const { return !is_served_ && !is_remote_; }
   /// Adopts the structure that our own edit has given the archive: makes the next version, in which tensors
   /// keep their ids. Call it after the last change of the file, under the lock for edits.

@@ -57,15 +57,15 @@ class JournalOverlay {
   /// The same for tensors that an edit moves, beside which no other commit runs: replaces all that is shown.
   void show_moved(OnTheWay in_journal, OnTheWay in_archive);
   /// Reads the archive's range if all of its bytes are elsewhere for the moment: the archive may have been
-  /// cut there. @return false: they are not, and nothing was read. Whoever then reads moved bytes from the
-  /// archive holds their tensor's lock.
+  /// cut there. @return false: they are not, and nothing was read. A caller that then reads a moved tensor
+  /// from the archive must hold the tensor's lock.
   [[nodiscard]] Result<bool> read_elsewhere(std::span<std::byte> to, std::uint64_t offset) const;
 
  private:
-  /// Overwrites `to` with what the file holds of the archive's range at `offset`.
+  /// Overwrites those bytes of the archive's range at `offset` that the file holds.
   static Result<void> read_over(std::span<std::byte> to, std::uint64_t offset, const File& file,
                                 std::span<const JournalRange> ranges);
-  /// The same, of what is elsewhere for the moment. The caller holds the lock.
+  /// Does so for all bytes that are elsewhere for the moment. The caller holds the lock.
   [[nodiscard]] Result<void> read_on_the_way(std::span<std::byte> to, std::uint64_t offset) const;
   void note_applying();
 

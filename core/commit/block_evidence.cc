@@ -16,7 +16,7 @@ namespace {
 
 // From this size on, starting a thread costs much less than it saves.
 constexpr std::uint64_t kTwoThreadsFromBytes = 16 << 20;
-// What a thread hashes of the old blocks before it takes more.
+// A thread hashes so many bytes of the old blocks at once.
 constexpr std::uint64_t kShareBytes = 4 << 20;
 
 /// Takes the new blocks' hashes from the stages where they know them; reads and hashes the others.

@@ -30,7 +30,7 @@ constexpr std::uint64_t kSlowCloseBytes = 16 << 20;
 class PiecesOnTheWay {
  public:
   /// Bytes are written in ascending order.
-  /// @param has_company  other commits come meanwhile. Without any, fewer waits make this one faster.
+  /// @param has_company  other commits run beside this one. Without any, fewer waits make this one faster.
   Result<void> add(File& archive, ByteRange piece, bool has_company) {
     newer_ = newer_.empty() ? piece : ByteRange{newer_.offset, piece.end() - newer_.offset};
     if (newer_.size_bytes < (has_company ? Writeback::kWindowBytes : kManyBytes)) return {};
@@ -343,7 +343,7 @@ void CommitProtocol::lend(Part& part, const std::function<void()>& work) {
 
 Result<void> CommitProtocol::lend_while_applied(Part& part, bool& is_known) {
   Archive& archive = part.archive();
-  // Commits that run meanwhile must not take our writes for those of others, nor we those of others for ours.
+  // Commits beside this one must not count our writes as foreign. We must not count foreign writes as ours.
   if (is_known) {
     const auto now = archive.file().status();
     if (!now) return tl::unexpected(now.error());
