@@ -258,6 +258,7 @@ TEST_CASE("verify never records over a file of the model, and keeps the old reco
 TEST_CASE("verify takes no record and a comparison at once", "[tools][verify]") {
   const VerifyModel model;
   CHECK(run_verb(tools::verify, {model.path, "--record", "a", "--against", "b"}).code == 2);
+  CHECK(run_verb(tools::verify, {model.path, "--force"}).code == 2);
 }
 
 TEST_CASE("verify says why a record can't be read before it reads the model", "[tools][verify]") {

@@ -222,6 +222,8 @@ int verify(const Arguments& arguments, Streams& streams) {
               "Read N tensors at a time. Default: the number of processors.", 1, kMostWorkers);
   line.flag(request.json, "--json", "Print tensors and problems as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
+  if (request.is_replacing && request.record.empty())
+    return report_wrong_usage(streams, "--force needs --record");
 
   const auto target = open_target(request.target, Use::Tensors);
   if (!target) return report_failure(streams, target.error().message);
