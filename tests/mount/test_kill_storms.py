@@ -125,19 +125,21 @@ def edit(storm, mount, due):
     return act, after
 
 
-@pytest.mark.parametrize("kind", ["sharded", "delta"])
+@pytest.mark.parametrize("kind", ["sharded", "delta", "directory"])
 def test_a_killed_mount_of_a_model_has_made_an_edit_or_not(tmp_path, mounts, kind):
     model, storm = StoredModel(tmp_path / "model", 3 if kind == "sharded" else 1), Storm()
     base, point = model.read(), tmp_path / "mnt"
     point.mkdir()
     options = f"reshape,delta={model.directory / 'delta'}" if kind == "delta" else "reshape"
+    source = model.directory if kind == "directory" else model.target
+    below = point / model.target.stem if kind == "directory" else point  # a directory of models has a directory for each
     due, longest = model.tensors, 0.05
     while storm.kills < kills(500, 8) or not (storm.done and storm.undone):
         if len(due) < 6:
             model.begin_anew()
             due, base = model.tensors, model.read()
-        mount = mounts(model.target, options, path=point)
-        act, after = edit(storm, mount, due)
+        mount = mounts(source, options, path=point)
+        act, after = edit(storm, below, due)
         ended = []
 
         def attempt(act=act, ended=ended):
@@ -158,8 +160,8 @@ def test_a_killed_mount_of_a_model_has_made_an_edit_or_not(tmp_path, mounts, kin
         assert not program.is_alive(), "a program hangs"
         unmount_by_force(point)
         storm.kills += 1
-        again = mounts(model.target, options, path=point)
-        found = content(again / ".safetensors" / "archive.safetensors")
+        again = mounts(source, options, path=point)
+        found = content(below / ".safetensors" / "archive.safetensors")
         assert again.unmount() == 0
         assert found in (due, after), storm.kills
         assert not ended or found == after, storm.kills
