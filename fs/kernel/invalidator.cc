@@ -10,7 +10,6 @@
 
 #include "fs/base/log.h"
 #include "fs/base/survive.h"
-#include "fs/tree/names.h"
 
 namespace stfs {
 
@@ -93,8 +92,8 @@ void Invalidator::forget_at_once(Ino directory, const std::string& name) const {
 
 void Invalidator::wait_for_listings(Ino directory) {
   // The kernel forgets an entry under the directory's lock. Listings and look-ups hold that lock until they
-  // have added their entries to the caches. Forgetting this entry does no harm: the kernel looks it up again.
-  forget_at_once(directory, std::string(kViewsDirectory));
+  // have added their entries to the caches. This entry is never in them.
+  forget_at_once(directory, ".");
 }
 
 void Invalidator::run(std::function<void()> work) {

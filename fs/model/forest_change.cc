@@ -193,15 +193,15 @@ Outdated Forest::show_replacement(Number number) {
   if (tree == nullptr || !tree->open) return {};
   ++replacements_;
   const auto shown = guard_memory([&]() -> Result<Outdated> {
-    const auto next = open_next(*tree, old);
-    if (!next) return tl::unexpected(next.error());
-    const Pin present = editions_.pin(*next);
-    make_current(*tree, old, *next);
-    Outdated outdated{.stale = {Stale::one(kRootIno, Stale::What::Content)}, .entries = {}};
-    for (std::string& name : entries_of(*tree, old, present).entries) {
-      // In a writable mount the kernel asks for the names below `.safetensors` each time.
-      if (!is_lone_ || name != kViewsDirectory) outdated.entries.emplace_back(kRootIno, std::move(name));
+    if (is_current(number)) {  // else a check for changes has shown it already
+      const auto next = open_next(*tree, old);
+      if (!next) return tl::unexpected(next.error());
+      make_current(*tree, old, *next);
     }
+    const Pin present = pin_current(*tree);
+    Outdated outdated{.stale = {Stale::one(kRootIno, Stale::What::Content)}, .entries = {}};
+    for (std::string& name : entries_of(*tree, old, present ? present : old).entries)
+      outdated.entries.emplace_back(kRootIno, std::move(name));
     if (is_lone_) {
       outdated.stale.push_back(Stale::one(kHiddenIno, Stale::What::Attributes));
       return outdated;
@@ -248,7 +248,9 @@ Forest::Change Forest::refuse(Tree& tree, const Pin& old, const Error& why) {
 Forest::Change Forest::entries_of(const Tree& tree, const Pin& old, const Pin& present) const {
   if (!is_lone_) return {.stale = {}, .entries = {tree.name, tree.path.filename().string()}};
   // The kernel may remember other names as missing, which is still right: neither file system has them.
-  std::set<std::string> names = {std::string(kViewsDirectory)};
+  std::set<std::string> names;
+  // A program's working directory may be `.safetensors`. A forgotten directory has no path any more.
+  if (!is_shared(kHiddenIno)) names.emplace(kViewsDirectory);
   for (const Pin* edition : {&old, &present}) take_names(*edition->operator->(), names);
   return {.stale = {}, .entries = {names.begin(), names.end()}};
 }

@@ -3,6 +3,8 @@ import errno
 import json
 import mmap
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -88,6 +90,19 @@ def test_a_write_goes_to_the_new_archive_and_one_that_was_begun_fails(mount):
     in_tree(mount, "layer.a").write_bytes(b"mine!")
     assert in_tree(mount, "layer.a").read_bytes() == b"mine!"
     assert open(mount.source, "rb").read().endswith(b"mine!")
+
+
+def test_a_working_directory_in_the_views_keeps_its_path(mount):
+    views = str(mount / ".safetensors")
+    with subprocess.Popen([sys.executable, "-c", "import os, sys\nfor line in sys.stdin: print(os.getcwd(), flush=True)"],
+                          cwd=views, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        for at in range(3):
+            replace(mount.source, {"layer.a": b"new", f"added.{at}": b"more"})
+            assert eventually(lambda at=at: exists(in_tree(mount, f"added.{at}")))
+            program.stdin.write("\n")
+            program.stdin.flush()
+            assert program.stdout.readline() == f"{views}\n"
+    assert program.returncode == 0
 
 
 def test_what_ends_is_let_go_of(mount):
