@@ -28,6 +28,13 @@ constexpr std::array kKinds = {
     Kind{"\x80\x03", kPickle},
     Kind{"\x80\x04", kPickle},
     Kind{"\x80\x05", kPickle},
+    // Protocols 0 and 1 have no mark of their own: a dictionary, a list, an object.
+    Kind{"(dp", kPickle},
+    Kind{"(lp", kPickle},
+    Kind{"}q\x00"sv, kPickle},
+    Kind{"]q\x00"sv, kPickle},
+    Kind{"c__builtin__\n", kPickle},
+    Kind{"ccollections\n", kPickle},
     Kind{"\x89HDF\r\n", "is an HDF5 file, as Keras writes"},
     Kind{"\x93NUMPY", "is a NumPy file"},
     Kind{"\x1f\x8b", "is a gzip file: unpack it first"},

@@ -23,6 +23,8 @@ TEST_CASE("files that are taken for archives are told by their first bytes", "[c
       {"PK\x03\x04\x14", "zip archive"},
       {"GGUF\x03", "GGUF"},
       {"\x80\x02\x8a\nl", "pickle"},
+      {"(dp0\nVweight\n", "pickle"},
+      {std::string("}q\x00(X", 5), "pickle"},
       {"\n <!DOCTYPE html><html>", "page of HTML"},
       {"<HTML>", "page of HTML"},
       {"\x89HDF\r\n\x1a\n", "HDF5"},

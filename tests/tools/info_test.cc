@@ -99,7 +99,7 @@ TEST_CASE("info refuses a second target", "[tools][info]") {
   CHECK(run_verb(tools::info, {model.path, model.path}).code == 2);
 }
 
-TEST_CASE("info tells of another whole model beside the index", "[tools][info]") {
+TEST_CASE("whoever names a directory hears of another whole model beside its index", "[tools][info]") {
   const test::TemporaryDirectory directory;
   const auto archive = [&](const std::string& name, const std::string& metadata) {
     directory.write(
@@ -113,10 +113,23 @@ TEST_CASE("info tells of another whole model beside the index", "[tools][info]")
   archive("delta.safetensors", R"("__metadata__":{"safetensorsfs.delta":"2"},)");
   archive("._consolidated.safetensors", "");
   directory.write("torn.safetensors", "x");
-  CHECK(run_verb(tools::info, {directory / "."}).err.empty());
+  const std::string sums = directory / "sums";
+  const std::vector<std::pair<decltype(tools::Verb::run), std::vector<std::string>>> verbs = {
+      {tools::info, {}},
+      {tools::ls, {}},
+      {tools::recover, {}},
+      {tools::verify, {"--force", "--record", sums}}};
+  const auto run = [&](const auto& verb) {
+    std::vector<std::string> words = {directory / "."};
+    words.insert(words.end(), verb.second.begin(), verb.second.end());
+    return run_verb(verb.first, words);
+  };
+  for (const auto& verb : verbs) CHECK(run(verb).err.empty());
   archive("consolidated.safetensors", "");
-  const auto run = run_verb(tools::info, {directory / "."});
-  CHECK(run.code == 0);
-  CHECK(
-      contains(run.err, R"(also holds the model "consolidated.safetensors", which the index does not name)"));
+  for (const auto& verb : verbs) {
+    const auto told = run(verb);
+    CHECK(told.code == 0);
+    CHECK(contains(told.err,
+                   R"(also holds the model "consolidated.safetensors", which the index does not name)"));
+  }
 }

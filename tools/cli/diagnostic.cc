@@ -6,6 +6,7 @@
 #include <ostream>
 #include <string>
 
+#include "core/model/neighbours.h"
 #include "tools/target/journal_text.h"
 #include "tools/text/printable.h"
 
@@ -33,6 +34,11 @@ int report_problems(Streams& streams, const Model& model) {
     report_failure(streams, fmt::format("{}: {}", model.path().string(), problem.message));
   const int code = report_not_shown(streams, model);
   return model.problems().empty() ? code : kFailed;
+}
+
+int report_problems_and_neighbours(Streams& streams, const Model& model) {
+  if (const std::string text = models_beside_text(model); !text.empty()) report_failure(streams, text);
+  return report_problems(streams, model);
 }
 
 }  // namespace stfs::tools

@@ -23,4 +23,8 @@ int report_not_shown(Streams& streams, const Model& model);
 /// Does the same, and also reports where an index and its shards disagree.
 int report_problems(Streams& streams, const Model& model);
 
+/// The same, and a hint at other models beside the index (core/model/neighbours.h), for verbs that show a
+/// model. The hint changes no exit status.
+int report_problems_and_neighbours(Streams& streams, const Model& model);
+
 }  // namespace stfs::tools

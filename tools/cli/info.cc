@@ -5,7 +5,6 @@
 #include <array>
 #include <ostream>
 
-#include "core/model/neighbours.h"
 #include "core/model/scratch_directory.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
@@ -238,11 +237,8 @@ int info(const Arguments& arguments, Streams& streams) {
   } else {
     print_text(*target->model, *summary, exact_bytes, streams.out);
   }
-  int code = report_problems(streams, *target->model);
+  int code = report_problems_and_neighbours(streams, *target->model);
   if (!version) code = report_failure(streams, version.error().message);
-  if (const std::string text = models_beside_text(*target->model); !text.empty()) {
-    report_failure(streams, text);  // a hint: the exit code stays
-  }
   return streams.out ? code : kFailed;
 }
 

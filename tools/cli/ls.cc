@@ -128,7 +128,7 @@ int ls(const Arguments& arguments, Streams& streams) {
 
   const auto target = open_target(request.target, Use::Tensors);
   if (!target) return report_failure(streams, target.error().message);
-  int code = report_problems(streams, *target->model);
+  int code = report_problems_and_neighbours(streams, *target->model);
   Positions positions = select(*target, request, streams, code);
   const TensorIndex& tensors = target->model->tensors();
   sort(positions, tensors, request);

@@ -13,6 +13,7 @@
 #include "core/journal/recovery.h"
 #include "core/model/model.h"
 #include "core/model/model_directory.h"
+#include "core/model/neighbours.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/verb.h"
@@ -111,14 +112,15 @@ void print_json(const std::filesystem::path& path, const RecoverRequest& request
   write_json(document, out);
 }
 
-/// Returns the archive itself, or the shards of an index.
-Result<std::vector<std::filesystem::path>> archives_of(const std::filesystem::path& named) {
+/// Returns the archive itself, or the shards of an index. Hints at other models beside the index.
+Result<std::vector<std::filesystem::path>> archives_of(const std::filesystem::path& named, Streams& streams) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(named, ignored) && !named.string().ends_with(kModelIndexSuffix)) {
     return std::vector{named};
   }
   auto model = Model::open(named, {});
   if (!model) return pass_on(std::move(model));
+  if (const std::string text = models_beside_text(**model); !text.empty()) report_failure(streams, text);
   std::vector<std::filesystem::path> paths;
   for (const Shard& shard : (*model)->shards()) paths.push_back(shard.path);
   return paths;
@@ -138,7 +140,7 @@ int recover(const Arguments& arguments, Streams& streams) {
 
   const auto located = locate_target(request.target, Use::Model);
   if (!located) return report_failure(streams, located.error().message);
-  const auto archives = archives_of(located->archive);
+  const auto archives = archives_of(located->archive, streams);
   if (!archives) return report_failure(streams, archives.error().message);
   Reports reports;
   for (const std::filesystem::path& archive : *archives) {

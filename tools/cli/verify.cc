@@ -192,7 +192,7 @@ void print_summary(const VerifyRequest& request, const Model& model, const Verdi
 }
 
 int report(const VerifyRequest& request, const Model& model, const Verdict& verdict, Streams& streams) {
-  int code = report_problems(streams, model);
+  int code = report_problems_and_neighbours(streams, model);
   for (const std::string& file : verdict.changed_files) {
     code = report_failure(streams, file + ": was changed during the command: verify it again");
   }
