@@ -228,7 +228,31 @@ void ModelEdit::set_metadata_unguarded(std::string_view key, const std::optional
   }
 }
 
+void ModelEdit::keep_metadata() {
+  if (!is_index_changed_ || !model_->has_index() || model_->delta() || by_name_.empty()) return;
+  std::vector<bool> is_named(metadata_.size());
+  for (const Row& row : rows_) {
+    if (!row.is_removed) is_named[row.shard] = true;
+  }
+  const auto is_kept = [&](std::string_view key) {
+    for (std::size_t shard = 0; shard < metadata_.size(); ++shard) {
+      if (is_named[shard] && metadata_[shard].find(key)) return true;
+    }
+    return false;
+  };
+  const std::uint32_t first = first_named();
+  for (std::size_t shard = 0; shard < metadata_.size(); ++shard) {
+    if (is_named[shard]) continue;
+    for (const auto& [key, value] : metadata_[shard]) {
+      if (is_kept(key)) continue;
+      metadata_[first].emplace_back(key, value);
+      touch(first);
+    }
+  }
+}
+
 std::map<std::uint32_t, ArchiveEdit> ModelEdit::edits() {
+  keep_metadata();
   std::map<std::uint32_t, ArchiveEdit> edits;
   for (std::uint32_t shard = 0; shard < is_touched_.size(); ++shard) {
     if (!is_touched_[shard]) continue;

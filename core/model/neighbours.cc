@@ -29,7 +29,8 @@ std::vector<std::string> models_beside(const Model& model) {
     if (name.find("-of-") != name.npos) continue;  // a shard of another index: no whole model
     if (++opened > kMostOpened) break;
     const auto other = Model::open(directory / name, {});
-    if (other && !is_delta((*other)->metadata())) names.push_back(name);
+    // Without a tensor: a shard whose tensors were all deleted.
+    if (other && (*other)->tensors().size() != 0 && !is_delta((*other)->metadata())) names.push_back(name);
   }
   return names;
 }

@@ -8,7 +8,8 @@
 
 namespace stfs {
 
-/// The file names of archives that lie beside the index, are none of its shards, are valid and are no deltas.
+/// The file names of archives that lie beside the index, are none of its shards, are valid, have tensors
+/// and are no deltas.
 /// Looks at the first 16 such names. Empty for a model of one archive, and if the directory can't be read.
 std::vector<std::string> models_beside(const Model& model);
 

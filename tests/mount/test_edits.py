@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+from kill_storm import StoredModel
 from mounted import BUILD, eventually
 
 STFS = BUILD / "stfs"
@@ -214,3 +215,13 @@ def test_killed_edits_of_shards_change_all_files_or_none(tmp_path):
         due = found
         assert not list(tmp_path.glob(".*"))
     assert 0 < changed < round_number
+
+
+def test_metadata_stay_when_a_shard_loses_its_tensors(tmp_path):
+    model = StoredModel(tmp_path / "model", 3)
+    stfs("set", model.target, "--metadata", "key=value")
+    stfs("rm", model.target, "s0.*")
+    assert model.read()[1] == {"kept": "yes", "key": "value"}
+    assert "also holds" not in subprocess.run([STFS, "info", model.target], capture_output=True, text=True, check=True).stderr
+    stfs("rm", model.target, "s1.*")
+    assert model.read()[1] == {"kept": "yes", "key": "value"}

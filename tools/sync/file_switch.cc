@@ -222,6 +222,12 @@ Result<void> recover_switch(Storage& storage, const SyncPlace& place) {
   return is_taken ? finish(storage, place, files) : undo_switch(storage, place, files);
 }
 
+std::optional<std::string> model_in_switch(Storage& storage, const SyncPlace& place) {
+  const auto note = read_note(storage, place);
+  if (!note || !*note) return std::nullopt;
+  return (*note)->files.step.to;
+}
+
 std::filesystem::path present_sync_state(Storage& storage, const SyncPlace& place) {
   std::filesystem::path state = place.state();
   if (is_taken_name(storage, state)) return state;

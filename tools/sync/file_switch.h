@@ -13,6 +13,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,10 @@ Result<void> take_switch(Storage& storage, const SyncPlace& place, const FileSwi
 Result<void> undo_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files);
 /// Finishes or undoes what a process that has died was about to do. Does nothing if there is no note.
 Result<void> recover_switch(Storage& storage, const SyncPlace& place);
+
+/// The file name of the index or archive that the step of a noted switch makes; nothing without a note that
+/// can be read.
+std::optional<std::string> model_in_switch(Storage& storage, const SyncPlace& place);
 
 /// @return whether a file has this name. Also true if the store can't tell.
 bool is_taken_name(Storage& storage, const std::filesystem::path& path);

@@ -36,7 +36,9 @@ SyncPlace sync_place_of(const std::filesystem::path& directory, const std::strin
   SyncPlace own(directory, own_name(model), model);
   if (storage.status(own.folder())) return own;
   SyncPlace shared(directory);
-  const std::optional<std::string> named = model_in_sync_state(shared, storage);
+  std::optional<std::string> named = model_in_sync_state(shared, storage);
+  // A first pull that was killed has left archives of the model, but no index and no state.
+  if (!named) named = model_in_switch(storage, shared);
   // A model that is gone has left its state to the one that is there, which has another name now.
   const bool is_left = !named || !storage.status(directory / *named);
   const bool is_its = (named && *named == model) || (is_left && is_of_directory(directory, model, storage));

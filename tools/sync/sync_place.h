@@ -5,9 +5,10 @@
 //   .NAME.weight_sync      of a model that shares its directory with others: NAME is the archive or the index
 //
 // state.json names its model, so that an archive that is put beside another one does not take that one's
-// version: `.weight_sync` stays the place of the model that its state names, and belongs to no other. A state
-// that names none, as other receivers write it, or that names one that is gone, is that of the directory's
-// own model. Once a model has a place of its own, it keeps it.
+// version: `.weight_sync` stays the place of the model that its state names, and belongs to no other. Without
+// a state, a switch of files that was begun there names the model (file_switch.h). A state that names none,
+// as other receivers write it, or that names one that is gone, is that of the directory's own model. Once a
+// model has a place of its own, it keeps it.
 #pragma once
 
 #include <filesystem>
