@@ -35,7 +35,8 @@ class HeaderReader {
   explicit HeaderReader(std::string_view json) : json_(json) {}
 
   Result<ParsedHeader> read() {
-    if (json_.peek() != '{') return mismatch("the header", "an object of tensors");
+    // Such a file is no archive, and may be private: what it has instead is not shown.
+    if (json_.peek() != '{') return refuse("the header: expected an object of tensors");
     bool has_metadata = false;
     auto read = json_.for_each_member([&](std::string_view name, std::size_t name_at) -> Result<void> {
       if (name == "__metadata__") {
