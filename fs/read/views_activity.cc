@@ -37,7 +37,6 @@ Activity::Counts Activity::counts() const {
 }
 
 void Activity::set_problem(std::string why) {
-  why.resize(valid_utf8_prefix(why));
   const std::scoped_lock lock(mutex_);
   problem_ = std::move(why);
 }
