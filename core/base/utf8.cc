@@ -39,6 +39,16 @@ bool is_ascii_block(std::string_view block) {
 
 }  // namespace
 
+Utf8Character first_of_utf8(std::string_view text) {
+  const auto byte = [&](std::size_t at) { return static_cast<std::uint8_t>(text[at]); };
+  const std::uint8_t lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  const std::size_t size_bytes = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+  char32_t character = lead & (0x7fU >> size_bytes);
+  for (std::size_t at = 1; at < size_bytes; ++at) character = character << 6 | (byte(at) & 0x3fU);
+  return {character, size_bytes};
+}
+
 std::size_t valid_utf8_prefix(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {

@@ -155,15 +155,19 @@ Result<std::uint64_t> header_length(std::span<const std::byte> first, std::uint6
   for (std::size_t i = 0; i < kHeaderLengthBytes; ++i) {
     length |= std::to_integer<std::uint64_t>(first[i]) << (8 * i);
   }
+  // The file may be no archive, and private: a message shows none of its bytes, so not this number either.
   if (length > kMaxHeaderBytes) {
     return invalid(ErrorCode::HeaderTooLarge,
-                   fmt::format("a header of {} bytes, at most {} are allowed (is this a safetensors file?)",
-                               length, kMaxHeaderBytes));
+                   fmt::format("not a safetensors file: its first {} bytes name a header of more than the {} "
+                               "bytes that are allowed",
+                               kHeaderLengthBytes, kMaxHeaderBytes));
   }
   if (kHeaderLengthBytes + length > file_size_bytes) {
-    return invalid(ErrorCode::InvalidHeaderLength,
-                   fmt::format("a header of {} bytes needs a file of at least {} bytes, this file has {}",
-                               length, kHeaderLengthBytes + length, file_size_bytes));
+    return invalid(
+        ErrorCode::InvalidHeaderLength,
+        fmt::format("the file ends, after {} bytes, before its header does: it is cut off, or not a "
+                    "safetensors file",
+                    file_size_bytes));
   }
   return length;
 }

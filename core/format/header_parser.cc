@@ -35,7 +35,8 @@ class HeaderReader {
   explicit HeaderReader(std::string_view json) : json_(json) {}
 
   Result<ParsedHeader> read() {
-    if (json_.peek() != '{') return mismatch("the header", "an object of tensors");
+    // Such a file is no archive, and may be private: what it has instead is not shown.
+    if (json_.peek() != '{') return refuse("the header: expected an object of tensors");
     bool has_metadata = false;
     auto read = json_.for_each_member([&](std::string_view name, std::size_t name_at) -> Result<void> {
       if (name == "__metadata__") {
@@ -186,9 +187,7 @@ class HeaderReader {
 Result<ParsedHeader> parse_header_json(std::string_view json) {
   // The reference looks at the encoding of the whole header first.
   if (const std::size_t valid = valid_utf8_prefix(json); valid != json.size()) {
-    return fail(
-        ErrorCode::InvalidHeader, EINVAL,
-        fmt::format("byte {}: 0x{:02x} is not UTF-8 here", valid, static_cast<std::uint8_t>(json[valid])));
+    return fail(ErrorCode::InvalidHeader, EINVAL, fmt::format("byte {}: not UTF-8", valid));
   }
   // The reference refuses a number that no double can hold, also in a field that nobody reads.
   if (const auto error = find_json_error(json, kMaxHeaderDepth, Numbers::Doubles))

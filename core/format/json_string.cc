@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <iterator>
 
-#include "core/base/utf8.h"
+#include "core/base/printable.h"
 
 namespace stfs {
 namespace {
@@ -28,19 +28,6 @@ void append_escaped(std::string& out, char c) {
     fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned>(c));
   } else {
     out += c;
-  }
-}
-
-void append_hex(std::string& out, char c) {
-  fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<std::uint8_t>(c));
-}
-
-// JSON allows DEL unescaped, but a terminal acts on it.
-void append_visible(std::string& out, char c) {
-  if (c == '\x7f') {
-    append_hex(out, c);
-  } else {
-    append_escaped(out, c);
   }
 }
 
@@ -113,12 +100,7 @@ std::string in_quotes(std::string_view text) {
   // UTF-8.
   for (int i = 0; i < 3 && end < text.size() && (text[end] & 0xC0) == 0x80; ++i) --end;
   std::string out = "\"";
-  for (std::size_t at = 0; at < end;) {
-    const std::size_t valid = valid_utf8_prefix(text.substr(at, end - at));
-    for (const char c : text.substr(at, valid)) append_visible(out, c);
-    at += valid;
-    if (at < end) append_hex(out, text[at++]);
-  }
+  append_printable(out, text.substr(0, end), EscapeForm::Json, "\"\\");
   if (end < text.size()) return fmt::format("{}...\" ({} bytes)", out, text.size());
   return out += '"';
 }

@@ -19,7 +19,7 @@ std::string unescaped_json(std::string_view inside);
 /// The longest part of a name that a message shows.
 inline constexpr std::size_t kQuotedBytes = 100;
 
-/// Returns `"name"` for a message. Escapes as above, and also DEL and bytes that are not UTF-8. Of a long
+/// Returns `"name"` for a message. Escapes as above, and also what core/base/printable.h escapes. Of a long
 /// text it shows the beginning and the size: `"aaaa..." (5000 bytes)`.
 std::string in_quotes(std::string_view text);
 

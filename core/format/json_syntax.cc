@@ -74,7 +74,9 @@ class Checker {
     at_ = at;
     return stop(std::move(why));
   }
+  /// A text whose first character begins no value may be any file, and private: its bytes are not shown.
   bool unexpected(std::string_view due) {
+    if (at_ == first_ && at_ < text_.size()) return stop(fmt::format("expected {}", due));
     if (at_ == text_.size()) return stop(fmt::format("the text ends, expected {}", due));
     return stop(fmt::format("found {}, expected {}", in_quotes(text_.substr(at_, 1)), due));
   }
@@ -92,6 +94,7 @@ class Checker {
 
   std::string_view text_;
   std::size_t at_ = 0;
+  std::size_t first_ = std::min(text_.find_first_not_of(" \t\n\r"), text_.size());
   unsigned depth_left_;
   Numbers numbers_;
   std::optional<JsonError> error_;

@@ -54,4 +54,20 @@ std::string settlers_of(const FileStatus& journal) {
   return journal.uid == 0 ? "root" : fmt::format("user {} or root", journal.uid);
 }
 
+std::string settling_advice(const FileStatus& journal, std::uint32_t user) {
+  // Root is stopped by a server of files, by a container, or by a read-only mount.
+  if (user == 0 && journal.uid == 0) return "run `stfs recover` on a host whose root may write it";
+  if (user == 0) {
+    return fmt::format("run `stfs recover` as user {}, or on a host whose root may write it", journal.uid);
+  }
+  if (user == journal.uid) return "allow it with `chmod u+rw`, then run `stfs recover`";
+  return fmt::format("run `stfs recover` as {}", settlers_of(journal));
+}
+
+std::string disbelief_advice(const FileStatus& journal) {
+  return fmt::format(
+      "if user {} has a right to write the archive, run `stfs recover` as that user; else delete it",
+      journal.uid);
+}
+
 }  // namespace stfs

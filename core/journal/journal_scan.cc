@@ -164,6 +164,7 @@ class Scan {
     auto is_there = is_at(storage_, path, *opened);
     if (!is_there || !*is_there) return is_there;
     found.settlers = settlers_of(*opened);
+    found.advice = settling_advice(*opened, storage_.user());
     auto believed = is_believed_here(*opened);
     if (!believed) return pass_on(std::move(believed));
     if (!*believed) {
@@ -171,8 +172,7 @@ class Scan {
             fmt::format("belongs to user {}, who owns neither the archive nor this process, and may not "
                         "write the archive by its mode",
                         opened->uid),
-            fmt::format("run `stfs recover` as {}, or delete it if that user has no right to the archive",
-                        found.settlers));
+            disbelief_advice(*opened));
       return true;
     }
     auto in_use = found.file->is_locked_by_other(kOwnerByte, LockKind::Shared);
@@ -195,6 +195,7 @@ class Scan {
     auto at_path = storage_.status(found.report.path);
     if (!at_path) return pass_on(std::move(at_path));
     found.settlers = settlers_of(*at_path);
+    found.advice = settling_advice(*at_path, storage_.user());
     if (kind == NameKind::Staged) {
       // A staged file promises nothing and blocks nobody. This process can't see whether its owner lives, so
       // the file stays: a living owner would miss it when publishing it.
@@ -206,7 +207,7 @@ class Scan {
           fmt::format(
               "belongs to user {} and this process, of user {}, may not read it: a newer commit may be in it",
               at_path->uid, storage_.user()),
-          fmt::format("run `stfs recover` as {}", found.settlers));
+          found.advice);
     return true;
   }
 

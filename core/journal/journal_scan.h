@@ -67,6 +67,7 @@ struct FoundJournal {
   /// This process may not write the journal, so it can't settle it. `settlers` names the users that can.
   bool is_read_only = false;
   std::string settlers;
+  std::string advice;  // to the user of this process, if it may not read or write the journal
   /// Reports leave this journal out: it is a group record whose journals are reported, or a journal that has
   /// gone or was taken back by its owner.
   bool is_hidden = false;

@@ -14,6 +14,7 @@
 
 #include "core/base/xxh3.h"
 #include "core/journal/group_record.h"
+#include "core/journal/journal_access.h"
 #include "core/journal/journal_apply.h"
 #include "core/journal/journal_blocks.h"
 #include "core/journal/lane_scan.h"
@@ -151,7 +152,9 @@ Result<bool> has_group_record(Storage& storage, FoundJournal& found) {
   }
   auto group = look_at_group_record(storage, path.parent_path() / found.record.group_record, path.filename());
   if (!group && is_forbidden(group.error())) {
-    block(found, JournalState::Unknown, group.error().message, "run `stfs recover` as root");
+    auto record = storage.status(path.parent_path() / found.record.group_record);
+    if (!record) return pass_on(std::move(record));
+    block(found, JournalState::Unknown, group.error().message, settling_advice(*record, storage.user()));
     return false;
   }
   if (!group && group.error().code != ErrorCode::InvalidArgument) return pass_on(std::move(group));

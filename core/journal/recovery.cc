@@ -70,8 +70,8 @@ Result<bool> take_from_dead(Storage& storage, FoundJournal& found) {
 
 tl::unexpected<Error> only_others_may(const FoundJournal& found) {
   return fail(ErrorCode::System, EACCES,
-              fmt::format("{}: {}; this process may not write it: run `stfs recover` as {}",
-                          found.report.path.string(), found.report.explanation, found.settlers));
+              fmt::format("{}: {}; this process may not write it: {}", found.report.path.string(),
+                          found.report.explanation, found.advice));
 }
 
 ByteRange heads_of(const FoundJournal& found) {

@@ -182,7 +182,7 @@ Result<ModelIndex> parse_model_index(std::string_view json) {
       return refuse(0, "an index of {} bytes, at most {} are allowed", json.size(), kMaxModelIndexBytes);
     }
     if (const std::size_t valid = valid_utf8_prefix(json); valid != json.size()) {
-      return refuse(valid, "0x{:02x} is not UTF-8 here", static_cast<std::uint8_t>(json[valid]));
+      return refuse(valid, "not UTF-8");
     }
     if (const auto error = find_json_error(json, kMaxDepth)) {
       return refuse(error->position, "not JSON: {}", error->why);

@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/printable.h"
 #include "core/base/wall_clock.h"
 #include "fs/base/line_budget.h"
 #include "fs/base/process.h"
@@ -35,20 +36,6 @@ struct Places {
 Places& places() {
   static Places& only = *new Places;
   return only;
-}
-
-std::string printable(std::string_view line) {
-  std::string text;
-  text.reserve(line.size() + 1);
-  for (const char character : line) {
-    const auto byte = static_cast<unsigned char>(character);
-    if (byte < 0x20 || byte == 0x7f) {
-      text += fmt::format("\\x{:02x}", byte);
-    } else {
-      text += character;
-    }
-  }
-  return text;
 }
 
 int syslog_priority(Level level) {

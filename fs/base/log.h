@@ -28,8 +28,8 @@ void to_syslog();
 /// once. Call before the first thread starts.
 void to_file(std::unique_ptr<LogFile> file);
 
-/// Writes one line. Any thread may call. Control characters are escaped, because names come from untrusted
-/// files.
+/// Writes one line. Any thread may call. Escapes what core/base/printable.h escapes, because names come from
+/// untrusted files.
 void write(Level level, std::string_view line);
 
 /// The lines that the user may read for whom the thread works: the user of this process and root may read all

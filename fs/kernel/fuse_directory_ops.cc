@@ -142,28 +142,13 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
   }
 }
 
-/// The supplementary groups of the program that waits for the request. None if /proc does not tell.
-std::vector<gid_t> groups_of_caller(fuse_req_t req) {
-  constexpr int kMostGroups = 1 << 16;  // NGROUPS_MAX
-  std::vector<gid_t> groups(16);
-  int count = fuse_req_getgroups(req, static_cast<int>(groups.size()), groups.data());
-  if (count > static_cast<int>(groups.size())) {
-    groups.resize(static_cast<std::size_t>(std::min(count, kMostGroups)));
-    count = fuse_req_getgroups(req, static_cast<int>(groups.size()), groups.data());
-  }
-  groups.resize(static_cast<std::size_t>(std::clamp(count, 0, static_cast<int>(groups.size()))));
-  return groups;
-}
-
 void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode) {
   if (forest_of(req).is_of_source(parent)) return make_directory_in_source(req, parent, name, mode);
   guarded_slowly(req, parent, Request::Mkdir, [=, name = std::string(name)](const Forest::Pin& model) {
     if (!model) return refuse(req, parent, kNoModel, name);
     // The request must not be used after its reply, so the mount is fetched first.
     const Forest& forest = forest_of(req);
-    const fuse_ctx& caller = *fuse_req_ctx(req);
-    const auto made = model->make_directory(
-        parent, name, {.uid = caller.uid, .gid = caller.gid, .other_groups = groups_of_caller(req)}, mode);
+    const auto made = model->make_directory(parent, name, caller_of(req), mode);
     if (!made) return reply_error(req, parent, made.error(), name);
     const fuse_entry_param entry = entry_of(forest, model, *made, parent);
     model.note_lookup(entry.ino);

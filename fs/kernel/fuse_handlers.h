@@ -122,6 +122,9 @@ inline Requester requester_of(fuse_req_t req) {
   return {is_kernel ? std::nullopt : std::optional(caller.uid), caller.pid};
 }
 
+/// The user and the groups of that program. Without the supplementary ones if /proc does not tell.
+Maker caller_of(fuse_req_t req);
+
 /// Writes a line to the log that says which request was refused and why. Writes none if the errno alone tells
 /// that (ENOENT and the like), or if the log already has the reason.
 /// @param name  a name in the directory `ino`, if the request names one.

@@ -8,8 +8,11 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "fs/kernel/fuse_handlers.h"
 #include "fs/kernel/kernel_reply.h"
@@ -341,7 +344,8 @@ void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) 
 
 void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size) {
   guarded(req, ino, Request::Xattr, [&](const Forest::Pin& model) {
-    const auto names = model ? model->list_extended_attributes(ino) : std::vector<std::string>{};
+    const auto names =
+        model ? model->list_extended_attributes(ino, caller_of(req)) : std::vector<std::string>{};
     if (!names) return reply_error(req, ino, names.error());
     std::string list;
     for (const std::string& name : *names) list.append(name.c_str(), name.size() + 1);
@@ -386,6 +390,19 @@ void set_attribute(fuse_req_t req, fuse_ino_t ino, const std::string& name,
 }
 
 }  // namespace
+
+Maker caller_of(fuse_req_t req) {
+  constexpr int kMostGroups = 1 << 16;  // NGROUPS_MAX
+  std::vector<gid_t> groups(16);
+  int count = fuse_req_getgroups(req, static_cast<int>(groups.size()), groups.data());
+  if (count > static_cast<int>(groups.size())) {
+    groups.resize(static_cast<std::size_t>(std::min(count, kMostGroups)));
+    count = fuse_req_getgroups(req, static_cast<int>(groups.size()), groups.data());
+  }
+  groups.resize(static_cast<std::size_t>(std::clamp(count, 0, static_cast<int>(groups.size()))));
+  const fuse_ctx& caller = *fuse_req_ctx(req);
+  return {.uid = caller.uid, .gid = caller.gid, .other_groups = std::move(groups)};
+}
 
 void set_open_flags(Ino ino, OpenFile* file, fuse_file_info& fi) {
   fi.fh = reinterpret_cast<std::uint64_t>(file);

@@ -2,11 +2,13 @@
 #include "fs/model/attribute_reader.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
+#include "core/base/printable.h"
 #include "core/format/json_string.h"
 #include "core/storage/attribute_names.h"
 
@@ -92,11 +94,11 @@ std::string AttributeReader::deleted_names(Ino transaction) const {
     if (names.size() > 1) names += ',';
     append_json_string(names, name);
   }
-  return names + "]";
+  return printable_json(names + "]");
 }
 
-Result<std::vector<std::string>> AttributeReader::list(Ino ino) const {
-  auto names = list_all(ino);
+Result<std::vector<std::string>> AttributeReader::list(Ino ino, const Maker& caller) const {
+  auto names = list_all(ino, caller);
   if (!names) return names;
   // The kernel refuses a longer list with E2BIG, and a longer value. A program that reads each attribute that
   // is listed must not fail.
@@ -114,10 +116,10 @@ Result<std::vector<std::string>> AttributeReader::list(Ino ino) const {
   return names;
 }
 
-Result<std::vector<std::string>> AttributeReader::list_all(Ino ino) const {
+Result<std::vector<std::string>> AttributeReader::list_all(Ino ino, const Maker& caller) const {
   const Node node = parts_.resolve(ino);
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
-  if (node.kind == Node::Kind::StagedNpy) return list_all(parts_.transactions.bytes_file(node.ino));
+  if (node.kind == Node::Kind::StagedNpy) return list_all(parts_.transactions.bytes_file(node.ino), caller);
   std::vector<std::string> names;
   const auto add_metadata = [&](std::string_view key) {
     std::string name = fmt::format("{}{}{}", kPrefix, kMetadataPrefix, key);
@@ -128,6 +130,7 @@ Result<std::vector<std::string>> AttributeReader::list_all(Ino ino) const {
   if (node.ino == kRootIno) {
     for (const std::string_view key : kRootKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
     if (parts_.model->delta()) names.emplace_back(kDeltaAttribute);
+    if (!may_read_metadata(caller)) return names;
     for (const auto& [key, value] : parts_.model->metadata()) add_metadata(key);
   } else if (node.is_directory() && parts_.transactions.is_transaction(node.ino)) {
     names.push_back(fmt::format("{}{}", kPrefix, kDeletedKey));
@@ -202,6 +205,11 @@ Result<void> AttributeReader::check_metadata_readable() const {
       (parts_.permissions.of_all().mode & kRead) != (parts_.permissions.of_any().mode & kRead))
     return fail(ErrorCode::System, EACCES, "some users may list the model but not read every shard");
   return {};
+}
+
+bool AttributeReader::may_read_metadata(const Maker& caller) const {
+  if (!parts_.options.is_shared) return true;
+  return check_metadata_readable() && caller.has(S_IROTH, parts_.permissions.of_all());
 }
 
 Result<std::string> AttributeReader::of_root(std::string_view key) const {

@@ -21,10 +21,12 @@ class AttributeReader {
 
   [[nodiscard]] Result<std::string> get(Ino ino, std::string_view name) const;
   /// Leaves out what the kernel can't pass on: values over 64 KiB, and what makes the list longer than that.
-  [[nodiscard]] Result<std::vector<std::string>> list(Ino ino) const;
+  /// The kernel asks for no right to list attributes. So to a caller that may not read the metadata, their keys
+  /// are not listed.
+  [[nodiscard]] Result<std::vector<std::string>> list(Ino ino, const Maker& caller) const;
 
  private:
-  [[nodiscard]] Result<std::vector<std::string>> list_all(Ino ino) const;
+  [[nodiscard]] Result<std::vector<std::string>> list_all(Ino ino, const Maker& caller) const;
   [[nodiscard]] Result<std::string> of_root(std::string_view key) const;
   [[nodiscard]] Result<std::string> of_tensor(TensorId tensor, std::string_view key) const;
   /// Is the same before and after a reading only if no bytes of the tensor have changed meanwhile.
@@ -40,6 +42,7 @@ class AttributeReader {
   [[nodiscard]] Result<std::string> own_file(TensorId tensor) const;
   /// EACCES if some users may read one shard but not all.
   [[nodiscard]] Result<void> check_metadata_readable() const;
+  [[nodiscard]] bool may_read_metadata(const Maker& caller) const;
 
   ModelParts& parts_;
   const ShardTurns& turns_;

@@ -149,8 +149,9 @@ class Filesystem {
   [[nodiscard]] Result<std::string> extended_attribute(Ino ino, std::string_view name) const {
     return attributes_.get(ino, name);
   }
-  [[nodiscard]] Result<std::vector<std::string>> list_extended_attributes(Ino ino) const {
-    return attributes_.list(ino);
+  [[nodiscard]] Result<std::vector<std::string>> list_extended_attributes(Ino ino,
+                                                                          const Maker& caller = {}) const {
+    return attributes_.list(ino, caller);
   }
 
   // Files. The flags are those of open(2). O_TRUNC is ignored, since the kernel sends a separate resize.

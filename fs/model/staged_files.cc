@@ -18,15 +18,6 @@
 namespace stfs {
 namespace {
 
-/// Whether those rights let somebody write.
-bool may_write(const Maker& who, const Permissions& right) {
-  if (who.uid == 0) return true;
-  if (who.uid == right.uid) return (right.mode & S_IWUSR) != 0;
-  const bool is_of_group =
-      who.gid == right.gid || std::ranges::find(who.other_groups, right.gid) != who.other_groups.end();
-  return (right.mode & (is_of_group ? S_IWGRP : S_IWOTH)) != 0;
-}
-
 /// The name that a file's tensor would have; nothing if no archive can have it.
 std::optional<std::string> new_name_of(std::string_view file_name) {
   auto name = TensorTree::flat_name(file_name);
@@ -45,7 +36,7 @@ Result<void> StagedFiles::check(Ino transaction) const {
   if (auto editable = parts_.check_editable(); !editable) return editable;
   const auto maker = parts_.options.is_shared ? parts_.transactions.maker(transaction) : std::nullopt;
   // The kernel knows the rights to a file only: an edit may change every shard.
-  if (!maker || may_write(*maker, parts_.permissions.of_all())) return {};
+  if (!maker || maker->has(S_IWOTH, parts_.permissions.of_all())) return {};
   return refuse_staging(EACCES, "an edit of the structure needs the right to write every shard");
 }
 

@@ -21,7 +21,9 @@
 #include <fstream>
 #include <string>
 
+#include "core/base/printable.h"
 #include "core/base/unique_fd.h"
+#include "fs/base/capabilities.h"
 #include "fs/base/log.h"
 #include "fs/mount/mount_point.h"
 
@@ -201,6 +203,8 @@ bool Guard::is_guard(int argc, const char* const* argv) {
 
 int Guard::run(const char* const* argv) {
   ::prctl(PR_SET_NAME, kName.data());
+  // If that fails, the guard has more rights than it needs, and still does its work.
+  static_cast<void>(drop_capabilities(AdminRight::Effective).has_value());
   pid_t daemon = 0;
   const std::string_view pid = argv[1];
   std::from_chars(pid.data(), pid.data() + pid.size(), daemon);
@@ -208,8 +212,8 @@ int Guard::run(const char* const* argv) {
   const bool has_aborted = end_connection(daemon, argv[2], argv[4]);
   if (!has_aborted) {
     ::openlog("safetensorsfs", 0, LOG_DAEMON);
-    ::syslog(LOG_WARNING, "%s: the program was killed, and its mount hangs: end it with `umount -f` as root",
-             argv[4]);
+    ::syslog(LOG_WARNING, "%s: the program was killed, and its mount hangs: end it with `umount -f`%s",
+             printable(argv[4]).c_str(), ::geteuid() == 0 ? "" : " as root");
   }
   if (argv[3] == kUnmounts) unmount_dead(argv[4]);
   return has_aborted ? 0 : 1;

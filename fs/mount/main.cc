@@ -142,7 +142,7 @@ int main(int argc, char** argv) {
     if (line.outcome != stfs::CommandLine::Outcome::Mount) return print(line);
     return mount(line.options);
   } catch (const std::exception& exception) {
-    std::fprintf(stderr, "safetensorsfs: %s\n", exception.what());
+    stfs::log::error("{}", exception.what());
     return kFailed;
   }
 }

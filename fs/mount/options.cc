@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <string_view>
 
+#include "core/base/printable.h"
 #include "fs/mount/mount_options.h"
 
 namespace stfs {
@@ -63,7 +64,7 @@ CommandLine wrong_usage(std::string_view why) {
           fmt::format("safetensorsfs: {}\n"
                       "usage: safetensorsfs SOURCE MOUNTPOINT [-o OPTIONS] [-f] [-d]\n"
                       "Try 'safetensorsfs --help'.\n",
-                      why),
+                      printable(why)),
           {}};
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <fuse_lowlevel.h>
+#include <linux/capability.h>
 
 #include <chrono>
 #include <cstdarg>
@@ -16,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "fs/base/capabilities.h"
 #include "fs/base/log.h"
 #include "fs/follow/follower.h"
 #include "fs/follow/janitor.h"
@@ -145,6 +147,9 @@ Result<void> Session::go_to_background() {
 Result<void> Session::serve() {
   Parts& parts = *parts_;
   const Guard guard(parts.options);  // until the connection has ended
+  const bool backs_files = parts.mount.wants_passthrough;
+  if (auto dropped = drop_capabilities(backs_files ? AdminRight::Effective : AdminRight::InReserve); !dropped)
+    log::warning("{}; this program keeps rights that it does not need", dropped.error().message);
   Forest& forest = parts.mount.forest;
   Invalidator invalidator(parts.session, [&forest](const Stale& stale, const Invalidator::Visit& visit) {
     if (const Forest::Pin model = forest.model_of(stale.first)) model->visit_cached(stale, visit);
@@ -184,6 +189,7 @@ Result<void> Session::serve() {
   signals.stop();
   slow.stop();
 
+  const RaisedCapability may_unmount(CAP_SYS_ADMIN);
   // The kernel may be waiting for a page or a listing that no thread serves any more. Then the connection
   // must be aborted before the invalidator's thread can end, and that thread must end before the descriptor
   // is closed. The watcher may be waiting for the invalidator's thread, so it stops later.

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "core/base/utf8.h"
+#include "core/base/printable.h"
 #include "core/format/json_string.h"
 #include "fs/base/log.h"
 
@@ -37,7 +37,6 @@ Activity::Counts Activity::counts() const {
 }
 
 void Activity::set_problem(std::string why) {
-  why.resize(valid_utf8_prefix(why));
   const std::scoped_lock lock(mutex_);
   problem_ = std::move(why);
 }
@@ -66,9 +65,7 @@ Activity::Snapshot Activity::take_snapshot(std::uint64_t tensors, std::uint64_t 
       now.bytes_read, now.bytes_written, now.commits, now.refused_commits, now.errors, now.replacements);
   append_json_string(text, problem_);
   text += ",\n  \"last_error\": ";
-  std::string last = log::last_problem();
-  last.resize(valid_utf8_prefix(last));
-  append_json_string(text, last);
+  append_json_string(text, log::last_problem());
   text += ",\n";
   text += fmt::format(
       "  \"since_last_read\": {{\"seconds\": {:.6f}, \"requests_per_second\": {:.1f}, "
@@ -76,7 +73,7 @@ Activity::Snapshot Activity::take_snapshot(std::uint64_t tensors, std::uint64_t 
       "\"commits_per_second\": {:.2f}}}\n}}\n",
       elapsed, rate(total(last_), total(now)), rate(last_.bytes_read, now.bytes_read),
       rate(last_.bytes_written, now.bytes_written), rate(last_.commits, now.commits));
-  return {std::move(text), now, now_at};
+  return {printable_json(std::move(text)), now, now_at};
 }
 
 void Activity::note_snapshot_read(const Snapshot& snapshot) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "core/base/printable.h"
 #include "core/format/json_string.h"
 
 namespace stfs {
@@ -208,7 +209,7 @@ const std::string& ArchiveView::metadata_json() const {
     text += ':';
     append_json_string(text, value);
   }
-  metadata_json_ = text + "}";
+  metadata_json_ = printable_json(text + "}");
   return *metadata_json_;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/capability.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "core/storage/new_file.h"
+#include "fs/base/capabilities.h"
 
 namespace stfs {
 namespace {
@@ -111,6 +113,7 @@ Result<void> give_to(int descriptor, int directory, mode_t mode, const Maker& ma
                             maker.uid));
   }
   constexpr mode_t kKept = S_ISGID;  // new directories inherit it
+  const RaisedCapability may_keep(CAP_FSETID);
   if (::fchmod(descriptor, (mode & kPermissionBits) | (st.st_mode & kKept)) != 0)
     return fail_system(errno, path, "set the mode of a new file");
   return {};

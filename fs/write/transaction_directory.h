@@ -53,11 +53,15 @@
 
 namespace stfs {
 
-/// The user and the groups that made a transaction.
+/// The user and the groups that made a transaction, or that ask for something.
 struct Maker {
   uid_t uid = 0;
   gid_t gid = 0;
   std::vector<gid_t> other_groups{};
+
+  /// Whether a mode and its owners give this right, as the kernel decides it.
+  /// @param right  S_IROTH or S_IWOTH.
+  [[nodiscard]] bool has(mode_t right, const Permissions& given) const;
 };
 
 /// Any thread may call. While its mutex is held, only mutexes of a TransactionGroup or of a NewTensor are

@@ -102,11 +102,12 @@ TEST_CASE("a file that is no archive is refused with its path and the rule it br
   const std::vector<NoArchive> files = {
       {"", ErrorCode::HeaderTooSmall, "a file of 0 bytes is not an archive"},
       {"1234567", ErrorCode::HeaderTooSmall, "a file of 7 bytes is not an archive"},
-      {"plain text, and long", ErrorCode::HeaderTooLarge, "is this a safetensors file?"},
+      {"plain text, and long", ErrorCode::HeaderTooLarge, "not a safetensors file"},
       {"PJ\3\4" + std::string(100, '\0'), ErrorCode::InvalidHeaderLength,
-       "needs a file of at least 67324504 bytes, this file has 104"},
+       "the file ends, after 104 bytes, before its header does"},
       {"PK\3\4" + std::string(100, '\0'), ErrorCode::InvalidHeaderLength, "is a zip archive"},
-      {archive_bytes(kTwoTensorHeader, "").substr(0, 50), ErrorCode::InvalidHeaderLength, "this file has 50"},
+      {archive_bytes(kTwoTensorHeader, "").substr(0, 50), ErrorCode::InvalidHeaderLength,
+       "ends, after 50 bytes, before"},
       {archive_bytes("\xff", ""), ErrorCode::InvalidHeader, "UTF-8"},
       {archive_bytes("nonsense", ""), ErrorCode::InvalidHeaderDeserialization, "byte 0"},
       {archive_bytes(kTwoTensorHeader, "aaaabbb"), ErrorCode::MetadataIncompleteBuffer, "7"},
@@ -120,6 +121,25 @@ TEST_CASE("a file that is no archive is refused with its path and the rule it br
     CHECK(archive.error().code == code);
     CHECK(archive.error().message.starts_with(path + ": "));
     CHECK(archive.error().message.find(reason) != std::string::npos);
+  }
+}
+
+TEST_CASE("a message about a file that is no archive shows none of its bytes", "[core][archive]") {
+  const TemporaryDirectory directory;
+  const auto message_of = [&](const std::string& content) {
+    const auto archive = Archive::open(directory.write("a", content), Access::ReadOnly);
+    REQUIRE_FALSE(archive);
+    return archive.error().message;
+  };
+  // "hunter22" as a number of eight bytes, and bytes that may be the size of a header.
+  CHECK(message_of("hunter22 is the password").find("3617569626427422056") == std::string::npos);
+  CHECK(message_of("\x39\x30" + std::string(100, '\0')).find("12345") == std::string::npos);
+  for (const std::string content : {"Zecret", "\xf5\xf5\xf5\xf5", "tired", "9000"}) {
+    const std::string message =
+        message_of(archive_bytes(content, "")).substr((directory / "a").size());
+    CAPTURE(message);
+    for (const std::string_view shown : {"Z", "f5", "found", "900"})
+      CHECK(message.find(shown) == std::string::npos);
   }
 }
 

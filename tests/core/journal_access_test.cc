@@ -36,6 +36,18 @@ TEST_CASE("a journal is believed where its owner may write the archive", "[core]
   CHECK(is_believed(status_of(kOther, kGroup, 0), shared, status_of(0, 3000, 042777), 5));
 }
 
+TEST_CASE("advice about a journal fits the user who gets it", "[core][journal_access]") {
+  const FileStatus of_root = status_of(0, 0, 0100600);
+  const FileStatus of_user = status_of(1000, 1000, 0100600);
+  CHECK(settling_advice(of_root, 2000) == "run `stfs recover` as root");
+  CHECK(settling_advice(of_user, 2000) == "run `stfs recover` as user 1000 or root");
+  // Nobody is told to be who they are.
+  CHECK(settling_advice(of_user, 1000).find("as user 1000") == std::string::npos);
+  CHECK(settling_advice(of_root, 0).find("as root") == std::string::npos);
+  CHECK(settling_advice(of_user, 0).find("or root") == std::string::npos);
+  CHECK(disbelief_advice(of_user).find("root") == std::string::npos);
+}
+
 TEST_CASE("a new journal has the archive's mode, group and owner, whatever the umask",
           "[core][journal_access]") {
   const Scene scene;

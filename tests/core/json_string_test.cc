@@ -44,7 +44,7 @@ TEST_CASE("what stands between the quotes of a JSON string is read as nlohmann_j
 TEST_CASE("names in messages are printable, whatever they hold", "[core][json_string]") {
   CHECK(in_quotes("größe") == "\"größe\"");
   CHECK(in_quotes("a\nb\x1b[2J") == R"("a\nb\u001b[2J")");
-  CHECK(in_quotes("\x7f") == R"("\x7f")");
+  CHECK(in_quotes("\x7f\u009b\u202e") == R"("\u007f\u009b\u202e")");
   CHECK(in_quotes("a\xff\xc3") == R"("a\xff\xc3")");
 }
 

@@ -188,7 +188,7 @@ TEST_CASE("what is not JSON is refused with its place", "[core][model_index]") {
   CHECK(index_failure(R"({"weight_map":{}} x)").starts_with("byte 18: not JSON: more text after the end"));
   CHECK(index_failure(std::string(R"({"weight_map":{}})") + '\0').starts_with("byte 17: not JSON"));
   CHECK(index_failure(R"({"weight_map":{"a":"s.safetensors",}})").starts_with("byte 35: not JSON"));
-  CHECK(index_failure("{\"weight_map\":{\"\xff\":\"s.safetensors\"}}") == "byte 16: 0xff is not UTF-8 here");
+  CHECK(index_failure("{\"weight_map\":{\"\xff\":\"s.safetensors\"}}") == "byte 16: not UTF-8");
   CHECK(index_failure("\xEF\xBB\xBF{\"weight_map\":{}}").starts_with("byte 0: not JSON"));
   CHECK(index_failure(R"({"weight_map":{"\ud800":"s.safetensors"}})").starts_with("byte 16: not JSON"));
 }

@@ -24,7 +24,14 @@ TEST_CASE("control characters of a name can neither break a line nor steer a ter
   log::info("{}", "a\nsafetensorsfs: forged\x1b[2J\x7f\r\t");
   log::info("{}", std::string_view("nul\0end", 7));
   CHECK(captured.text() ==
-        "safetensorsfs: a\\x0asafetensorsfs: forged\\x1b[2J\\x7f\\x0d\\x09\nsafetensorsfs: nul\\x00end\n");
+        "safetensorsfs: a\\nsafetensorsfs: forged\\x1b[2J\\x7f\\r\\t\nsafetensorsfs: nul\\x00end\n");
+}
+
+TEST_CASE("neither C1 controls nor marks of direction nor bytes that are not UTF-8 reach the log",
+          "[fs][log]") {
+  const CapturedStderr captured;
+  log::info("{}", "\u009b2J\u202egnp.txt\u2069\u2028\x9b");
+  CHECK(captured.text() == "safetensorsfs: \\u009b2J\\u202egnp.txt\\u2069\\u2028\\x9b\n");
 }
 
 TEST_CASE("other characters stand in the log as they are", "[fs][log]") {

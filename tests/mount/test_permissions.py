@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from mounted import eventually, shell
+from mounted import eventually, in_child, shell
 from sharded_model import ShardedModel
 
 pytestmark = [pytest.mark.needs_root, pytest.mark.sequential]
@@ -189,3 +189,37 @@ def test_metadata_is_for_those_who_may_read_every_shard(model, visit):
         with pytest.raises(OSError) as raised:
             os.getxattr(there.mount.path, key)
         assert raised.value.errno == errno.EACCES
+
+
+def test_keys_of_the_metadata_are_listed_for_those_who_may_read_it(archive, visit):
+    """The kernel asks no right for a list of attributes, and a key can say much."""
+    there = visit(archive.path)
+
+    def keys(groups=()):
+        read_end, write_end = os.pipe()
+
+        def list_as_nobody():
+            os.setgroups(groups)
+            os.setresgid(*[there.nobody.gid] * 3)
+            os.setresuid(*[there.nobody.uid] * 3)
+            os.write(write_end, " ".join(os.listxattr(there.mount.path)).encode())
+
+        in_child(list_as_nobody)
+        os.close(write_end)
+        with os.fdopen(read_end) as pipe:
+            return [key for key in pipe.read().split() if ".metadata." in key]
+
+    def give(mode, group=0):
+        os.chown(archive.path, 0, group)
+        os.chmod(archive.path, mode)
+        assert eventually(lambda: (os.stat(there.mount / "embed").st_mode & 0o777, os.stat(there.mount / "embed").st_gid)
+                          == (mode, group))
+
+    give(0o644)
+    all_keys = keys()
+    assert all_keys
+    give(0o600)
+    assert keys() == []
+    assert [key for key in os.listxattr(there.mount.path) if ".metadata." in key] == all_keys
+    give(0o640, 54321)
+    assert keys() == [] and keys([54321]) == all_keys

@@ -1,14 +1,16 @@
 # The unit safetensorsfs@.service without systemd: its commands with its settings, in the order in which systemd
 # runs them when a mount starts, dies and stops. tests/packaging checks what systemd thinks of the file.
 import os
+import re
 import shlex
+import shutil
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 from archive_file import ArchiveFile, Expectation, save_with_reference
-from mounted import BINARY, PATIENCE, REPOSITORY, errno_of, eventually, mount_entry, unmount_by_force
+from mounted import BINARY, PATIENCE, REPOSITORY, errno_of, eventually, is_sanitized, mount_entry, unmount_by_force
 
 
 class Service:
@@ -111,3 +113,79 @@ def test_a_start_that_fails_is_a_failure_of_the_service_and_harms_no_other_mount
     assert service.run("ExecStopPost") == 0
     assert mount_entry(service.path) is None
     assert (mount / "odd").read_bytes() == service.expected.tensor("odd")
+
+
+def words_of(service, name):
+    (command,) = service.all(name)
+    words = shlex.split(command.removeprefix("-"))
+    for key, value in service.environment.items():
+        words = [word.replace(f"${{{key}}}", value) for word in words]
+    return words
+
+
+def write_and_stop(service):
+    """As a service lives: a change of a tensor, then the stop."""
+    assert eventually(lambda: mount_entry(service.path))
+    data = bytes([3]) * service.expected.size("odd")
+    (service.path / "odd").write_bytes(data)
+    service.expected.change("odd", data)
+    os.remove(service.path / "small")
+    os.kill(server_of(service.path), signal.SIGTERM)
+
+
+@pytest.mark.needs_root
+def test_the_units_capabilities_suffice(service):
+    if shutil.which("setpriv") is None:
+        pytest.skip("there is no setpriv")
+    (kept,) = service.all("CapabilityBoundingSet")
+    bound = ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in kept.split())])
+    assert service.all("NoNewPrivileges") == ["yes"]
+    sandbox = ["setpriv", f"--bounding-set={bound}", "--no-new-privs", "--"]
+    subprocess.run([*sandbox, *words_of(service, "ExecStart")], check=True, timeout=30 * PATIENCE)
+    pid = server_of(service.path)
+    write_and_stop(service)
+    assert has_ended(pid)
+    assert mount_entry(service.path) is None
+    # After a crash.
+    subprocess.run([*sandbox, *words_of(service, "ExecStart")], check=True, timeout=30 * PATIENCE)
+    os.kill(server_of(service.path), signal.SIGKILL)
+    assert eventually(lambda: errno_of(os.listdir, service.path) != 0)
+    subprocess.run([*sandbox, *words_of(service, "ExecStopPost")], env=service.environment, check=True, timeout=30 * PATIENCE)
+    assert mount_entry(service.path) is None
+
+
+def allowed_calls(filters):
+    """The system calls of a SystemCallFilter; a group has the names of @default, too."""
+    names = set()
+    for word in ("@default", *filters.split()):
+        if not word.startswith("@"):
+            names.add(word)
+            continue
+        shown = subprocess.run(["systemd-analyze", "--no-pager", "syscall-filter", word], capture_output=True, text=True, check=True)
+        for entry in shown.stdout.splitlines()[1:]:
+            entry = entry.strip()
+            if entry.startswith("@"):
+                names |= allowed_calls(entry)
+            elif entry and not entry.startswith("#"):
+                names.add(entry)
+    return names
+
+
+@pytest.mark.needs_root
+def test_the_units_filter_allows_the_calls_of_a_mount(service, tmp_path):
+    for program in ("strace", "systemd-analyze"):
+        if shutil.which(program) is None:
+            pytest.skip(f"there is no {program}")
+    if is_sanitized():
+        pytest.skip("a sanitizer makes calls of its own")
+    (filters,) = service.all("SystemCallFilter")
+    trace = tmp_path / "calls"
+    traced = subprocess.Popen(["strace", "-f", "-qq", "-o", trace, *words_of(service, "ExecStart")], stderr=subprocess.PIPE)
+    if not eventually(lambda: mount_entry(service.path) or traced.poll() is not None) or traced.poll() is not None:
+        pytest.skip(f"strace does not work here: {traced.communicate()[1].decode()}")
+    write_and_stop(service)
+    traced.communicate(timeout=30 * PATIENCE)
+    calls = set(re.findall(r"^\d+ +(\w+)\(", trace.read_text(errors="replace"), re.M))
+    assert {"umount2", "pwrite64", "capset"} <= calls
+    refused = calls - allowed_calls(filters)
+    assert not refused, f"SystemCallFilter lacks {sorted(refused)}"

@@ -56,6 +56,14 @@ def test_the_debian_package_depends_on_the_python_that_loads_the_module(packed):
     assert depends[2:] == ([] if least == (3, 11) else [f"python3 (<< 3.{least[1] + 1})"])
 
 
+def test_the_debian_package_is_hardened(packed):
+    """tests/packaging/test_hardening.py looks at the built files of a build with the same rules."""
+    rules = (packed.build / "build.ninja").read_text()
+    assert "-fstack-protector-strong" in rules and "-D_FORTIFY_SOURCE=" in rules
+    for line in (line for line in rules.splitlines() if line.startswith("  LINK_FLAGS = ")):
+        assert "-z,now" in line and "-z,relro" in line and "-z,noexecstack" in line, line
+
+
 def test_the_debian_package_has_completions_where_zsh_looks(packed):
     install = (packed.build / "packaging/cmake_install.cmake").read_text()
     place, = re.findall(r'DESTINATION "\$\{CMAKE_INSTALL_PREFIX\}/([^"]*)"[^)]*completions/_stfs"', install)

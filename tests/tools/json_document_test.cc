@@ -1,6 +1,8 @@
 // tools/text/json_document.h: what other programs send is read safely.
 #include "tools/text/json_document.h"
 
+#include <sstream>
+
 #include "tests/support/catch.h"
 
 using namespace stfs::tools;
@@ -12,6 +14,16 @@ TEST_CASE("a JSON text of another program is read to its last level, and never t
   CHECK(parse_json(nested(kMostJsonLevels + 1)).is_discarded());
   CHECK(parse_json(R"({"x":)" + nested(1'000'000) + "}").is_discarded());
   CHECK(parse_json(std::string(1'000'000, '[')).is_discarded());
+}
+
+TEST_CASE("printed JSON has escapes where a terminal would act on a character", "[tools][json]") {
+  const std::string name = "a\u009b2J\u202eb\x7f\U000e0041 重み";
+  std::ostringstream out;
+  write_json(Json{{"name", name}}, out);
+  for (const std::string& text : {out.str(), json_line(Json{{"name", name}})}) {
+    CHECK(text.find(R"("a\u009b2J\u202eb\u007f\udb40\udc41 重み")") != std::string::npos);
+    CHECK(parse_json(text)["name"] == name);
+  }
 }
 
 TEST_CASE("a text that is not JSON, or not UTF-8, is discarded", "[tools][json]") {

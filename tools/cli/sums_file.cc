@@ -128,7 +128,7 @@ class SumsReader {
 
 Result<Sums> parse_sums(std::string_view json) {
   if (const std::size_t valid = valid_utf8_prefix(json); valid != json.size()) {
-    return refuse(valid, fmt::format("0x{:02x} is not UTF-8 here", static_cast<std::uint8_t>(json[valid])));
+    return refuse(valid, "not UTF-8");
   }
   if (const auto error = find_json_error(json, kMaxDepth)) {
     return refuse(error->position, fmt::format("not JSON: {}", error->why));

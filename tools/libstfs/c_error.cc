@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <new>
+
+#include "core/base/printable.h"
 
 namespace stfs::interface {
 namespace {
@@ -45,6 +48,15 @@ std::size_t fitting_bytes(const std::string& text, std::size_t most) {
   return most;
 }
 
+/// Programs print the message. No exception may leave an interface of C.
+std::string shown(const std::string& message) {
+  try {
+    return printable(message);
+  } catch (const std::bad_alloc&) {
+    return "out of memory";  // short enough to need no memory
+  }
+}
+
 }  // namespace
 
 void tell(const Error& error, stfs_error* to) {
@@ -53,8 +65,9 @@ void tell(const Error& error, stfs_error* to) {
                                   [&](const Code& candidate) { return candidate.code == error.code; });
   to->code = known == kCodes.end() ? STFS_SYSTEM : known->number;
   to->errno_value = error.errno_value;
-  const std::size_t size_bytes = fitting_bytes(error.message, sizeof to->message - 1);
-  std::memcpy(to->message, error.message.data(), size_bytes);
+  const std::string message = shown(error.message);
+  const std::size_t size_bytes = fitting_bytes(message, sizeof to->message - 1);
+  std::memcpy(to->message, message.data(), size_bytes);
   to->message[size_bytes] = '\0';
 }
 

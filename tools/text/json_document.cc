@@ -2,6 +2,7 @@
 #include "tools/text/json_document.h"
 
 #include "core/base/absolute_path.h"
+#include "core/base/printable.h"
 #include "core/format/json_syntax.h"
 
 namespace stfs::tools {
@@ -25,11 +26,11 @@ Json parse_json(std::string_view text) {
 }
 
 void write_json(const Json& document, std::ostream& out) {
-  out << document.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+  out << printable_json(document.dump(2, ' ', false, Json::error_handler_t::replace)) << '\n';
 }
 
 std::string json_line(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return printable_json(value.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 std::string json_path(const std::filesystem::path& path) {

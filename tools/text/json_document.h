@@ -1,5 +1,6 @@
 // The JSON that verbs print with --json, and that servers send. Each output of a verb is an object that
-// begins with "schema"; in a stream, each line is one.
+// begins with "schema"; in a stream, each line is one. What core/base/printable.h escapes, a string has as
+// `\uHHHH`: the text stays exact, and a terminal does not act on it.
 #pragma once
 
 #include <filesystem>
