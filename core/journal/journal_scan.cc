@@ -101,6 +101,7 @@ class Scan {
     auto status = archive_.status();
     if (!status) return pass_on(std::move(status));
     status_ = *status;
+    mode_ = status->mode;
     return {};
   }
 
@@ -137,6 +138,10 @@ class Scan {
     found.report.state = state;
     found.report.explanation = std::move(why);
   }
+  static void ignore(FoundJournal& found, std::string why) {
+    set(found, JournalState::Unknown, std::move(why));
+    found.report.is_ignored = true;
+  }
   static void block(FoundJournal& found, std::string why, std::string next_step) {
     set(found, JournalState::Unknown, std::move(why));
     found.report.blocks_commits = true;
@@ -152,6 +157,11 @@ class Scan {
       set(found, JournalState::Unknown, "its name is not a journal's name");
       return true;
     }
+    auto named = storage_.status_of_name(path);
+    if (!named) return pass_on(std::move(named));
+    auto may_be_ours = may_be_of_writer(found, *kind, *named);
+    if (!may_be_ours) return may_be_ours;
+    if (!*may_be_ours) return true;
     auto file = storage_.open_no_link(path, Access::ReadWrite);
     if (!file && (is_forbidden(file.error()) || file.error().errno_value == EROFS)) {
       file = storage_.open_no_link(path, Access::ReadOnly);
@@ -163,23 +173,50 @@ class Scan {
     if (!opened) return pass_on(std::move(opened));
     auto is_there = is_at(storage_, path, *opened);
     if (!is_there || !*is_there) return is_there;
-    found.settlers = settlers_of(*opened);
-    auto believed = is_believed_here(*opened);
-    if (!believed) return pass_on(std::move(believed));
-    if (!*believed) {
-      block(found,
-            fmt::format("belongs to user {}, who owns neither the archive nor this process, and may not "
-                        "write the archive by its mode",
-                        opened->uid),
-            fmt::format("run `stfs recover` as {}, or delete it if that user has no right to the archive",
-                        found.settlers));
-      return true;
-    }
+    // Another file may have got the name since the status above.
+    may_be_ours = may_be_of_writer(found, *kind, *opened);
+    if (!may_be_ours || !*may_be_ours) found.file.reset();
+    if (!may_be_ours) return may_be_ours;
+    if (!*may_be_ours) return true;
+    found.identity = opened->identity;
     auto in_use = found.file->is_locked_by_other(kOwnerByte, LockKind::Shared);
     // Without locks nobody can tell whether the owner lives. The journal's writer was run with nolock.
     if (!in_use && !lacks_locks(in_use.error())) return pass_on(std::move(in_use));
     found.is_in_use = in_use && *in_use;
-    return judge(found, *kind, *opened);
+    auto judged = judge(found, *kind, *opened);
+    if (!found.is_in_use && found.report.state != JournalState::Committed) found.file.reset();
+    return judged;
+  }
+
+  /// Whether a writer of the archive may have made a file of this type and owner. If not, explains that.
+  Result<bool> may_be_of_writer(FoundJournal& found, NameKind kind, const FileStatus& file) {
+    found.settlers = settlers_of(file);
+    if (const std::uint32_t type = file.mode & S_IFMT; type != 0 && type != S_IFREG) {
+      ignore(found, type == S_IFLNK   ? "a symbolic link"
+                    : type == S_IFDIR ? "a directory"
+                                      : "not a regular file");
+      return false;
+    }
+    auto believed = is_believed_here(file);
+    if (!believed || *believed) return believed;
+    // A member of the archive's group may have left the journal, or a user of its access control list: that
+    // right appears in the mode as one of the group. What is staged promises nothing.
+    if ((mode_ & S_IWGRP) != 0 && kind != NameKind::Staged) {
+      block(found,
+            fmt::format("belongs to user {}, who owns neither the archive nor this process, and may not "
+                        "write the archive by its mode",
+                        file.uid),
+            fmt::format("run `stfs recover` as {}, or delete it if that user has no right to the archive",
+                        found.settlers));
+      return false;
+    }
+    ignore(found,
+           fmt::format("belongs to user {}, who may not write the archive, so it is not read", file.uid));
+    found.report.next_step = fmt::format(
+        "delete it, or if user {} wrote to the archive before its owner or its mode changed, give it to the "
+        "archive's owner (chown) and run `stfs recover`",
+        file.uid);
+    return false;
   }
 
   Result<bool> explain_unopened(FoundJournal& found, NameKind kind, const Error& why) {
@@ -190,9 +227,13 @@ class Scan {
       case EINVAL: set(found, JournalState::Unknown, why.message); return true;
       case EACCES:
       case EPERM: break;
+      case EAGAIN:
+        block(found, "can't be read: " + found.settlers + " holds a lease on it",
+              "end the process that holds the lease, or try again in a minute");
+        return true;
       default: return tl::unexpected(why);
     }
-    auto at_path = storage_.status(found.report.path);
+    auto at_path = storage_.status_of_name(found.report.path);
     if (!at_path) return pass_on(std::move(at_path));
     found.settlers = settlers_of(*at_path);
     if (kind == NameKind::Staged) {
@@ -261,6 +302,7 @@ class Scan {
   const std::filesystem::path& own_;
   ArchiveStamp stamp_;
   FileStatus status_;
+  std::uint32_t mode_ = 0;  // of the archive; with an access control list the group's bits are its mask
 };
 
 }  // namespace
@@ -341,6 +383,20 @@ Result<bool> is_at(Storage& storage, const std::filesystem::path& path, const Fi
 Result<std::vector<FoundJournal>> scan_journals(Storage& storage, const std::filesystem::path& archive_path,
                                                 const File& archive, const std::filesystem::path& own) {
   return Scan(storage, archive_path, archive, own).all();
+}
+
+Result<bool> open_found(Storage& storage, FoundJournal& found) {
+  if (found.file) return true;
+  if (found.identity.inode == 0) return false;
+  auto file =
+      storage.open_no_link(found.report.path, found.is_read_only ? Access::ReadOnly : Access::ReadWrite);
+  if (!file && says_gone(file.error())) return false;
+  if (!file) return pass_on(std::move(file));
+  auto opened = (*file)->status();
+  if (!opened) return pass_on(std::move(opened));
+  if (!opened->identity.same_file(found.identity)) return false;
+  found.file = std::move(*file);
+  return true;
 }
 
 Result<bool> judge_again(Storage& storage, const std::filesystem::path& archive_path, const File& archive,

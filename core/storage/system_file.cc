@@ -322,4 +322,8 @@ Result<FileStatus> system_status(const std::filesystem::path& path, const std::s
   return query_status(AT_FDCWD, path.c_str(), 0, kWithoutTimes, name);
 }
 
+Result<FileStatus> system_status_of_name(const std::filesystem::path& path) {
+  return query_status(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW, kWithoutTimes, path.string());
+}
+
 }  // namespace stfs

@@ -92,6 +92,7 @@ class InterceptedStorage : public Storage {
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;
   Result<FileStatus> status(const std::filesystem::path& path) override;
+  Result<FileStatus> status_of_name(const std::filesystem::path& path) override;
   [[nodiscard]] Boot boot() const override { return inner_.boot(); }
   [[nodiscard]] std::uint32_t user() const override { return inner_.user(); }
 

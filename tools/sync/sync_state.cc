@@ -2,6 +2,7 @@
 #include "tools/sync/sync_state.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +12,9 @@
 #include <utility>
 
 #include "core/base/utf8.h"
+#include "core/journal/journal_access.h"
 #include "core/storage/file.h"
+#include "core/storage/lock_holder.h"
 #include "tools/sync/file_switch.h"
 #include "tools/text/json_document.h"
 
@@ -108,15 +111,32 @@ std::string stamp_of(const ArchiveReader& archive) {
 
 bool is_sync_locked(const SyncPlace& place) {
   const auto lock = system_storage().try_flock(place.file(kLockName), LockKind::Shared);
+  if (!lock && is_forbidden(lock.error())) return find_flock_holder(place.file(kLockName)).has_value();
   return lock && !*lock;
+}
+
+void SyncState::keep_private(File& lock) const {
+  // Who may write the model, or give its name to another file, may update it. No others may hold the lock.
+  const auto model = storage_->status(place_.directory / place_.model);
+  const auto directory = storage_->status(place_.directory);
+  FileStatus writers = model && !place_.model.empty() ? *model : directory.value_or(FileStatus{});
+  if (directory && (directory->mode & S_ISVTX) == 0 && directory->gid == writers.gid)
+    writers.mode |= directory->mode & 0222U;
+  static_cast<void>(give_access(*storage_, lock, writers));
+  const auto given = lock.status();
+  if (!given) return;
+  const std::uint32_t may_write = given->mode & 0222U;
+  static_cast<void>(lock.set_mode(may_write | may_write << 1U));
 }
 
 Result<bool> SyncState::try_lock() {
   const std::filesystem::path path = place_.file(kLockName);
-  constexpr mode_t kForAll = 0666;  // before the umask
+  constexpr mode_t kOwnerOnly = 0600;  // until keep_private()
   const auto is_new = storage_->make_directory(place_.folder());
   if (!is_new) return tl::unexpected(is_new.error());
-  if (auto made = storage_->create(path, kForAll); !made && made.error().errno_value != EEXIST) {
+  auto made = storage_->create(path, kOwnerOnly);
+  if (made) keep_private(**made);
+  if (!made && made.error().errno_value != EEXIST) {
     if (made.error().errno_value == ENOENT) return false;  // the place has just been removed
     // Another user's lock file can be locked by whoever may read it.
     if (!storage_->status(path)) return pass_on(std::move(made));
@@ -150,10 +170,10 @@ Result<SyncState> SyncState::lock(const SyncPlace& place, std::chrono::milliseco
     if (!is_locked) return pass_on(std::move(is_locked));
     if (*is_locked) break;
     if (std::chrono::steady_clock::now() >= deadline) {
-      return fail(
-          ErrorCode::Busy, EBUSY,
-          fmt::format("{}: another receiver updates the model: it has held the lock for {} s", path.string(),
-                      std::chrono::duration_cast<std::chrono::seconds>(patience).count()));
+      return fail(ErrorCode::Busy, EBUSY,
+                  fmt::format("{}: another receiver updates the model: {} has held the lock for {} s",
+                              path.string(), holder_text(find_flock_holder(path)),
+                              std::chrono::duration_cast<std::chrono::seconds>(patience).count()));
     }
     std::this_thread::sleep_for(kPause);
   }

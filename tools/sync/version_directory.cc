@@ -10,6 +10,7 @@
 
 #include "core/base/absolute_path.h"
 #include "core/storage/file.h"
+#include "core/storage/lock_holder.h"
 #include "core/storage/new_file.h"
 #include "tools/sync/version_name.h"
 
@@ -47,7 +48,9 @@ Result<UniqueFd> lock_directory(const std::filesystem::path& path, Storage& stor
   auto lock = storage.try_flock(path, LockKind::Exclusive);
   if (!lock) return lacks_locks(lock.error()) ? Result<UniqueFd>() : pass_on(std::move(lock));
   if (*lock) return std::move(**lock);
-  return fail(ErrorCode::Busy, EBUSY, path.native() + ": another publisher writes this version");
+  return fail(ErrorCode::Busy, EBUSY,
+              fmt::format("{}: another publisher writes this version: {} holds a lock on it", path.native(),
+                          holder_text(find_flock_holder(path))));
 }
 
 }  // namespace
