@@ -51,6 +51,7 @@ void Metadata::keep_last_values() {
     is_any_repeated = is_repeated[order_[at - 1]] = true;
   }
   if (!is_any_repeated) return;
+  std::vector<std::uint32_t>().swap(order_);  // its memory is needed below
   Metadata kept;
   for (std::size_t at = 0; at < size(); ++at) {
     if (!is_repeated[at]) kept.emplace_back((*this)[at].first, (*this)[at].second);

@@ -158,6 +158,10 @@ class Scan {
       return true;
     }
     auto named = storage_.status_of_name(path);
+    if (!named && named.error().errno_value == EXDEV) {
+      ignore(found, "another file system is mounted on it");
+      return true;
+    }
     if (!named) return pass_on(std::move(named));
     auto may_be_ours = may_be_of_writer(found, *kind, *named);
     if (!may_be_ours) return may_be_ours;

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import mounted
 import pytest
@@ -70,6 +71,12 @@ class Scene:
         os.chmod(self.path, 0o644)
         os.chmod(self.archives, 0o1777)
         self.seed = 100
+
+    def mount_point(self):
+        """Where every user can get."""
+        path = Path(self.directory) / "mnt"
+        path.mkdir()
+        return path
 
     def planted(self, number=0, suffix=""):
         return os.path.join(self.archives, f".model.safetensors.stj.{number:032x}{suffix}")

@@ -200,8 +200,30 @@ def test_a_journal_that_a_user_can_not_read_stops_his_put_and_says_whom_to_ask(s
     assert shared.put(ALICE, ALICE, "c", random_bytes(20_000, 5)).returncode == 0
 
 
-def test_a_strangers_journal_is_not_applied_and_stops_commits(shared):
+def test_a_strangers_journal_is_not_applied_and_stops_nobody(shared):
     shared.give(0o644, 0o777, ALICE)
+    journal = shared.leave_journal(0, 0)
+    os.chown(journal, BOB, BOB)
+    os.chmod(journal, 0o644)
+    recovered = subprocess.run([shared.stfs, "recover", "--force", shared.path], capture_output=True, text=True)
+    assert recovered.returncode == 1 and f"user {BOB}" in recovered.stderr
+    shared.old.check()
+    for uid in (0, ALICE):
+        data = random_bytes(20_000, 5 + uid)
+        done = shared.put(uid, uid, "c", data)
+        assert done.returncode == 0, done.stderr
+        assert f"{journal}: ignored: belongs to user {BOB}, who may not write the archive" in done.stderr
+        shared.old.change("c", data)
+    shared.old.check()
+    assert os.path.exists(journal)
+    # If the stranger could write the archive earlier, its owner adopts the journal.
+    os.chown(journal, ALICE, ALICE)
+    assert subprocess.run([shared.stfs, "recover", shared.path], capture_output=True).returncode == 0
+    assert not os.path.exists(journal)
+
+
+def test_a_journal_stops_writers_if_its_owner_may_be_in_the_archives_group(shared):
+    shared.give(0o664, 0o777, ALICE)
     journal = shared.leave_journal(0, 0)
     os.chown(journal, BOB, BOB)
     os.chmod(journal, 0o644)
@@ -209,8 +231,6 @@ def test_a_strangers_journal_is_not_applied_and_stops_commits(shared):
         done = shared.put(uid, uid, "c", random_bytes(20_000, 5))
         assert done.returncode == 1
         assert f"belongs to user {BOB}" in done.stderr
-    recovered = subprocess.run([shared.stfs, "recover", "--force", shared.path], capture_output=True, text=True)
-    assert recovered.returncode == 1 and f"user {BOB}" in recovered.stderr
     shared.old.check()
     assert os.path.exists(journal)
 
