@@ -18,6 +18,7 @@
 #include "core/journal/journal_apply.h"
 #include "core/journal/journal_file.h"
 #include "core/journal/journal_verdict.h"
+#include "core/storage/permissions.h"
 
 namespace stfs {
 namespace {
@@ -86,6 +87,10 @@ class Scan {
     if (!is_there || !*is_there) return is_there;
     found.is_in_use = false;
     found.record = {};
+    if (auto doubt = doubt_about(found, *opened)) {
+      distrust(found, *kind_of(rest_of(found.report.path.filename().string())), std::move(*doubt));
+      return true;
+    }
     auto judged = judge(found, *kind_of(rest_of(found.report.path.filename().string())), *opened);
     if (!judged) return pass_on(std::move(judged));
     return *judged;
@@ -98,7 +103,7 @@ class Scan {
     auto stamp = stamp_of(archive_);
     if (!stamp) return pass_on(std::move(stamp));
     stamp_ = *stamp;
-    auto status = archive_.status();
+    auto status = strict_status_of(archive_);
     if (!status) return pass_on(std::move(status));
     status_ = *status;
     return {};
@@ -164,21 +169,17 @@ class Scan {
     auto is_there = is_at(storage_, path, *opened);
     if (!is_there || !*is_there) return is_there;
     found.settlers = settlers_of(*opened);
-    auto believed = is_believed_here(*opened);
-    if (!believed) return pass_on(std::move(believed));
-    if (!*believed) {
-      block(found,
-            fmt::format("belongs to user {}, who owns neither the archive nor this process, and may not "
-                        "write the archive by its mode",
-                        opened->uid),
-            fmt::format("run `stfs recover` as {}, or delete it if that user has no right to the archive",
-                        found.settlers));
-      return true;
-    }
     auto in_use = found.file->is_locked_by_other(kOwnerByte, LockKind::Shared);
     // Without locks nobody can tell whether the owner lives. The journal's writer was run with nolock.
     if (!in_use && !lacks_locks(in_use.error())) return pass_on(std::move(in_use));
     found.is_in_use = in_use && *in_use;
+    if (auto doubt = doubt_about(found, *opened)) {
+      // While its owner lives, nothing of it is applied.
+      if (doubt->is_of_stranger || !found.is_in_use) {
+        distrust(found, *kind, std::move(*doubt));
+        return true;
+      }
+    }
     return judge(found, *kind, *opened);
   }
 
@@ -210,22 +211,29 @@ class Scan {
     return true;
   }
 
-  /// Whether a journal found here is believed. A journal says what to write into the archive, so one made by
-  /// a user who may not write the archive must not be believed.
-  Result<bool> is_believed_here(const FileStatus& journal) {
-    // Assume the worst directory first: others may write to it, and it gives new files the archive's group.
-    FileStatus worst;
-    worst.mode = S_IWOTH;
-    worst.gid = status_.gid;
-    if (is_believed(journal, status_, worst, storage_.user())) return true;
-    if ((status_.mode & S_IWGRP) == 0 || journal.gid != status_.gid) return false;
-    auto directory = storage_.status(archive_path_.parent_path());
-    if (!directory) return pass_on(std::move(directory));
-    return is_believed(journal, status_, *directory, storage_.user());
+  [[nodiscard]] std::optional<Disbelief> doubt_about(const FoundJournal& found,
+                                                     const FileStatus& opened) const {
+    return why_not_believed(storage_, opened, found.file->descriptor(), status_);
+  }
+
+  /// What is staged promises nothing, and a group record only decides what journals name it. So these block
+  /// nobody.
+  static void distrust(FoundJournal& found, NameKind kind, Disbelief doubt) {
+    std::string next_step =
+        doubt.is_of_stranger
+            ? fmt::format("run `stfs recover` as {}, or delete it if that user has no right to the archive",
+                          found.settlers)
+            : "delete it, unless you know who has written it";
+    if (kind == NameKind::Staged || kind == NameKind::Group) {
+      set(found, JournalState::Unknown, std::move(doubt.why) + ": ignored");
+      found.report.next_step = std::move(next_step);
+    } else {
+      block(found, std::move(doubt.why), std::move(next_step));
+    }
   }
 
   Result<bool> judge(FoundJournal& found, NameKind kind, const FileStatus& opened) {
-    const JudgedArchive archive{storage_, archive_, stamp_};
+    const JudgedArchive archive{storage_, archive_, stamp_, status_};
     const std::uint64_t size_bytes = opened.identity.size_bytes;
     found.is_lane_journal = kind == NameKind::Lanes;
     Result<void> judged;
