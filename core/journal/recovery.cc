@@ -117,7 +117,10 @@ Result<void> remove_journal(Storage& storage, const FoundJournal& found) {
   auto others = has_journals(storage, *group_record);
   if (!others) return pass_on(std::move(others));
   if (*others) return {};
-  return remove_if_there(storage, *group_record);  // another recovery of the group may have removed it
+  // Another recovery of the group may have removed it. Where only its owner may remove it, it stays: without
+  // journals it says nothing.
+  auto last = remove_if_there(storage, *group_record);
+  return last || !is_forbidden(last.error()) ? Result<void>{} : last;
 }
 
 /// Removes a journal's name, or leaves it where this process may not: in a directory with the sticky bit only

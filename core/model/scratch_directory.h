@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/unique_fd.h"
 #include "core/storage/file.h"
+#include "core/storage/open_directory.h"
 
 namespace stfs {
 
@@ -68,8 +68,8 @@ class ScratchDirectory {
 
  private:
   /// ENOENT without the directory.
-  [[nodiscard]] Result<UniqueFd> opened() const;
-  Result<UniqueFd> opened_or_made();
+  [[nodiscard]] Result<OpenDirectory> opened() const;
+  Result<OpenDirectory> opened_or_made();
   [[nodiscard]] tl::unexpected<Error> failed(int errno_value, const std::string& name,
                                              std::string_view action) const;
 

@@ -9,6 +9,7 @@ import lease_client
 import pytest
 from archive_file import ArchiveFile, Expectation, random_bytes, write_bytes_tensors
 from mounted import BUILD
+from user_names import UserNames
 
 LEAVE_JOURNAL = BUILD / "tests" / "leave_journal"
 STFS = BUILD / "stfs"
@@ -18,28 +19,32 @@ ALICE, BOB, GROUP = 12345, 23456, 34567
 pytestmark = pytest.mark.needs_root
 
 
-def is_run_by(uid, gid, command, **more):
-    return subprocess.run(["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--", *command],
+def is_run_by(uid, gid, command, before=(), **more):
+    return subprocess.run([*before, "setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--", *command],
                           capture_output=True, text=more.pop("text", True), **more)
 
 
 class Shared:
     """An archive of Alice's with programs that everybody may run."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, archives=None):
         self.directory = directory
         for program in (LEAVE_JOURNAL, STFS):
             if not program.exists():
                 pytest.skip(f"{program} is not built")
             shutil.copy2(program, directory)
         self.stfs = os.path.join(directory, "stfs")
-        self.archives = os.path.join(directory, "archives")
+        self.archives = str(archives or os.path.join(directory, "archives"))
         os.mkdir(self.archives)
         os.chmod(directory, 0o755)
         path = os.path.join(self.archives, "model.safetensors")
-        self.archive = ArchiveFile(write_bytes_tensors(path, {name: random_bytes(20_000, ord(name)) for name in "abc"}))
+        self.archive = ArchiveFile(write_bytes_tensors(path, {name: self.data_of(name) for name in "abc"}))
         self.path = path
         self.give(0o600, 0o755, ALICE)
+
+    @staticmethod
+    def data_of(name):
+        return random_bytes(20_000, ord(name))
 
     def give(self, mode, directory_mode, gid):
         os.chown(self.path, ALICE, gid)
@@ -47,23 +52,23 @@ class Shared:
         os.chown(self.archives, ALICE, gid)
         os.chmod(self.archives, directory_mode)
 
-    def leave_journal(self, uid, gid):
+    def leave_journal(self, uid, gid, *group_record):
         """A committed journal of a dead owner, made under a tight umask."""
         self.old, self.new = Expectation(self.archive), Expectation(self.archive)
         data = random_bytes(2 * BLOCK, 77)
         self.new.image[6 * BLOCK:8 * BLOCK] = data
-        made = is_run_by(uid, gid, [os.path.join(self.directory, "leave_journal"), self.path, str(6 * BLOCK)],
+        made = is_run_by(uid, gid, [os.path.join(self.directory, "leave_journal"), self.path, str(6 * BLOCK), *group_record],
                          text=False, input=data, umask=0o077)
         assert made.returncode == 0, made.stderr
         self.journal = made.stdout.decode().strip()
         return self.journal
 
-    def put(self, uid, gid, name, data):
+    def put(self, uid, gid, name, data, before=()):
         fresh = os.path.join(self.directory, "fresh")
         with open(fresh, "wb") as file:
             file.write(data)
         os.chmod(fresh, 0o644)
-        return is_run_by(uid, gid, [self.stfs, "put", self.path, name, fresh])
+        return is_run_by(uid, gid, [self.stfs, "put", self.path, name, fresh], before)
 
 
 @pytest.fixture
@@ -94,11 +99,27 @@ def test_who_may_write_the_archive_settles_what_another_user_left(shared, case):
     shared.give(mode, directory_mode, gid)
     journal = shared.leave_journal(*first)
     data = random_bytes(20_000, 5)
-    done = shared.put(*second, "c", data)
+    names = UserNames(shared.directory, {GROUP: [ALICE, BOB]})
+    if reason := names.why_unavailable():
+        pytest.skip(reason)
+    done = shared.put(*second, "c", data, names.before)
     assert done.returncode == 0, done.stderr
     shared.new.change("c", data)
     shared.new.check()
     assert not os.path.exists(journal)
+
+
+def test_who_has_left_the_group_is_not_believed_any_more(shared):
+    shared.give(0o660, 0o775, GROUP)
+    journal = shared.leave_journal(BOB, GROUP)
+    for members, why in ({GROUP: [ALICE]}, "does not know whether"), ({GROUP: [ALICE], BOB: [BOB]}, "may not write"):
+        names = UserNames(shared.directory, members)
+        if reason := names.why_unavailable():
+            pytest.skip(reason)
+        done = shared.put(ALICE, GROUP, "c", random_bytes(20_000, 5), names.before)
+        assert done.returncode == 1 and f"belongs to user {BOB}" in done.stderr and why in done.stderr
+    shared.old.check()
+    assert os.path.exists(journal)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@
 #include "core/storage/file.h"
 #include "core/storage/lock_holder.h"
 #include "core/storage/new_file.h"
+#include "core/storage/open_directory.h"
 #include "tools/sync/version_name.h"
 
 namespace stfs::sync {
@@ -65,6 +66,8 @@ Result<VersionDirectory> VersionDirectory::create(const std::filesystem::path& p
   }
   const auto is_made = storage.make_directory(path);
   if (!is_made) return tl::unexpected(is_made.error());
+  // What a link leads to is another directory, whose files are not an interrupted publisher's.
+  if (const auto own = open_directory(storage, path); !own) return tl::unexpected(own.error());
   auto lock = lock_directory(path, storage);
   if (!lock) return pass_on(std::move(lock));
   const auto names = storage.list(path, "");
