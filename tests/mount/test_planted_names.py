@@ -1,5 +1,7 @@
 # Names like those of journals that an unprivileged user plants beside other users' archives: they stop nobody, and cost
 # each opening a look at the name.
+import ctypes
+import json
 import os
 import subprocess
 
@@ -185,3 +187,56 @@ stay()
                 assert done.returncode == 0, (round_, done.stderr)
     mallory.stop()
     scene.expected.check()
+
+
+@pytest.fixture
+def mount_on():
+    """mount_on(FILE): a file system of Mallory's on a file, as fusermount3 makes it for every user. It never answers."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    mounted = []
+
+    def make(path):
+        device = os.open("/dev/fuse", os.O_RDWR)
+        mounted.append((path, device))
+        options = f"fd={device},rootmode=100000,user_id={attack.MALLORY},group_id={attack.MALLORY},allow_other"
+        nosuid_nodev = 6
+        if libc.mount(b"mallory", os.fsencode(path), b"fuse.mallory", nosuid_nodev, options.encode()) != 0:
+            pytest.skip(f"mount: {os.strerror(ctypes.get_errno())}")
+
+    yield make
+    for path, device in mounted:
+        os.close(device)  # ends all that wait
+        subprocess.run(["umount", "-l", path], capture_output=True)
+
+
+def test_a_file_system_on_a_planted_name_is_not_waited_for(scene, mallory, mounts, mount_on):
+    mallory.does(MANY, scene.planted()[:-32], 1)
+    mount_on(scene.planted(0))
+    for arguments in (["ls", scene.path], ["info", scene.path], ["verify", scene.path], ["recover", scene.path]):
+        done = scene.run(*arguments, timeout=100)
+        assert scene.planted(0) in done.stderr, done.stderr
+        assert done.returncode == (1 if arguments[0] == "recover" else 0)
+    assert "another file system is mounted on it" in done.stdout
+    done = scene.put("a", timeout=100)
+    assert done.returncode == 0, done.stderr
+    mount = mounts(scene.path)
+    scene.write(mount.path, "c")
+    scene.expected.check()
+
+
+def test_an_index_that_names_a_strangers_file_with_a_lease_says_so(scene, mallory):
+        other = os.path.join(scene.archives, "other.safetensors")
+    with open(scene.path, "rb") as file:
+        content = file.read()
+    mallory.does("""
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+os.write(fd, open(sys.argv[2], "rb").read())
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+stay()
+""", other, scene.path)
+    assert len(content) > 3 * attack.BYTES
+    index = os.path.join(scene.archives, "model.safetensors.index.json")
+    with open(index, "w") as file:
+        json.dump({"weight_map": {"a": "model.safetensors", "b": "model.safetensors", "c": "other.safetensors"}}, file)
+    done = scene.run("ls", index, timeout=100)
+    assert f"user {attack.MALLORY} or root holds a lease on it" in done.stderr, done.stderr
