@@ -223,7 +223,9 @@ class Scan {
         doubt.is_of_stranger
             ? fmt::format("run `stfs recover` as {}, or delete it if that user has no right to the archive",
                           found.settlers)
-            : "delete it, unless you know who has written it";
+            : "if you know that its owner has written it, remove its other names, give it the archive's "
+              "mode, and "
+              "run `stfs recover`; if it is deleted, its committed change is lost";
     if (kind == NameKind::Staged || kind == NameKind::Group) {
       set(found, JournalState::Unknown, std::move(doubt.why) + ": ignored");
       found.report.next_step = std::move(next_step);
