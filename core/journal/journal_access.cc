@@ -28,8 +28,10 @@ std::uint32_t without_group(std::uint32_t permissions) {
 /// Nothing if the user may write the archive; else what more there is to say, which may be nothing.
 std::optional<std::string> why_not_believed_owner(const Storage& storage, std::uint32_t owner,
                                                   const FileStatus& archive) {
-  if (owner == 0 || owner == archive.uid || owner == storage.user()) return std::nullopt;
-  if ((archive.mode & S_IWOTH) != 0) return std::nullopt;
+  if (owner == 0 || owner == storage.user() || (archive.mode & S_IWOTH) != 0) return std::nullopt;
+  // Also if the archive shows the same number: these may be two users.
+  if (is_of_many(storage, owner)) return ": this user namespace does not have that user";
+  if (owner == archive.uid) return std::nullopt;
   if ((archive.mode & S_IWGRP) == 0) return "";
   switch (membership_of(storage, owner, archive.gid)) {
     case Membership::Member: return std::nullopt;

@@ -26,7 +26,8 @@
 //   a member of its group      the group may write the archive
 //
 // The user database of this host says who is a member (core/storage/group_members.h). The group of a file
-// proves nothing: a directory can give its own group to the files of everybody. An access control list of the
+// proves nothing: a directory can give its own group to the files of everybody. Nor does the number that a
+// user namespace shows for all users that it does not have. An access control list of the
 // archive counts for a class of users only as far as every entry allows it (core/storage/permissions.h).
 //
 // An owner proves nothing about the bytes of a file that somebody else may have written or named. So the

@@ -229,9 +229,10 @@ class Scan {
     return false;
   }
 
-  /// Whether a stranger may have a right to the archive that this process can't see: by the access control
-  /// list, or as a member of the group.
+  /// Whether a stranger may have a right to the archive that this process can't see: as a user whom this user
+  /// namespace lacks, by the access control list, or as a member of the group.
   [[nodiscard]] bool may_have_right(const FileStatus& file) const {
+    if (is_of_many(storage_, file.uid)) return true;
     // With a list, the group's bits are its mask.
     if ((mode_ & S_IWGRP) == 0) return false;
     return has_access_list(archive_.descriptor()) ||
@@ -282,7 +283,9 @@ class Scan {
         doubt.is_of_stranger
             ? fmt::format("run `stfs recover` as {}, or delete it if that user has no right to the archive",
                           found.settlers)
-            : "delete it, unless you know who has written it";
+            : "if you know that its owner has written it, remove its other names, give it the archive's "
+              "mode, "
+              "and run `stfs recover`; if it is deleted, its committed change is lost";
     if (kind == NameKind::Staged || kind == NameKind::Group) {
       set(found, JournalState::Unknown, std::move(doubt.why) + ": ignored");
       found.report.next_step = std::move(next_step);

@@ -6,8 +6,8 @@
 // a sharded model the directory is beside the index, and with a delta beside the delta.
 //
 // Whoever may write the archive may use the directory: directory and files get owner, group and mode as
-// journals do (core/journal/journal_access.h). A directory of anybody else is refused. Every call opens the
-// directory anew without following a link, and reaches the files through it.
+// journals do (core/journal/journal_access.h). A directory of anybody else, or that others may write, is
+// refused. Every call opens the directory anew without following a link, and reaches the files through it.
 #pragma once
 
 #include <sys/types.h>

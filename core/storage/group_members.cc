@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <fstream>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -73,7 +75,25 @@ class AskedUsers {
   std::map<uid_t, Answer> asked_;
 };
 
+/// Nothing in the first user namespace, which has all users.
+std::optional<std::uint32_t> number_for_unknown_users() {
+  std::uint32_t first = 1;
+  std::uint32_t above = 1;
+  std::uint32_t count = 0;
+  std::ifstream("/proc/self/uid_map") >> first >> above >> count;
+  if (first == 0 && above == 0 && count == std::numeric_limits<std::uint32_t>::max()) return std::nullopt;
+  std::uint32_t number = 65534;
+  std::ifstream("/proc/sys/kernel/overflowuid") >> number;
+  return number;
+}
+
 }  // namespace
+
+bool is_of_many(const Storage& storage, std::uint32_t user) {
+  if (dynamic_cast<const MemberStorage*>(&storage) != nullptr) return false;
+  static const std::optional<std::uint32_t> number = number_for_unknown_users();
+  return number && user == *number;
+}
 
 Membership membership_of(const Storage& storage, std::uint32_t user, std::uint32_t group) {
   if (const auto* known = dynamic_cast<const MemberStorage*>(&storage)) return known->membership(user, group);

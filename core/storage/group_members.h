@@ -30,4 +30,8 @@ inline constexpr std::size_t kMostAskedUsers = 64;
 /// Any thread may call.
 Membership membership_of(const Storage& storage, std::uint32_t user, std::uint32_t group);
 
+/// Whether files of several users may show this number as their owner: in a user namespace, the kernel shows
+/// one number (overflowuid) for all users that the namespace does not have.
+bool is_of_many(const Storage& storage, std::uint32_t user);
+
 }  // namespace stfs

@@ -150,6 +150,20 @@ def test_a_mount_shows_nothing_of_a_forged_journal(shared, forge, mounts):
     assert Path(shared.path).read_bytes() == before and os.path.exists(journal)
 
 
+def test_users_whom_a_namespace_does_not_have_are_not_taken_for_one(shared):
+    """There, root may write the archive as a member of its group, and Mallory's journal shows the number of its owner."""
+    if subprocess.run(["unshare", "--user", "--map-root-user", "true"], capture_output=True).returncode != 0:
+        pytest.skip("there are no user namespaces here")
+    journal, content = forged_journal(shared)
+    shared.give(0o664, 0o777, 0)
+    plant(journal, content)
+    done = subprocess.run(["unshare", "--user", "--map-root-user", shared.stfs, "recover", shared.path],
+                          capture_output=True, text=True)
+    assert done.returncode == 1 and "does not have that user" in done.stdout + done.stderr, done
+    shared.old.check()
+    assert os.path.exists(journal)
+
+
 def make_socket(path):
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(path)
