@@ -44,7 +44,7 @@ class Archive final : public LocalReader {
 
   [[nodiscard]] Access access() const { return access_; }
   /// The journals that recovery found at opening. ReadOnly: only journals that may hold a commit that readers
-  /// do not see (JournalReport::blocks_commits).
+  /// do not see (JournalReport::blocks_commits), and names that are no journals (is_ignored).
   [[nodiscard]] const std::vector<JournalReport>& recovered() const { return recovered_; }
 
   /// Whether a process has died in a commit, and its journal waits for recovery. False if the journals can't

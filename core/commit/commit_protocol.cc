@@ -115,14 +115,16 @@ Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
   const Durability durability = parts.front()->durability();
   std::optional<GroupRecord> group_record;
   if (parts.size() > 1) {
+    std::vector<std::filesystem::path> others;
     for (const Part* part : parts) {
       const std::filesystem::path& path = part->archive().real_path();
+      if (&part->archive() != &first) others.push_back(path);
       if (path.parent_path() == directory) continue;
       return fail(ErrorCode::InvalidArgument, EOPNOTSUPP,
                   fmt::format("{} and {} lie in different directories: one transaction cannot change both",
                               first.real_path().string(), path.string()));
     }
-    auto created = GroupRecord::create(first.storage(), first.real_path());
+    auto created = GroupRecord::create(first.storage(), first.real_path(), others);
     if (!created) return pass_on(std::move(created));
     group_record = std::move(*created);
   }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <new>
-#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -82,28 +81,6 @@ Result<void> validate(const TensorIndex& tensors, std::optional<std::uint64_t> o
   return {};
 }
 
-/// Keeps the last value of each key: so does the reference.
-Metadata with_last_values(Metadata metadata) {
-  std::vector<std::uint32_t> order(metadata.size());
-  std::iota(order.begin(), order.end(), 0U);
-  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    const int compared = metadata[a].first.compare(metadata[b].first);
-    return compared != 0 ? compared < 0 : a < b;
-  });
-  std::vector<bool> is_repeated(metadata.size());
-  bool is_any_repeated = false;
-  for (std::size_t at = 1; at < order.size(); ++at) {
-    if (metadata[order[at - 1]].first != metadata[order[at]].first) continue;
-    is_any_repeated = is_repeated[order[at - 1]] = true;
-  }
-  if (!is_any_repeated) return metadata;
-  Metadata kept;
-  for (std::size_t at = 0; at < metadata.size(); ++at) {
-    if (!is_repeated[at]) kept.emplace_back(metadata[at].first, metadata[at].second);
-  }
-  return kept;
-}
-
 bool is_filler(const Tensor& tensor) {
   return tensor.dtype == Dtype::U8 && tensor.shape.size() == 1 && tensor.name.starts_with(kFillerPrefix);
 }
@@ -139,7 +116,8 @@ Result<Header> parse_and_validate(std::string_view json, std::optional<std::uint
                                in_quotes(twins.name), twins.first_key_at, twins.second_key_at));
   }
   if (auto ok = validate(*tensors, data_size_bytes); !ok) return pass_on(std::move(ok));
-  return split(std::move(*tensors), with_last_values(std::move(parsed->metadata)));
+  parsed->metadata.keep_last_values();  // so does the reference
+  return split(std::move(*tensors), std::move(parsed->metadata));
 }
 
 }  // namespace

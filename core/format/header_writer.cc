@@ -7,6 +7,7 @@
 #include <iterator>
 #include <new>
 #include <unordered_set>
+#include <utility>
 
 #include "core/base/utf8.h"
 #include "core/format/header.h"
@@ -20,21 +21,25 @@ Result<void> check_text(std::string_view what, std::string_view text) {
   return fail(ErrorCode::InvalidArgument, EINVAL, fmt::format("{} {} is not UTF-8", what, in_quotes(text)));
 }
 
+tl::unexpected<Error> given_twice(std::string_view what, std::string_view key) {
+  return fail(ErrorCode::DuplicateKey, EINVAL, fmt::format("{} {} is given twice", what, in_quotes(key)));
+}
+
 Result<void> check_key(std::unordered_set<std::string_view>& seen, std::string_view what,
                        std::string_view key) {
   if (auto ok = check_text(what, key); !ok) return ok;
-  if (seen.insert(key).second) return {};
-  return fail(ErrorCode::DuplicateKey, EINVAL, fmt::format("{} {} is given twice", what, in_quotes(key)));
+  return seen.insert(key).second ? Result<void>() : given_twice(what, key);
 }
 
 Result<void> append_metadata(std::string& json, const Metadata& metadata) {
   if (metadata.empty()) return {};
-  std::unordered_set<std::string_view> seen;
+  if (const auto key = metadata.repeated_key()) return given_twice("__metadata__ key", *key);
   json += "\"__metadata__\":{";
+  bool is_first = true;
   for (const auto& [key, value] : metadata) {
-    if (auto ok = check_key(seen, "__metadata__ key", key); !ok) return ok;
+    if (auto ok = check_text("__metadata__ key", key); !ok) return ok;
     if (auto ok = check_text("__metadata__ value", value); !ok) return ok;
-    if (seen.size() > 1) json += ',';
+    if (!std::exchange(is_first, false)) json += ',';
     append_json_string(json, key);
     json += ':';
     append_json_string(json, value);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/journal/journal_format.h"
+#include "core/storage/lock_holder.h"
 
 namespace stfs {
 namespace {
@@ -33,10 +34,6 @@ std::vector<ByteRange> lock_ranges(std::vector<ByteRange> ranges) {
     }
   }
   return merged;
-}
-
-std::string holder_text(std::optional<pid_t> holder) {
-  return holder ? fmt::format("process {}", *holder) : std::string("another process");
 }
 
 }  // namespace

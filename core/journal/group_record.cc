@@ -8,6 +8,9 @@
 #include <optional>
 #include <span>
 
+#include "core/journal/journal_access.h"
+#include "core/storage/permissions.h"
+
 namespace stfs {
 namespace {
 
@@ -22,24 +25,85 @@ std::string hash_text(std::string_view bytes) {
   return text;
 }
 
-/// Nothing if the file does not exist or is void.
-Result<std::optional<std::vector<std::string>>> read_group_record(Storage& storage,
-                                                                  const std::filesystem::path& path) {
-  std::optional<std::vector<std::string>> nothing;
-  auto file = storage.open_no_link(path, Access::ReadOnly);
-  if (!file && file.error().errno_value == ENOENT) return nothing;
-  if (!file) return pass_on(std::move(file));
-  auto size_bytes = (*file)->size_bytes();
+using Names = std::vector<std::string>;
+
+/// Nothing if the file is void.
+Result<std::optional<Names>> names_in(const File& file) {
+  auto size_bytes = file.size_bytes();
   if (!size_bytes) return pass_on(std::move(size_bytes));
   if (*size_bytes > kMaxBytes) return damaged("it is longer than the largest record");
-  const auto text = read_text(**file, {0, *size_bytes});
+  const auto text = read_text(file, {0, *size_bytes});
   if (!text) return tl::unexpected(text.error());
   // The file is void: a power loss left it empty, or its owner has taken it back by zeroing the first byte. A
   // write of one byte is never torn.
-  if (text->empty() || text->front() == '\0') return nothing;
+  if (text->empty() || text->front() == '\0') return std::optional<Names>();
   auto journals = decode_group_record(*text);
   if (!journals) return pass_on(std::move(journals));
   return std::optional(std::move(*journals));
+}
+
+/// Nothing if the file does not exist or is void.
+Result<std::optional<Names>> read_group_record(Storage& storage, const std::filesystem::path& path) {
+  auto file = storage.open_no_link(path, Access::ReadOnly);
+  if (!file && file.error().errno_value == ENOENT) return std::optional<Names>();
+  if (!file) return pass_on(std::move(file));
+  return names_in(**file);
+}
+
+bool names(const std::optional<Names>& journals, const std::string& journal) {
+  return journals && std::ranges::find(*journals, journal) != journals->end();
+}
+
+GroupVerdict ignored(const std::filesystem::path& path, std::string_view why) {
+  return {GroupState::Absent, fmt::format("{} {}: ignored", path.filename().string(), why)};
+}
+
+/// The verdict if the record could not be opened.
+Result<GroupVerdict> without_file(Storage& storage, const std::filesystem::path& path, const Error& why,
+                                  const FileStatus& archive) {
+  switch (why.errno_value) {
+    case ENOENT: return GroupVerdict{};
+    // No writer has made these.
+    case ELOOP: return ignored(path, "is a symbolic link");
+    case EISDIR:
+    case EINVAL: return ignored(path, "is not a regular file");
+    default: break;
+  }
+  // EAGAIN: its owner holds a lease on it.
+  if (is_forbidden(why) || why.errno_value == EAGAIN) {
+    if (const auto there = storage.status_of_name(path)) {
+      const auto doubt = why_not_believed(storage, *there, -1, archive);
+      if (doubt && doubt->is_of_stranger) return ignored(path, doubt->why);
+    }
+  }
+  return tl::unexpected(Error(why).within(path.string()));
+}
+
+/// Lets nobody write the record who may not write each of the archives. Everybody may read its names.
+Result<void> restrict_to_writers_of_all(Storage& storage, File& record,
+                                        const std::filesystem::path& first_path,
+                                        std::span<const std::filesystem::path> others) {
+  const auto first = strict_status_of(storage, first_path);
+  if (!first) return tl::unexpected(first.error());
+  bool is_same = true;
+  bool has_same_users = true;
+  std::uint32_t mode = first->mode;
+  for (const std::filesystem::path& path : others) {
+    const auto other = strict_status_of(storage, path);
+    if (!other) return tl::unexpected(other.error());
+    is_same = is_same && other->mode == first->mode;
+    has_same_users = has_same_users && other->uid == first->uid && other->gid == first->gid;
+    mode &= other->mode;
+  }
+  if (is_same && has_same_users) return {};
+  constexpr std::uint32_t kReadableForAll = 0644;
+  const auto own = record.status();
+  if (!own) return tl::unexpected(own.error());
+  if (has_same_users) return record.set_mode((own->mode & mode & 0666U) | kReadableForAll);
+  if (own->uid != storage.user()) {
+    if (auto given = record.set_owner(storage.user(), own->gid); !given) return given;
+  }
+  return record.set_mode(kReadableForAll);
 }
 
 }  // namespace
@@ -80,24 +144,32 @@ bool is_group_record_name(std::string_view name) {
   return name.starts_with('.') && name.ends_with(kGroupSuffix) && name.find('/') == std::string_view::npos;
 }
 
-Result<GroupState> look_at_group_record(Storage& storage, const std::filesystem::path& path,
-                                        const std::string& journal) {
-  auto journals = read_group_record(storage, path);
+Result<GroupVerdict> look_at_group_record(Storage& storage, const std::filesystem::path& path,
+                                          const std::string& journal, const FileStatus& archive) {
+  auto file = storage.open_no_link(path, Access::ReadOnly);
+  if (!file) return without_file(storage, path, file.error(), archive);
+  const auto opened = (*file)->status();
+  if (!opened) return tl::unexpected(opened.error());
+  if (const auto doubt = why_not_believed(storage, *opened, (*file)->descriptor(), archive)) {
+    if (doubt->is_of_stranger) return ignored(path, doubt->why);
+    return fail(ErrorCode::InvalidArgument, EINVAL, fmt::format("{}: {}", path.string(), doubt->why));
+  }
+  auto journals = names_in(**file);
   if (!journals) return tl::unexpected(std::move(journals).error().within(path.string()));
-  if (!*journals) return GroupState::Absent;
-  if (std::ranges::find(**journals, journal) != (*journals)->end()) return GroupState::Committed;
+  if (!*journals) return GroupVerdict{};
+  if (names(*journals, journal)) return GroupVerdict{GroupState::Committed};
   return fail(ErrorCode::InvalidArgument, EINVAL, path.string() + ": damaged: it does not name " + journal);
 }
 
 Result<std::filesystem::path> find_group_record(Storage& storage, const std::filesystem::path& journal) {
-  auto names = storage.list(journal.parent_path(), ".");
-  if (!names) return pass_on(std::move(names));
-  for (const std::string& name : *names) {
+  auto listed = storage.list(journal.parent_path(), ".");
+  if (!listed) return pass_on(std::move(listed));
+  for (const std::string& name : *listed) {
     if (!is_group_record_name(name)) continue;
     std::filesystem::path path = journal.parent_path() / name;
     // Skip a group record that can't be read: it is for the recovery of the archive that it lies beside.
-    auto state = look_at_group_record(storage, path, journal.filename());
-    if (state && *state == GroupState::Committed) return path;
+    const auto journals = read_group_record(storage, path);
+    if (journals && names(*journals, journal.filename())) return path;
   }
   return std::filesystem::path();
 }
@@ -119,9 +191,12 @@ Result<bool> has_journals(Storage& storage, const std::filesystem::path& path) {
   return false;
 }
 
-Result<GroupRecord> GroupRecord::create(Storage& storage, const std::filesystem::path& archive_path) {
+Result<GroupRecord> GroupRecord::create(Storage& storage, const std::filesystem::path& archive_path,
+                                        std::span<const std::filesystem::path> others) {
   auto made = create_journal_file(storage, archive_path, kGroupSuffix);
   if (!made) return pass_on(std::move(made));
+  if (auto own = restrict_to_writers_of_all(storage, *made->file, archive_path, others); !own)
+    return pass_on(std::move(own));
   return GroupRecord(storage, std::move(*made));
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,10 +35,17 @@ enum class GroupState : std::uint8_t {
   Absent,     // never committed, or already finished and removed
   Committed,  // the group record names the journal
 };
-/// Reads what the group record at `path` says of a journal. Absent also if the file is void. InvalidArgument:
-/// it is damaged, or does not name the journal.
-Result<GroupState> look_at_group_record(Storage& storage, const std::filesystem::path& path,
-                                        const std::string& journal);
+struct GroupVerdict {
+  GroupState state = GroupState::Absent;
+  std::string
+      ignored{};  // names a file at the path that is not believed, and says why; empty if there is none
+};
+/// Reads what the group record at `path` says of a journal. Absent also if the file is void, and if its owner
+/// may not write the archive: that file is ignored. InvalidArgument: it is damaged, or does not name the
+/// journal, or others than the writers of the archive may have written or linked it.
+/// @param archive  of the journal: strict_status_of() (core/storage/permissions.h).
+Result<GroupVerdict> look_at_group_record(Storage& storage, const std::filesystem::path& path,
+                                          const std::string& journal, const FileStatus& archive);
 /// Finds the group record that names a journal whose own record is gone. Empty if none does.
 Result<std::filesystem::path> find_group_record(Storage& storage, const std::filesystem::path& journal);
 /// The names of the group record's journals; none if it does not exist or is void.
@@ -49,7 +57,10 @@ Result<bool> has_journals(Storage& storage, const std::filesystem::path& path);
 class GroupRecord {
  public:
   /// @param archive_path  one of the archives.
-  static Result<GroupRecord> create(Storage& storage, const std::filesystem::path& archive_path);
+  /// @param others  the other archives. If users or modes differ, only the maker may write the record, and
+  ///   everybody may read its names: it must be believed for each of the archives.
+  static Result<GroupRecord> create(Storage& storage, const std::filesystem::path& archive_path,
+                                    std::span<const std::filesystem::path> others = {});
 
   [[nodiscard]] std::string name() const { return made_.path.filename().string(); }
   /// Writes the names of the journals, on stable storage.

@@ -3,11 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "core/base/xxh3.h"
 #include "core/journal/journal_access.h"
 #include "core/journal/journal_file.h"
+#include "core/storage/open_directory.h"
+#include "core/storage/permissions.h"
 
 namespace stfs {
 namespace {
@@ -16,17 +19,33 @@ Result<std::string> new_index(const File& journal, const IndexReplacement& index
   return read_text(journal, index.in_journal);
 }
 
+/// The path of an index. One in a directory below the archives' is reached through that directory, which is
+/// no link.
+struct IndexPlace {
+  std::optional<OpenDirectory> directory{};
+  std::filesystem::path path;
+};
+
+Result<IndexPlace> place_of(Storage& storage, const std::filesystem::path& archives,
+                            const std::string& name) {
+  IndexPlace place{.path = archives / name};
+  if (std::filesystem::path(name).parent_path().empty()) return place;
+  auto opened = open_directory(storage, place.path.parent_path());
+  if (!opened) return tl::unexpected(opened.error());
+  place.path = opened->file(place.path.filename());
+  place.directory = std::move(*opened);
+  return place;
+}
+
 /// Whether the journal's maker is believed to have a right to this index, as to the archive.
 Result<bool> is_believed_for(Storage& storage, const std::filesystem::path& path, const File& journal) {
   auto maker = journal.status();
   if (!maker) return pass_on(std::move(maker));
-  auto directory = storage.status(path.parent_path());
-  if (!directory) return pass_on(std::move(directory));
-  auto there = storage.status(path);
+  auto there = strict_status_of(storage, path);
   // Whoever may write the directory may make a new file there.
-  if (!there && there.error().errno_value == ENOENT) there = directory;
+  if (!there && there.error().errno_value == ENOENT) there = strict_status_of(storage, path.parent_path());
   if (!there) return pass_on(std::move(there));
-  return is_believed(*maker, *there, *directory, storage.user());
+  return !why_not_believed(storage, *maker, journal.descriptor(), *there);
 }
 
 /// Whether the index is the old one, and the journal's maker may replace it.
@@ -60,7 +79,9 @@ Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::pat
 
 Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesystem::path& archive_path,
                                             const File& journal, const IndexReplacement& index) {
-  auto present = hash_of_index(storage, archive_path.parent_path() / index.name);
+  const auto place = place_of(storage, archive_path.parent_path(), index.name);
+  if (!place) return tl::unexpected(place.error());
+  auto present = hash_of_index(storage, place->path);
   if (!present) return pass_on(std::move(present));
   if (*present != index.old_hash) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
@@ -79,7 +100,11 @@ Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesys
 Result<void> replace_index(Storage& storage, const std::filesystem::path& journal_path, const File& journal,
                            const IndexReplacement& index, Durability durability,
                            std::unique_ptr<File> prepared) {
-  const std::filesystem::path path = journal_path.parent_path() / index.name;
+  const auto place = place_of(storage, journal_path.parent_path(), index.name);
+  // Nobody wants the file any more, or another user has put a link there.
+  if (!place && (place.error().errno_value == ENOENT || place.error().errno_value == ENOTDIR)) return {};
+  if (!place) return tl::unexpected(place.error());
+  const std::filesystem::path& path = place->path;
   std::filesystem::path temporary = path.parent_path() / journal_path.filename();
   temporary += kNewIndexSuffix;
   auto due = is_due(storage, path, journal, index);

@@ -6,6 +6,9 @@
 
 #include <cerrno>
 
+#include "core/storage/group_members.h"
+#include "core/storage/permissions.h"
+
 namespace stfs {
 namespace {
 
@@ -15,6 +18,37 @@ constexpr std::uint32_t kReadWriteForOwner = 0600;
 /// Whether an owner or a group may not be given. EINVAL: a user namespace has no number for that group.
 bool may_not_be_given(const Error& error) {
   return is_forbidden(error) || error.errno_value == EINVAL;
+}
+
+/// For a file whose group has no more right to the archive than others have.
+std::uint32_t without_group(std::uint32_t permissions) {
+  return (permissions & 0707U) | ((permissions & 0007U) << 3U);
+}
+
+/// Nothing if the user may write the archive; else what more there is to say, which may be nothing.
+std::optional<std::string> why_not_believed_owner(const Storage& storage, std::uint32_t owner,
+                                                  const FileStatus& archive) {
+  if (owner == 0 || owner == storage.user() || (archive.mode & S_IWOTH) != 0) return std::nullopt;
+  // Also if the archive shows the same number: these may be two users.
+  if (is_of_many(storage, owner)) return ": this user namespace does not have that user";
+  if (owner == archive.uid) return std::nullopt;
+  if ((archive.mode & S_IWGRP) == 0) return "";
+  switch (membership_of(storage, owner, archive.gid)) {
+    case Membership::Member: return std::nullopt;
+    case Membership::NoMember: return "";
+    case Membership::Unknown: break;
+  }
+  return fmt::format(": this host does not know whether that user is in group {}", archive.gid);
+}
+
+/// Whether a user may write the file who may not write the archive.
+bool has_other_writers(const FileStatus& found, int descriptor, const FileStatus& archive) {
+  if ((archive.mode & S_IWOTH) != 0) return false;
+  if ((found.mode & S_IWOTH) != 0) return true;
+  if ((found.mode & S_IWGRP) == 0) return false;
+  const bool may_group = found.gid == archive.gid && (archive.mode & S_IWGRP) != 0;
+  // With a list, the group's bits are a mask: single users may have them.
+  return !may_group || has_access_list(descriptor);
 }
 
 }  // namespace
@@ -34,20 +68,47 @@ Result<void> give_access(Storage& storage, File& journal, const FileStatus& arch
     if (!given && !may_not_be_given(given.error())) return given;
     own = journal.status();
     if (!own) return pass_on(std::move(own));
-    // The journal's group has no more right to the archive than others have, so it gets their bits.
-    if (own->gid != archive.gid) permissions = (permissions & 0707U) | ((permissions & 0007U) << 3U);
+    if (own->gid != archive.gid) permissions = without_group(permissions);
   }
+  // Without the group's bits, the entries of a list have no effect.
+  if ((permissions & 0070U) != 0) drop_access_list(journal.descriptor());
   if ((own->mode & 07777U) == permissions) return {};
   return journal.set_mode(permissions);
 }
 
-bool is_believed(const FileStatus& journal, const FileStatus& archive, const FileStatus& directory,
-                 std::uint32_t user) {
-  if (journal.uid == 0 || journal.uid == archive.uid || journal.uid == user) return true;
-  if ((archive.mode & S_IWOTH) != 0) return true;
-  if ((archive.mode & S_IWGRP) == 0 || journal.gid != archive.gid) return false;
-  const bool may_be_inherited = directory.gid == archive.gid && (directory.mode & S_IWOTH) != 0;
-  return !may_be_inherited;
+void give_directory_access(Storage& storage, const OpenDirectory& made, const FileStatus& archive) {
+  const int directory = made.fd.get();
+  struct stat own {};
+  if (!made.fd || ::fstat(directory, &own) != 0) return;
+  mode_t permissions = (archive.mode & kReadWriteForAll) | kReadWriteForOwner;
+  const uid_t owner = storage.user() == 0 ? archive.uid : own.st_uid;
+  if (own.st_uid != owner || own.st_gid != archive.gid) {
+    if (::fchown(directory, owner, archive.gid) != 0 && ::fchown(directory, own.st_uid, archive.gid) != 0)
+      permissions = without_group(permissions);
+  }
+  drop_access_list(directory);
+  // Who may read a directory's names may also search it.
+  static_cast<void>(::fchmod(directory, permissions | ((permissions & 0444U) >> 2U)));
+}
+
+std::optional<Disbelief> why_not_believed(const Storage& storage, const FileStatus& found, int descriptor,
+                                          const FileStatus& archive, std::string_view noun) {
+  if (const auto owner = why_not_believed_owner(storage, found.uid, archive)) {
+    return Disbelief{fmt::format("belongs to user {}, who may not write {}{}", found.uid, noun, *owner),
+                     true};
+  }
+  if (has_other_writers(found, descriptor, archive)) {
+    return Disbelief{fmt::format(
+        "belongs to user {}, and its mode {:04o} or its access control list lets users write it who "
+        "may not write {}",
+        found.uid, found.mode & 07777U, noun)};
+  }
+  if (!S_ISDIR(found.mode) && found.links > 1) {
+    return Disbelief{
+        fmt::format("belongs to user {}, and has {} names: another user may have linked it there", found.uid,
+                    found.links)};
+  }
+  return std::nullopt;
 }
 
 std::string settlers_of(const FileStatus& journal) {
@@ -64,10 +125,9 @@ std::string settling_advice(const FileStatus& journal, std::uint32_t user) {
   return fmt::format("run `stfs recover` as {}", settlers_of(journal));
 }
 
-std::string disbelief_advice(const FileStatus& journal) {
+std::string disbelief_advice(std::uint32_t owner) {
   return fmt::format(
-      "if user {} has a right to write the archive, run `stfs recover` as that user; else delete it",
-      journal.uid);
+      "if user {} has a right to write the archive, run `stfs recover` as that user; else delete it", owner);
 }
 
 }  // namespace stfs

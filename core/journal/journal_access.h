@@ -11,30 +11,43 @@
 //                                                                            are those of others
 //
 // In the last line, members of the archive's group may have no access to the journal although they have
-// access to the archive. An access control list is never copied. A process that can't read the journal may
+// access to the archive. An access control list is never copied, and the list that a directory gives to new
+// files is taken away. A process that can't read the journal may
 // not commit, and its error names the users that can settle the journal.
 //
 // A journal says what to write into the archive. So a journal is never applied if its owner may not write the
-// archive. These journals are believed:
+// archive. The owners of these journals are believed:
 //
 //   a journal of               when
 //   root                       always
 //   the archive's owner        always
 //   this process's user        always
 //   anybody                    others may write the archive
-//   a member of its group      the group may write the archive, and the journal has the archive's group
+//   a member of its group      the group may write the archive
 //
-// Only a member can give a file that group. A directory that gives its own group to new files proves nothing
-// where others may write to the directory.
+// The user database of this host says who is a member (core/storage/group_members.h). The group of a file
+// proves nothing: a directory can give its own group to the files of everybody. Nor does the number that a
+// user namespace shows for all users that it does not have. An access control list of the
+// archive counts for a class of users only as far as every entry allows it (core/storage/permissions.h).
+//
+// An owner proves nothing about the bytes of a file that somebody else may have written or named. So the
+// mode of a journal must not let anybody write it who may not write the archive, and the journal must have
+// one name only: a hard link makes a journal of any file.
+//
+// The same rule holds for everything that is found beside an archive and says what to do with it: group
+// records, new indexes, the directory of scratch files, and the directory of a weight sync.
 //
 // Every other journal blocks commits (journal_scan.h): its owner may have a right to the archive that this
 // process can't see.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "core/base/error.h"
 #include "core/storage/file.h"
+#include "core/storage/open_directory.h"
 
 namespace stfs {
 
@@ -42,10 +55,22 @@ namespace stfs {
 /// name and its bytes: the sync of the bytes then covers it. A group that may not be given is no failure.
 Result<void> give_access(Storage& storage, File& journal, const FileStatus& archive);
 
-/// Whether the second table lets this user believe the journal.
-/// @param directory  holds both files.
-bool is_believed(const FileStatus& journal, const FileStatus& archive, const FileStatus& directory,
-                 std::uint32_t user);
+/// The same for a directory that holds files beside the archive: who may write the archive may make files there.
+void give_directory_access(Storage& storage, const OpenDirectory& made, const FileStatus& archive);
+
+/// Why a file or a directory is not believed.
+struct Disbelief {
+  std::string why;  // a predicate: "belongs to user 1000, who may not write the archive"
+  /// Its owner may not write the archive. Otherwise the owner may, but not all who may have written the bytes.
+  bool is_of_stranger = false;
+};
+/// Says whether the rule above lets this process believe what it has found beside an archive. Nothing: it does.
+/// @param found       an open file or directory, as fstat(2) has it.
+/// @param descriptor  the same; -1 in a storage without descriptors.
+/// @param archive     its writers are believed: of strict_status_of() (core/storage/permissions.h).
+/// @param noun        what messages call the archive.
+std::optional<Disbelief> why_not_believed(const Storage& storage, const FileStatus& found, int descriptor,
+                                          const FileStatus& archive, std::string_view noun = "the archive");
 
 /// Names the users that can settle the journal, for messages: "user 1000 or root".
 std::string settlers_of(const FileStatus& journal);
@@ -55,6 +80,6 @@ std::string settlers_of(const FileStatus& journal);
 /// @param user  the user of this process.
 std::string settling_advice(const FileStatus& journal, std::uint32_t user);
 /// The same about a journal that is not believed, for any user.
-std::string disbelief_advice(const FileStatus& journal);
+std::string disbelief_advice(std::uint32_t owner);
 
 }  // namespace stfs

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/journal/journal_access.h"
+#include "core/storage/permissions.h"
 
 namespace stfs {
 
@@ -14,7 +15,7 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
   // On a file system without unnamed files, another process's recovery may find the new file before it is
   // locked, take it for a dead owner's leftover and remove it. Then another file is made.
   constexpr int kAttempts = 8;
-  const auto archive = storage.status(archive_path);
+  const auto archive = strict_status_of(storage, archive_path);
   // Nothing will be committed to an archive that is gone, so a journal of it needs no special access.
   if (!archive && archive.error().errno_value != ENOENT) return tl::unexpected(archive.error());
   for (int attempt = 0; attempt < kAttempts; ++attempt) {

@@ -18,6 +18,8 @@
 #include "core/journal/journal_apply.h"
 #include "core/journal/journal_file.h"
 #include "core/journal/journal_verdict.h"
+#include "core/storage/group_members.h"
+#include "core/storage/permissions.h"
 
 namespace stfs {
 namespace {
@@ -86,6 +88,10 @@ class Scan {
     if (!is_there || !*is_there) return is_there;
     found.is_in_use = false;
     found.record = {};
+    if (auto doubt = doubt_about(found, *opened)) {
+      distrust(found, *kind_of(rest_of(found.report.path.filename().string())), std::move(*doubt));
+      return true;
+    }
     auto judged = judge(found, *kind_of(rest_of(found.report.path.filename().string())), *opened);
     if (!judged) return pass_on(std::move(judged));
     return *judged;
@@ -98,9 +104,12 @@ class Scan {
     auto stamp = stamp_of(archive_);
     if (!stamp) return pass_on(std::move(stamp));
     stamp_ = *stamp;
-    auto status = archive_.status();
+    auto status = strict_status_of(archive_);
     if (!status) return pass_on(std::move(status));
     status_ = *status;
+    auto plain = archive_.status();
+    if (!plain) return pass_on(std::move(plain));
+    mode_ = plain->mode;
     return {};
   }
 
@@ -137,6 +146,10 @@ class Scan {
     found.report.state = state;
     found.report.explanation = std::move(why);
   }
+  static void ignore(FoundJournal& found, std::string why) {
+    set(found, JournalState::Unknown, std::move(why));
+    found.report.is_ignored = true;
+  }
   static void block(FoundJournal& found, std::string why, std::string next_step) {
     set(found, JournalState::Unknown, std::move(why));
     found.report.blocks_commits = true;
@@ -152,6 +165,13 @@ class Scan {
       set(found, JournalState::Unknown, "its name is not a journal's name");
       return true;
     }
+    auto named = storage_.status_of_name(path);
+    if (!named && named.error().errno_value == EXDEV) {
+      ignore(found, "another file system is mounted on it");
+      return true;
+    }
+    if (!named) return pass_on(std::move(named));
+    if (!may_be_of_writer(found, *kind, *named)) return true;
     auto file = storage_.open_no_link(path, Access::ReadWrite);
     if (!file && (is_forbidden(file.error()) || file.error().errno_value == EROFS)) {
       file = storage_.open_no_link(path, Access::ReadOnly);
@@ -163,23 +183,62 @@ class Scan {
     if (!opened) return pass_on(std::move(opened));
     auto is_there = is_at(storage_, path, *opened);
     if (!is_there || !*is_there) return is_there;
-    found.settlers = settlers_of(*opened);
-    found.advice = settling_advice(*opened, storage_.user());
-    auto believed = is_believed_here(*opened);
-    if (!believed) return pass_on(std::move(believed));
-    if (!*believed) {
-      block(found,
-            fmt::format("belongs to user {}, who owns neither the archive nor this process, and may not "
-                        "write the archive by its mode",
-                        opened->uid),
-            disbelief_advice(*opened));
-      return true;
-    }
+    // Another file may have got the name since the status above.
+    if (!may_be_of_writer(found, *kind, *opened)) return true;
     auto in_use = found.file->is_locked_by_other(kOwnerByte, LockKind::Shared);
     // Without locks nobody can tell whether the owner lives. The journal's writer was run with nolock.
     if (!in_use && !lacks_locks(in_use.error())) return pass_on(std::move(in_use));
     found.is_in_use = in_use && *in_use;
-    return judge(found, *kind, *opened);
+    if (auto doubt = doubt_about(found, *opened)) {
+      // While its owner lives, nothing of it is applied.
+      if (!found.is_in_use) {
+        found.file.reset();
+        distrust(found, *kind, std::move(*doubt));
+        return true;
+      }
+    }
+    found.identity = opened->identity;
+    auto judged = judge(found, *kind, *opened);
+    if (!found.is_in_use && found.report.state != JournalState::Committed) found.file.reset();
+    return judged;
+  }
+
+  /// Whether a writer of the archive may have made a file of this type and owner. If not, explains that and
+  /// leaves the file closed.
+  bool may_be_of_writer(FoundJournal& found, NameKind kind, const FileStatus& file) {
+    found.settlers = settlers_of(file);
+    found.advice = settling_advice(file, storage_.user());
+    found.uid = file.uid;
+    if (const std::uint32_t type = file.mode & S_IFMT; type != 0 && type != S_IFREG) {
+      found.file.reset();
+      ignore(found, type == S_IFLNK   ? "a symbolic link"
+                    : type == S_IFDIR ? "a directory"
+                                      : "not a regular file");
+      return false;
+    }
+    auto doubt = why_not_believed(storage_, file, -1, status_);
+    if (!doubt || !doubt->is_of_stranger) return true;
+    found.file.reset();
+    if (may_have_right(file)) {
+      distrust(found, kind, std::move(*doubt));
+      return false;
+    }
+    ignore(found, doubt->why + ", so it is not read");
+    found.report.next_step = fmt::format(
+        "delete it, or if user {} wrote to the archive before its owner or its mode changed, give it to the "
+        "archive's owner (chown) and run `stfs recover`",
+        file.uid);
+    return false;
+  }
+
+  /// Whether a stranger may have a right to the archive that this process can't see: as a user whom this user
+  /// namespace lacks, by the access control list, or as a member of the group.
+  [[nodiscard]] bool may_have_right(const FileStatus& file) const {
+    if (is_of_many(storage_, file.uid)) return true;
+    // With a list, the group's bits are its mask.
+    if ((mode_ & S_IWGRP) == 0) return false;
+    return has_access_list(archive_.descriptor()) ||
+           membership_of(storage_, file.uid, status_.gid) == Membership::Unknown;
   }
 
   Result<bool> explain_unopened(FoundJournal& found, NameKind kind, const Error& why) {
@@ -190,9 +249,13 @@ class Scan {
       case EINVAL: set(found, JournalState::Unknown, why.message); return true;
       case EACCES:
       case EPERM: break;
+      case EAGAIN:
+        block(found, "can't be read: " + found.settlers + " holds a lease on it",
+              "end the process that holds the lease, or try again in a minute");
+        return true;
       default: return tl::unexpected(why);
     }
-    auto at_path = storage_.status(found.report.path);
+    auto at_path = storage_.status_of_name(found.report.path);
     if (!at_path) return pass_on(std::move(at_path));
     found.settlers = settlers_of(*at_path);
     found.advice = settling_advice(*at_path, storage_.user());
@@ -211,22 +274,29 @@ class Scan {
     return true;
   }
 
-  /// Whether a journal found here is believed. A journal says what to write into the archive, so one made by
-  /// a user who may not write the archive must not be believed.
-  Result<bool> is_believed_here(const FileStatus& journal) {
-    // Assume the worst directory first: others may write to it, and it gives new files the archive's group.
-    FileStatus worst;
-    worst.mode = S_IWOTH;
-    worst.gid = status_.gid;
-    if (is_believed(journal, status_, worst, storage_.user())) return true;
-    if ((status_.mode & S_IWGRP) == 0 || journal.gid != status_.gid) return false;
-    auto directory = storage_.status(archive_path_.parent_path());
-    if (!directory) return pass_on(std::move(directory));
-    return is_believed(journal, status_, *directory, storage_.user());
+  [[nodiscard]] std::optional<Disbelief> doubt_about(const FoundJournal& found,
+                                                     const FileStatus& opened) const {
+    return why_not_believed(storage_, opened, found.file->descriptor(), status_);
+  }
+
+  /// What is staged promises nothing, and a group record only decides what journals name it. So these block
+  /// nobody.
+  static void distrust(FoundJournal& found, NameKind kind, Disbelief doubt) {
+    std::string next_step =
+        doubt.is_of_stranger
+            ? disbelief_advice(found.uid)
+            : "if you know that its owner has written it, remove its other names, give it the archive's "
+              "mode, and run `stfs recover`; if it is deleted, its committed change is lost";
+    if (kind == NameKind::Staged || kind == NameKind::Group) {
+      set(found, JournalState::Unknown, std::move(doubt.why) + ": ignored");
+      found.report.next_step = std::move(next_step);
+    } else {
+      block(found, std::move(doubt.why), std::move(next_step));
+    }
   }
 
   Result<bool> judge(FoundJournal& found, NameKind kind, const FileStatus& opened) {
-    const JudgedArchive archive{storage_, archive_, stamp_};
+    const JudgedArchive archive{storage_, archive_, stamp_, status_};
     const std::uint64_t size_bytes = opened.identity.size_bytes;
     found.is_lane_journal = kind == NameKind::Lanes;
     Result<void> judged;
@@ -262,6 +332,7 @@ class Scan {
   const std::filesystem::path& own_;
   ArchiveStamp stamp_;
   FileStatus status_;
+  std::uint32_t mode_ = 0;  // of the archive, as stat(2) has it
 };
 
 }  // namespace
@@ -342,6 +413,20 @@ Result<bool> is_at(Storage& storage, const std::filesystem::path& path, const Fi
 Result<std::vector<FoundJournal>> scan_journals(Storage& storage, const std::filesystem::path& archive_path,
                                                 const File& archive, const std::filesystem::path& own) {
   return Scan(storage, archive_path, archive, own).all();
+}
+
+Result<bool> open_found(Storage& storage, FoundJournal& found) {
+  if (found.file) return true;
+  if (found.identity.inode == 0) return false;
+  auto file =
+      storage.open_no_link(found.report.path, found.is_read_only ? Access::ReadOnly : Access::ReadWrite);
+  if (!file && says_gone(file.error())) return false;
+  if (!file) return pass_on(std::move(file));
+  auto opened = (*file)->status();
+  if (!opened) return pass_on(std::move(opened));
+  if (!opened->identity.same_file(found.identity)) return false;
+  found.file = std::move(*file);
+  return true;
 }
 
 Result<bool> judge_again(Storage& storage, const std::filesystem::path& archive_path, const File& archive,

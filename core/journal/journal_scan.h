@@ -3,6 +3,9 @@
 // A scan takes no lock (F_OFD_GETLK), so that no other process takes the scanner for a journal's owner. It
 // first asks whether the owner lives: the content of a living owner's journal is not hashed.
 //
+// The status of a name comes first. A file that no writer can have made costs that status and no more: it is
+// never opened (JournalReport::is_ignored). So planted names, pipes and leases hold up nobody.
+//
 // A journal blocks commits if it can't be read, or if its right to the archive can't be known: a process that
 // can read it would later apply it over newer commits.
 //
@@ -50,12 +53,17 @@ struct JournalReport {
   std::string settlers;          // the users that may write and remove it: "user 1000 or root"
   std::uint64_t ranges = 0;      // number of ranges in the record; 0 if it could not be read
   std::uint64_t size_bytes = 0;  // bytes of the archive that these ranges cover
+  /// No writer can have made this file: it is no regular file, or it belongs to a user who has no right to
+  /// write the archive. It was not opened, it blocks nobody, and it is named only.
+  bool is_ignored = false;
 };
 
-/// One open journal.
+/// One journal. A directory may hold thousands of planted names, so a file stays open only while the journal
+/// is in use or committed.
 struct FoundJournal {
   JournalReport report;
-  std::unique_ptr<File> file;
+  std::unique_ptr<File> file;  // else null: open_found() opens it again
+  FileIdentity identity;       // of the file, once it was opened
   JournalRecord record;
   /// This is a lane journal (lane_journal.h). While it is in use, `record` has the ranges of both
   /// lanes.
@@ -66,6 +74,7 @@ struct FoundJournal {
   bool is_in_use = false;
   /// This process may not write the journal, so it can't settle it. `settlers` names the users that can.
   bool is_read_only = false;
+  std::uint32_t uid = 0;  // of its owner
   std::string settlers;
   std::string advice;  // to the user of this process, if it may not read or write the journal
   /// Reports leave this journal out: it is a group record whose journals are reported, or a journal that has
@@ -86,6 +95,10 @@ Result<ArchiveStamp> stamp_of(const File& archive);
 /// @param own  the caller's own journal, which is left out.
 Result<std::vector<FoundJournal>> scan_journals(Storage& storage, const std::filesystem::path& archive_path,
                                                 const File& archive, const std::filesystem::path& own = {});
+
+/// Opens the file again if it is not open. False if the name has gone or names another file, or if this
+/// journal was never opened.
+Result<bool> open_found(Storage& storage, FoundJournal& found);
 
 /// Judges a journal again as one whose owner has died. The caller holds the journal's lock. False if the
 /// journal has gone.

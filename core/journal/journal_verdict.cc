@@ -138,19 +138,22 @@ Result<Use> use_of(const JudgedArchive& archive, const File& journal, const Jour
   return Use::Apply;
 }
 
-std::string never_committed() {
-  return fmt::format("{} that was never committed", kSeveral);
+std::string never_committed(const GroupVerdict& group) {
+  return fmt::format("{} that was never committed{}{}", kSeveral, group.ignored.empty() ? "" : "; ",
+                     group.ignored);
 }
 
 /// Judges a journal that waits for a group record. True if the group record has committed it. False if the
 /// group record's state has already decided the journal's state.
-Result<bool> has_group_record(Storage& storage, FoundJournal& found) {
+Result<bool> has_group_record(const JudgedArchive& archive, FoundJournal& found) {
+  Storage& storage = archive.storage;
   const std::filesystem::path& path = found.report.path;
   if (!is_group_record_name(found.record.group_record)) {
     block(found, JournalState::Unknown, fmt::format("{}, and the path of its record is not valid", kSeveral));
     return false;
   }
-  auto group = look_at_group_record(storage, path.parent_path() / found.record.group_record, path.filename());
+  auto group = look_at_group_record(storage, path.parent_path() / found.record.group_record, path.filename(),
+                                    archive.status);
   if (!group && is_forbidden(group.error())) {
     auto record = storage.status(path.parent_path() / found.record.group_record);
     if (!record) return pass_on(std::move(record));
@@ -167,19 +170,19 @@ Result<bool> has_group_record(Storage& storage, FoundJournal& found) {
     }
     return false;
   }
-  if (*group == GroupState::Committed) return true;
-  set(found, JournalState::Unfinished, never_committed());
+  if (group->state == GroupState::Committed) return true;
+  set(found, JournalState::Unfinished, never_committed(*group));
   return false;
 }
 
 /// Whether a dead owner's journal needs a group record that was never made. It promises nothing then, also if
-/// an edit has changed the archive's stamp since.
-bool waits_in_vain(Storage& storage, const FoundJournal& found) {
-  if (!is_group_record_name(found.record.group_record)) return false;
+/// an edit has changed the archive's stamp since. Gives the record's verdict.
+std::optional<GroupVerdict> waits_in_vain(const JudgedArchive& archive, const FoundJournal& found) {
+  if (found.is_in_use || !is_group_record_name(found.record.group_record)) return std::nullopt;
   const std::filesystem::path& path = found.report.path;
-  const auto group =
-      look_at_group_record(storage, path.parent_path() / found.record.group_record, path.filename());
-  return group && *group == GroupState::Absent;
+  const auto group = look_at_group_record(archive.storage, path.parent_path() / found.record.group_record,
+                                          path.filename(), archive.status);
+  return group && group->state == GroupState::Absent ? std::optional(*group) : std::nullopt;
 }
 
 /// Judges a journal without a sound record.
@@ -221,9 +224,9 @@ Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, s
   found.report.ranges = found.record.ranges.size();
   found.report.size_bytes = size_of(found.record);
   if (kinship_of(found.record, archive.stamp) == Kinship::Other) {
-    const bool is_never_committed = !found.is_in_use && waits_in_vain(archive.storage, found);
-    set(found, is_never_committed ? JournalState::Unfinished : JournalState::Foreign,
-        is_never_committed ? never_committed() : kForeign);
+    const auto in_vain = waits_in_vain(archive, found);
+    set(found, in_vain ? JournalState::Unfinished : JournalState::Foreign,
+        in_vain ? never_committed(*in_vain) : kForeign);
     return {};
   }
   if (found.is_in_use) {
@@ -240,7 +243,7 @@ Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, s
     return {};
   }
   if (!found.record.group_record.empty()) {
-    auto committed = has_group_record(archive.storage, found);
+    auto committed = has_group_record(archive, found);
     if (!committed) return pass_on(std::move(committed));
     if (!*committed) return {};
   }

@@ -39,6 +39,7 @@ struct JudgedArchive {
   Storage& storage;
   const File& file;
   const ArchiveStamp& stamp;
+  const FileStatus& status;  // of strict_status_of() (core/storage/permissions.h): tells who may write it
 };
 
 /// Fills in the state of an open, believed journal. The caller has set `found.is_in_use`.

@@ -15,6 +15,7 @@
 #include "core/journal/journal_blocks.h"
 #include "core/journal/journal_file.h"
 #include "core/journal/lane_scan.h"
+#include "core/storage/lock_holder.h"
 
 namespace stfs {
 namespace {
@@ -63,7 +64,13 @@ Result<bool> take_from_dead(Storage& storage, FoundJournal& found) {
   for (;;) {
     auto taken = take(storage, found);
     const bool is_busy = !taken && taken.error().code == ErrorCode::Busy;
-    if (!is_busy || std::chrono::steady_clock::now() >= deadline) return taken;
+    if (!is_busy) return taken;
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return fail(ErrorCode::Busy, EBUSY,
+                  fmt::format("{}: {} holds a lock on it and has not released it for {} s",
+                              found.report.path.string(), holder_text(found.file->lock_holder(kOwnerByte)),
+                              kLockPatience.count()));
+    }
     std::this_thread::sleep_for(kPause);
   }
 }
@@ -110,7 +117,10 @@ Result<void> remove_journal(Storage& storage, const FoundJournal& found) {
   auto others = has_journals(storage, *group_record);
   if (!others) return pass_on(std::move(others));
   if (*others) return {};
-  return remove_if_there(storage, *group_record);  // another recovery of the group may have removed it
+  // Another recovery of the group may have removed it. Where only its owner may remove it, it stays: without
+  // journals it says nothing.
+  auto last = remove_if_there(storage, *group_record);
+  return last || !is_forbidden(last.error()) ? Result<void>{} : last;
 }
 
 /// Removes a journal's name, or leaves it where this process may not: in a directory with the sticky bit only
@@ -225,6 +235,10 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
       report.state == JournalState::Committed ||
       (report.state == JournalState::InUse && !found.is_lane_journal && !found.record.ranges.empty());
   if (report.state == JournalState::Foreign && options.is_forced) {
+    auto opened = open_found(storage, found);
+    if (!opened) return pass_on(std::move(opened));
+    found.is_hidden = !*opened;
+    if (!*opened) return {};
     auto known = only_knows_its_blocks(archive, *found.file, found.record);
     if (!known) return pass_on(std::move(known));
     // A recovery of one archive must not decide a transaction over several archives.
@@ -238,8 +252,7 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
       report.explanation += "; and blocks of the archive are neither the old ones nor the new ones";
     }
   }
-  if (options.is_dry_run) return {};
-  if (!found.file) return {};
+  if (options.is_dry_run || report.is_ignored) return {};
   if (found.is_read_only) {
     // A leftover of staging promises nothing, so it may stay.
     const bool may_stay = report.state == JournalState::InUse || (!is_due && !found.is_void);
@@ -247,6 +260,10 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
     return only_others_may(found);
   }
   if (report.state == JournalState::Unfinished) {
+    auto opened = open_found(storage, found);
+    if (!opened) return pass_on(std::move(opened));
+    found.is_hidden = !*opened;
+    if (!*opened) return {};
     auto still = take(storage, found);
     if (!still && still.error().code == ErrorCode::Busy) {
       // Another process is removing it now.
@@ -346,7 +363,9 @@ Result<PendingJournals> pending_journals(Storage& storage, const std::filesystem
     if (!journals) return pass_on(std::move(journals));
     PendingJournals pending;
     for (FoundJournal& found : *journals) {
-      if (found.report.blocks_commits) pending.not_shown.push_back(std::move(found.report));
+      if (found.report.blocks_commits || found.report.is_ignored) {
+        pending.not_shown.push_back(found.report);
+      }
       if (found.report.state != JournalState::Committed) continue;
       pending.shown.push_back({.file = std::move(found.file),
                                .ranges = std::move(found.record.ranges),

@@ -68,8 +68,9 @@ struct PendingJournal {
   std::optional<IndexReplacement> index{};  // the model's index is the new one in truth
 };
 struct PendingJournals {
-  std::vector<PendingJournal> shown;     // later ones override earlier ones
-  std::vector<JournalReport> not_shown;  // each may hold a commit that can't be read here
+  std::vector<PendingJournal> shown;  // later ones override earlier ones
+  /// Each may hold a commit that can't be read here, or is ignored (JournalReport::is_ignored).
+  std::vector<JournalReport> not_shown;
 };
 Result<PendingJournals> pending_journals(Storage& storage, const std::filesystem::path& archive_path,
                                          const File& archive);

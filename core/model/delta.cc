@@ -198,6 +198,7 @@ Result<Delta> parse_delta(const Metadata& metadata) {
       delta.metadata.emplace_back(key, value);
     }
   }
+  delta.metadata.sort_keys();
   if (!keys.contains(kDeltaKey))
     return not_a_delta("its metadata has no key {}, which stfs diff --out writes", kDeltaKey);
   const std::string_view version = keys[kDeltaKey];

@@ -25,6 +25,8 @@ namespace stfs {
 namespace {
 
 constexpr std::string_view kAnyIndexSuffix = ".index.json";
+/// Each is reported. A hostile header has millions.
+constexpr std::size_t kMostConflicts = 100;
 
 /// Reads a whole file, and its identity at that time.
 Result<std::string> read_index_at(const std::filesystem::path& path, Storage& storage,
@@ -202,7 +204,6 @@ Result<void> Model::adopt(const ModelIndex& index, TensorPlacement placement) {
   for (const std::uint32_t row : placement.unserved)
     unserved_.push_back({std::string(index[row].tensor), index[row].shard});
   merge_metadata();
-  metadata_ = &merged_metadata_;
   tensors_ = &merged_;
   ids_ = &merged_ids_;
   return merge_tensors(std::move(placement.places));
@@ -284,7 +285,6 @@ Result<std::unique_ptr<Model>> Model::next_of_shards() const {
     }
   }
   next->merge_metadata();
-  next->metadata_ = is_sharded_ ? &next->merged_metadata_ : &next->shards_.front().version->metadata();
   if (auto merged = next->merge_tensors(std::move(places)); !merged) return pass_on(std::move(merged));
   const ArchiveVersion& first = *next->shards_.front().version;
   const bool is_as_in_file = !is_sharded_ && first.header->content.fillers.empty();
@@ -321,27 +321,51 @@ void Model::succeed(const Model& before, const Succession& succession) {
 }
 
 void Model::merge_metadata() {
-  struct Known {
-    std::string_view value;
-    std::uint32_t shard = 0;
-    bool is_reported = false;
+  const auto has_some = [this](std::uint32_t shard) {
+    return shards_[shard].archive && !version(shard).metadata().empty();
   };
-  std::unordered_map<std::string_view, Known> known;  // views into the shards' own headers
+  metadata_ = &merged_metadata_;
+  std::uint32_t with_metadata = 0;
   for (std::uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    if (!shards_[shard].archive) continue;
-    for (const auto& [key, value] : version(shard).metadata()) {
-      const auto [first, is_new] = known.try_emplace(key, Known{value, shard});
-      if (is_new) {
-        merged_metadata_.emplace_back(key, value);
-      } else if (first->second.value != value && !std::exchange(first->second.is_reported, true)) {
-        problems_.push_back(
-            {ModelProblem::Kind::MetadataConflict,
-             fmt::format("__metadata__ key {}: {} and {} have different values; the first value counts",
-                         in_quotes(key), shards_[first->second.shard].path.filename().string(),
-                         shards_[shard].path.filename().string())});
+    if (has_some(shard) && with_metadata++ == 0) metadata_ = &version(shard).metadata();
+  }
+  if (with_metadata <= 1) return;  // nothing is kept twice
+  metadata_ = &merged_metadata_;
+  std::set<std::string_view> conflicts;
+  for (std::uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (!has_some(shard)) continue;
+    const Metadata& of_shard = version(shard).metadata();
+    std::vector<std::uint32_t> added;
+    for (std::uint32_t at = 0; at < of_shard.size(); ++at) {
+      const auto [key, value] = of_shard[at];
+      const auto first = merged_metadata_.find(key);
+      if (!first) {
+        added.push_back(at);
+      } else if (*first != value && conflicts.size() <= kMostConflicts && conflicts.insert(key).second) {
+        report_conflict(key, shard, conflicts.size());
       }
     }
+    for (const std::uint32_t at : added)
+      merged_metadata_.emplace_back(of_shard[at].first, of_shard[at].second);
+    merged_metadata_.sort_keys();
   }
+}
+
+void Model::report_conflict(std::string_view key, std::uint32_t shard, std::size_t number) {
+  if (number > kMostConflicts) {
+    problems_.push_back({ModelProblem::Kind::MetadataConflict,
+                         fmt::format("more than {} __metadata__ keys have different values in different "
+                                     "shards; the first value of each counts",
+                                     kMostConflicts)});
+    return;
+  }
+  std::uint32_t first = 0;
+  while (!shards_[first].archive || !version(first).metadata().find(key)) ++first;
+  problems_.push_back(
+      {ModelProblem::Kind::MetadataConflict,
+       fmt::format("__metadata__ key {}: {} and {} have different values; the first value counts",
+                   in_quotes(key), shards_[first].path.filename().string(),
+                   shards_[shard].path.filename().string())});
 }
 
 Result<void> Model::check_whole(std::string_view by) const {

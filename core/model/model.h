@@ -230,7 +230,9 @@ class Model {
   static Tensor tensor_of(const Removed& removed) {
     return {removed.name, removed.dtype, removed.shape, {0, removed.file_range.size_bytes}};
   }
+  /// Uses a shard's own metadata if no other shard has any.
   void merge_metadata();
+  void report_conflict(std::string_view key, std::uint32_t shard, std::size_t number);
 
   std::filesystem::path path_;
   bool is_sharded_ = false;

@@ -10,17 +10,14 @@
 
 #include "core/journal/journal_access.h"
 #include "core/model/model.h"
+#include "core/storage/permissions.h"
 
 namespace stfs {
 namespace {
 
 /// A file in an open directory, whatever the directory's path names now.
-std::filesystem::path in(const UniqueFd& directory, const std::string& name) {
-  return fmt::format("/proc/self/fd/{}/{}", directory.get(), name);
-}
-
-FileStatus owner_of(const struct stat& st) {
-  return {.identity = {}, .birth_ns = 0, .mode = st.st_mode, .uid = st.st_uid, .gid = st.st_gid};
+std::filesystem::path in(const OpenDirectory& directory, const std::string& name) {
+  return directory.file(name);
 }
 
 ScratchDirectory::Status status_in(const struct stat& st) {
@@ -28,21 +25,6 @@ ScratchDirectory::Status status_in(const struct stat& st) {
   return {.inode = st.st_ino,
           .size_bytes = static_cast<std::uint64_t>(st.st_size),
           .mtime_ns = st.st_mtim.tv_sec * kSecondNs + st.st_mtim.tv_nsec};
-}
-
-/// Who may read and write the archive may list and change the directory.
-void give_directory(int directory, const FileStatus& archive, bool is_root) {
-  struct stat own {};
-  if (::fstat(directory, &own) != 0) return;
-  mode_t permissions = (archive.mode & 0666U) | 0600U;
-  const uid_t owner = is_root ? archive.uid : own.st_uid;
-  if (own.st_uid != owner || own.st_gid != archive.gid) {
-    if (::fchown(directory, owner, archive.gid) != 0 && ::fchown(directory, own.st_uid, archive.gid) != 0) {
-      // The group has no more right to the archive than others have.
-      permissions = (permissions & 0707U) | ((permissions & 0007U) << 3U);
-    }
-  }
-  static_cast<void>(::fchmod(directory, permissions | ((permissions & 0444U) >> 2U)));
 }
 
 }  // namespace
@@ -64,35 +46,35 @@ tl::unexpected<Error> ScratchDirectory::failed(int errno_value, const std::strin
   return fail_system(errno_value, (path_ / name).string(), action);
 }
 
-Result<UniqueFd> ScratchDirectory::opened() const {
-  UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd && (errno == ENOTDIR || errno == ELOOP)) {
+Result<OpenDirectory> ScratchDirectory::opened() const {
+  auto directory = open_directory(storage_, path_);
+  if (!directory && directory.error().errno_value == ENOTDIR) {
     return fail(ErrorCode::System, EACCES,
                 path_.string() + ": is a link or a file, and new files need a directory there: remove it");
   }
-  if (!fd) return fail_system(errno, path_.string(), "open");
-  struct stat own {};
-  if (::fstat(fd.get(), &own) != 0) return fail_system(errno, path_.string(), "look at");
-  const auto archive = storage_.status(archive_);
+  if (!directory) return directory;
+  const auto archive = strict_status_of(storage_, archive_);
   if (!archive) return tl::unexpected(archive.error());
-  const auto parent = storage_.status(path_.parent_path());
-  if (!parent) return tl::unexpected(parent.error());
-  if (is_believed(owner_of(own), *archive, *parent, storage_.user())) return fd;
+  const auto doubt = why_not_believed(storage_, directory->status, directory->fd.get(), *archive);
+  if (!doubt) return directory;
   return fail(ErrorCode::System, EACCES,
-              fmt::format("{}: user {} has made this directory, and may not write the archive",
-                          path_.string(), own.st_uid));
+              fmt::format("{}: {}: new files need a directory of a user who may: remove it", path_.string(),
+                          doubt->why));
 }
 
-Result<UniqueFd> ScratchDirectory::opened_or_made() {
-  auto fd = opened();
-  if (fd || fd.error().errno_value != ENOENT) return fd;
-  const auto archive = storage_.status(archive_);
+Result<OpenDirectory> ScratchDirectory::opened_or_made() {
+  auto directory = opened();
+  if (directory || directory.error().errno_value != ENOENT) return directory;
+  const auto archive = strict_status_of(storage_, archive_);
   if (!archive) return tl::unexpected(archive.error());
   const auto is_new = storage_.make_directory(path_);
   if (!is_new) return tl::unexpected(is_new.error());
-  fd = opened();
-  if (fd && *is_new) give_directory(fd->get(), *archive, storage_.user() == 0);
-  return fd;
+  if (!*is_new) return opened();
+  // The umask, or a default list of the directory above, may have let others write it until now.
+  directory = open_directory(storage_, path_);
+  if (!directory) return directory;
+  give_directory_access(storage_, *directory, *archive);
+  return opened();
 }
 
 Result<std::vector<std::string>> ScratchDirectory::list() const {
@@ -109,7 +91,7 @@ Result<std::vector<std::string>> ScratchDirectory::list() const {
 std::optional<ScratchDirectory::Status> ScratchDirectory::status(const std::string& name) const {
   const auto fd = opened();
   struct stat st {};
-  if (!fd || ::fstatat(fd->get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+  if (!fd || ::fstatat(fd->fd.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
     return std::nullopt;
   return status_in(st);
 }
@@ -128,7 +110,7 @@ Result<std::unique_ptr<File>> ScratchDirectory::create(const std::string& name) 
     auto file = storage_.create(in(*fd, name), 0600);
     if (!file && file.error().errno_value == ENOENT && attempt < kAttempts) continue;
     if (!file) return failed(file.error().errno_value, name, "create");
-    const auto archive = storage_.status(archive_);
+    const auto archive = strict_status_of(storage_, archive_);
     auto given = archive ? give_access(storage_, **file, *archive) : tl::unexpected(archive.error());
     if (given) return file;
     static_cast<void>(storage_.remove(in(*fd, name)));

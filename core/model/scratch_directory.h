@@ -6,8 +6,8 @@
 // a sharded model the directory is beside the index, and with a delta beside the delta.
 //
 // Whoever may write the archive may use the directory: directory and files get owner, group and mode as
-// journals do (core/journal/journal_access.h). A directory of anybody else is refused. Every call opens the
-// directory anew without following a link, and reaches the files through it.
+// journals do (core/journal/journal_access.h). A directory of anybody else, or that others may write, is
+// refused. Every call opens the directory anew without following a link, and reaches the files through it.
 #pragma once
 
 #include <sys/types.h>
@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/unique_fd.h"
 #include "core/storage/file.h"
+#include "core/storage/open_directory.h"
 
 namespace stfs {
 
@@ -68,8 +68,8 @@ class ScratchDirectory {
 
  private:
   /// ENOENT without the directory.
-  [[nodiscard]] Result<UniqueFd> opened() const;
-  Result<UniqueFd> opened_or_made();
+  [[nodiscard]] Result<OpenDirectory> opened() const;
+  Result<OpenDirectory> opened_or_made();
   [[nodiscard]] tl::unexpected<Error> failed(int errno_value, const std::string& name,
                                              std::string_view action) const;
 

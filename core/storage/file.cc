@@ -156,9 +156,11 @@ class SystemStorage final : public Storage {
 
   Result<std::optional<UniqueFd>> try_flock(const std::filesystem::path& path, LockKind kind) override {
     // NFS locks exclusively only what is open for writing.
+    // Another user may have planted the name: O_NONBLOCK keeps a pipe or a lease from holding up the open.
+    constexpr int kFlags = O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
     UniqueFd fd;
-    if (kind == LockKind::Exclusive) fd = UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-    if (!fd) fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (kind == LockKind::Exclusive) fd = UniqueFd(::open(path.c_str(), O_RDWR | kFlags));
+    if (!fd) fd = UniqueFd(::open(path.c_str(), O_RDONLY | kFlags));
     if (!fd) return fail_system(errno, path.string(), "open");
     const int wanted = (kind == LockKind::Shared ? LOCK_SH : LOCK_EX) | LOCK_NB;
     while (::flock(fd.get(), wanted) < 0) {
@@ -187,6 +189,10 @@ class SystemStorage final : public Storage {
     return system_status(path, path.string());
   }
 
+  Result<FileStatus> status_of_name(const std::filesystem::path& path) override {
+    return system_status_of_name(path);
+  }
+
   Boot boot() const override {
     static const Boot now = this_boot();
     return now;
@@ -204,6 +210,13 @@ class SystemStorage final : public Storage {
       if (const auto there = system_status(path, name); there && why != ELOOP) {
         if (auto regular = refuse_what_is_no_file(name, there->mode); !regular) {
           return pass_on(std::move(regular));
+        }
+        // Only the owner of a file, or root, can take a lease on it. The kernel ends the lease within
+        // /proc/sys/fs/lease-break-time seconds after this attempt.
+        if (why == EAGAIN) {
+          return fail(ErrorCode::System, EAGAIN,
+                      name + ": can't be opened now: user " + std::to_string(there->uid) +
+                          " or root holds a lease on it (fcntl F_SETLEASE)");
         }
       }
       return fail_system(why, name, "open");
@@ -317,6 +330,10 @@ Result<void> Storage::replace_with(File& content, const std::filesystem::path& p
     return renamed;
   }
   return durability == Durability::Power ? sync_directory(path.parent_path()) : Result<void>{};
+}
+
+Result<FileStatus> Storage::status_of_name(const std::filesystem::path& path) {
+  return status(path);
 }
 
 std::uint32_t Storage::user() const {

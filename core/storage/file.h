@@ -166,7 +166,8 @@ class Storage {
   /// Opens a regular file. Any other kind of file is refused, and the error names the kind.
   virtual Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) = 0;
   /// The same, but also refuses a symbolic link as the last component (ELOOP): for names that any user with
-  /// write access to the directory could have planted.
+  /// write access to the directory could have planted. Neither call waits: a file on which its owner holds a
+  /// lease gives EAGAIN at once.
   virtual Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) = 0;
   /// Opens an open file once more, for other access. `path` is the path it was opened at. ESTALE
   /// (ArchiveChanged) if the file can't be opened again and the path now names another file, or none.
@@ -226,6 +227,9 @@ class Storage {
   /// Status of the file at the path, following links. Asks for no times (File::size_bytes()), so its mtime is
   /// 0.
   virtual Result<FileStatus> status(const std::filesystem::path& path) = 0;
+  /// The same of the name itself: a link is not followed. Opens nothing, so it never waits for a program that
+  /// has the file.
+  virtual Result<FileStatus> status_of_name(const std::filesystem::path& path);
   /// The current boot of this kernel.
   [[nodiscard]] virtual Boot boot() const { return {}; }
   /// The effective user of this process.

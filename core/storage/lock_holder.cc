@@ -1,19 +1,22 @@
-// Parses lines "lock: 1: OFDLCK ADVISORY WRITE -1 MAJ:MIN:INODE FIRST LAST" of proc_pid_fdinfo(5).
+// Parses lines "1: OFDLCK ADVISORY WRITE -1 MAJ:MIN:INODE FIRST LAST" of /proc/locks. proc_pid_fdinfo(5) has
+// the same lines behind "lock:".
 #include "core/storage/lock_holder.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 namespace stfs {
@@ -28,56 +31,137 @@ enum class Fit : std::uint8_t {
   File,   // of this file
 };
 
-Fit fit_of(const std::string& line, const FileIdentity& file, ByteRange range) {
-  if (!line.starts_with("lock:")) return Fit::None;
+struct Wanted {
+  FileIdentity file;
+  ByteRange range;
+  bool is_flock = false;
+};
+
+struct Line {
+  Fit fit = Fit::None;
+  pid_t pid = -1;  // -1: of an open file description
+};
+
+/// @param line  of /proc/locks.
+Line parse(const std::string& line, const Wanted& wanted) {
   std::istringstream words(line);
-  std::string skipped;
+  std::string number;
   std::string kind;
+  std::string skipped;
   std::string device_and_inode;
   std::string first;
   std::string last;
-  words >> skipped >> skipped >> kind >> skipped >> skipped >> skipped >> device_and_inode >> first >> last;
-  if (kind != "OFDLCK" || !device_and_inode.ends_with(fmt::format(":{}", file.inode))) return Fit::None;
+  Line found;
+  words >> number >> kind;
+  if (kind == "->") return {};  // a process that waits for the lock
+  words >> skipped >> skipped >> found.pid >> device_and_inode >> first >> last;
+  const bool is_kind = wanted.is_flock ? kind == "FLOCK" : kind == "OFDLCK" || kind == "POSIX";
+  if (!is_kind || !device_and_inode.ends_with(fmt::format(":{}", wanted.file.inode))) return {};
   std::uint64_t from = 0;
   std::uint64_t to = std::numeric_limits<std::uint64_t>::max();
   std::from_chars(first.data(), first.data() + first.size(), from);
   if (last != "EOF") std::from_chars(last.data(), last.data() + last.size(), to);
-  if (from >= range.end() || range.offset > to) return Fit::None;
-  const bool is_same = device_and_inode == fmt::format("{:02x}:{:02x}:{}", gnu_dev_major(file.device),
-                                                       gnu_dev_minor(file.device), file.inode);
-  return is_same ? Fit::File : Fit::Inode;
+  if (from >= wanted.range.end() || wanted.range.offset > to) return {};
+  const std::uint64_t device = wanted.file.device;
+  const bool is_same = device_and_inode == fmt::format("{:02x}:{:02x}:{}", device >> 32U,
+                                                       device & 0xffffffffU, wanted.file.inode);
+  found.fit = is_same ? Fit::File : Fit::Inode;
+  return found;
 }
 
-/// The best fit of a process's locks.
-Fit fit_of(const fs::path& descriptors, const FileIdentity& file, ByteRange range) {
-  Fit best = Fit::None;
+/// The best fit of a process's locks, and how many there are.
+std::pair<Fit, unsigned> locks_of(const fs::path& descriptors, const Wanted& wanted) {
+  std::pair<Fit, unsigned> locks = {Fit::None, 0};
   std::error_code failed;
   for (fs::directory_iterator entry(descriptors, failed), end; !failed && entry != end;
        entry.increment(failed)) {
     std::ifstream lines(entry->path());
-    for (std::string line; std::getline(lines, line);) best = std::max(best, fit_of(line, file, range));
+    for (std::string line; std::getline(lines, line);) {
+      constexpr std::string_view kStart = "lock:";
+      if (!line.starts_with(kStart)) continue;
+      const Fit fit = parse(line.substr(kStart.size()), wanted).fit;
+      if (fit == Fit::None) continue;
+      locks.first = std::max(locks.first, fit);
+      ++locks.second;
+    }
   }
-  return best;
+  return locks;
 }
 
-}  // namespace
+/// A process that /proc/locks names, or how many locks it lists. It names no process for locks of open file
+/// descriptions.
+std::pair<std::optional<pid_t>, unsigned> look_at_all_locks(const Wanted& wanted) {
+  std::pair<std::optional<pid_t>, unsigned> found = {std::nullopt, 0};
+  std::ifstream lines("/proc/locks");
+  for (std::string line; std::getline(lines, line);) {
+    const Line lock = parse(line, wanted);
+    if (lock.fit == Fit::None) continue;
+    ++found.second;
+    if (lock.pid > 0 && lock.pid != ::getpid()) found.first = lock.pid;
+  }
+  return found;
+}
 
-std::optional<pid_t> find_lock_holder(const FileIdentity& file, ByteRange range) {
+std::optional<pid_t> find_holder(const Wanted& wanted) {
   // Another file system may have the same inode number, and this process may hold a lock on it, too.
-  std::pair<Fit, bool> best = {Fit::None, false};  // and whether it is another process
+  std::tuple<Fit, bool> best = {Fit::None, false};  // and whether it is another process
   std::optional<pid_t> holder;
+  unsigned own = 0;
   std::error_code failed;
   for (fs::directory_iterator entry("/proc", failed), end; !failed && entry != end; entry.increment(failed)) {
     const std::string name = entry->path().filename().string();
     pid_t pid = 0;
     const auto [parsed, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
     if (error != std::errc{} || parsed != name.data() + name.size()) continue;
-    const std::pair fit(fit_of(entry->path() / "fdinfo", file, range), pid != ::getpid());
-    if (fit.first == Fit::None || fit <= best) continue;
-    best = fit;
+    const auto [fit, count] = locks_of(entry->path() / "fdinfo", wanted);
+    if (pid == ::getpid()) own = count;
+    const std::tuple is(fit, pid != ::getpid());
+    if (fit == Fit::None || is <= best) continue;
+    best = is;
     holder = pid;
   }
-  return holder;
+  if (holder && *holder != ::getpid()) return holder;
+  // Another user's process: its descriptors can't be read.
+  const auto [named, count] = look_at_all_locks(wanted);
+  if (named) return named;
+  return count > own ? std::nullopt : holder;
+}
+
+/// The first line of a file below /proc.
+std::string line_of(const fs::path& path) {
+  std::string line;
+  std::ifstream file(path);
+  std::getline(file, line);
+  // A process chooses its name.
+  std::ranges::replace_if(
+      line, [](char c) { return c < ' ' || c > '~'; }, '?');
+  return line;
+}
+
+}  // namespace
+
+std::optional<pid_t> find_lock_holder(const FileIdentity& file, ByteRange range) {
+  return find_holder({.file = file, .range = range});
+}
+
+std::optional<pid_t> find_flock_holder(const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  FileIdentity file;
+  file.device = std::uint64_t{gnu_dev_major(status.st_dev)} << 32U | gnu_dev_minor(status.st_dev);
+  file.inode = status.st_ino;
+  constexpr ByteRange kWhole = {0, std::numeric_limits<std::uint64_t>::max()};
+  return find_holder({.file = file, .range = kWhole, .is_flock = true});
+}
+
+std::string holder_text(std::optional<pid_t> holder) {
+  if (!holder) return "another process";
+  const fs::path process = fmt::format("/proc/{}", *holder);
+  struct stat status {};
+  const bool is_there = ::stat(process.c_str(), &status) == 0;
+  const std::string name = line_of(process / "comm");
+  return fmt::format("process {}{}{}", *holder, name.empty() ? "" : fmt::format(" ({})", name),
+                     is_there ? fmt::format(" of user {}", status.st_uid) : "");
 }
 
 }  // namespace stfs

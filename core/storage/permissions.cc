@@ -19,6 +19,7 @@ constexpr unsigned kGroupObject = 0x04;
 constexpr unsigned kUser = 0x02;
 constexpr unsigned kGroup = 0x08;
 constexpr unsigned kMask = 0x10;
+constexpr const char* kAccessList = "system.posix_acl_access";
 constexpr mode_t kBits = 07;
 constexpr mode_t kNineBits = 0777;
 constexpr unsigned kGroupShift = 3;
@@ -52,14 +53,25 @@ mode_t within(std::span<const char> list, mode_t mode) {
 }
 
 /// Without a list the group's bits are complete. With a list they are its mask.
-void restrict_to_list(Permissions& found, int descriptor) {
+/// @param read  fgetxattr(2) or getxattr(2) of the file's list.
+template <class Read>
+mode_t within_list(mode_t mode, const Read& read) {
   std::array<char, 8192> list;  // filled by the call
-  const ssize_t size = ::fgetxattr(descriptor, "system.posix_acl_access", list.data(), list.size());
-  if (size >= 0) {
-    found.mode = within(std::span(list).first(static_cast<std::size_t>(size)), found.mode);
-  } else if (errno == ERANGE) {  // a list longer than the buffer: allow only the owner
-    found.mode &= kBits << kOwnerShift;
-  }
+  const ssize_t size = read(list.data(), list.size());
+  if (size >= 0) return within(std::span(list).first(static_cast<std::size_t>(size)), mode);
+  // A list longer than the buffer: allow only the owner.
+  return errno == ERANGE ? mode & kBits << kOwnerShift : mode;
+}
+
+void restrict_to_list(Permissions& found, int descriptor) {
+  found.mode = within_list(found.mode, [&](char* list, std::size_t size) {
+    return ::fgetxattr(descriptor, kAccessList, list, size);
+  });
+}
+
+/// The mode keeps its type.
+void restrict_status(FileStatus& status, mode_t permissions) {
+  status.mode = (status.mode & ~kNineBits) | permissions;
 }
 
 template <class Combine>
@@ -97,6 +109,32 @@ Permissions permissions_of(const struct stat& status, int descriptor) {
   Permissions found{.mode = status.st_mode & kNineBits, .uid = status.st_uid, .gid = status.st_gid};
   restrict_to_list(found, descriptor);
   return found;
+}
+
+Result<FileStatus> strict_status_of(const File& file) {
+  auto status = file.status();
+  if (!status || file.descriptor() < 0) return status;
+  restrict_status(*status, within_list(status->mode & kNineBits, [&](char* list, std::size_t size) {
+    return ::fgetxattr(file.descriptor(), kAccessList, list, size);
+  }));
+  return status;
+}
+
+Result<FileStatus> strict_status_of(Storage& storage, const std::filesystem::path& path) {
+  auto status = storage.status(path);
+  if (!status || &storage != &system_storage()) return status;  // the paths of a test's model are not ours
+  restrict_status(*status, within_list(status->mode & kNineBits, [&](char* list, std::size_t size) {
+    return ::getxattr(path.c_str(), kAccessList, list, size);
+  }));
+  return status;
+}
+
+bool has_access_list(int descriptor) {
+  return descriptor >= 0 && ::fgetxattr(descriptor, kAccessList, nullptr, 0) > 0;
+}
+
+void drop_access_list(int descriptor) {
+  if (descriptor >= 0) static_cast<void>(::fremovexattr(descriptor, kAccessList));
 }
 
 Permissions strictest(const Permissions& one, const Permissions& other) {

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
+#include <filesystem>
+
 #include "core/base/error.h"
 #include "core/storage/file.h"
 
@@ -25,6 +27,17 @@ Result<Permissions> permissions_of(const File& file);
 /// The same of an open file or directory.
 /// @param status  what fstat(2) says of the descriptor.
 Permissions permissions_of(const struct stat& status, int descriptor);
+
+/// The status of an open file with such bits.
+Result<FileStatus> strict_status_of(const File& file);
+/// The same of the file at a path.
+Result<FileStatus> strict_status_of(Storage& storage, const std::filesystem::path& path);
+
+/// Whether an open file or directory has an access control list, besides the mode bits.
+bool has_access_list(int descriptor);
+/// Takes the list away that a file may have got from its directory's default list. It then has the rights of
+/// its mode.
+void drop_access_list(int descriptor);
 
 /// The result allows nobody but root anything that one of the two files forbids. Its owner is the first
 /// file's.

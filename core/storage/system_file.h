@@ -21,5 +21,7 @@ Result<void> publish_system_file(File& file, const std::filesystem::path& path);
 /// Status of the file at the path, following links. Its mtime is 0.
 /// @param name  the beginning of an error message.
 Result<FileStatus> system_status(const std::filesystem::path& path, const std::string& name);
+/// The same of a name: a link is not followed. EXDEV: another file system is mounted on it.
+Result<FileStatus> system_status_of_name(const std::filesystem::path& path);
 
 }  // namespace stfs

@@ -45,6 +45,23 @@ bool may_be_long(std::string_view name) {
   return std::ranges::find(kShort, name.substr(kPrefix.size())) == kShort.end();
 }
 
+/// Names of attributes, up to what the kernel passes on: it refuses a longer list with E2BIG.
+class ListedNames {
+ public:
+  /// False if the list is full. However many names follow, no other fits.
+  bool add(std::string name) {
+    bytes_ += name.size() + 1;
+    if (bytes_ > kMaxListBytes) return false;
+    names_.push_back(std::move(name));
+    return true;
+  }
+  [[nodiscard]] std::vector<std::string> names() && { return std::move(names_); }
+
+ private:
+  std::vector<std::string> names_;
+  std::size_t bytes_ = 0;
+};
+
 }  // namespace
 
 Result<std::string> AttributeReader::get(Ino ino, std::string_view name) const {
@@ -98,56 +115,47 @@ std::string AttributeReader::deleted_names(Ino transaction) const {
 }
 
 Result<std::vector<std::string>> AttributeReader::list(Ino ino, const Maker& caller) const {
-  auto names = list_all(ino, caller);
-  if (!names) return names;
-  // The kernel refuses a longer list with E2BIG, and a longer value. A program that reads each attribute that
-  // is listed must not fail.
-  std::size_t list_bytes = 0;
-  std::erase_if(*names, [&](const std::string& name) {
-    if (!may_be_long(name)) return false;
-    const auto value = get(ino, name);
-    return value && value->size() > kMaxValueBytes;
-  });
-  const auto end = std::ranges::find_if(*names, [&](const std::string& name) {
-    list_bytes += name.size() + 1;
-    return list_bytes > kMaxListBytes;
-  });
-  names->erase(end, names->end());
-  return names;
-}
-
-Result<std::vector<std::string>> AttributeReader::list_all(Ino ino, const Maker& caller) const {
-  const Node node = parts_.resolve(ino);
+  Node node = parts_.resolve(ino);
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
-  if (node.kind == Node::Kind::StagedNpy) return list_all(parts_.transactions.bytes_file(node.ino), caller);
-  std::vector<std::string> names;
-  const auto add_metadata = [&](std::string_view key) {
-    std::string name = fmt::format("{}{}{}", kPrefix, kMetadataPrefix, key);
-    // The kernel cannot pass names that are too long or contain NUL; `stfs info` shows these keys.
-    if (name.size() > kMaxAttributeNameBytes || name.find('\0') != std::string::npos) return;
-    names.push_back(std::move(name));
+  if (node.kind == Node::Kind::StagedNpy) node = parts_.resolve(parts_.transactions.bytes_file(node.ino));
+  ListedNames listed;
+  // The kernel refuses a longer value with E2BIG, and a program that reads each attribute that is listed must
+  // not fail.
+  const auto add = [&](std::string_view key) {
+    std::string name = fmt::format("{}{}", kPrefix, key);
+    const auto value = may_be_long(name) ? get(node.ino, name) : Result<std::string>();
+    return (value && value->size() > kMaxValueBytes) || listed.add(std::move(name));
+  };
+  const auto add_all = [&](const auto& keys) { return std::ranges::all_of(keys, add); };
+  const auto add_metadata = [&](std::string_view key, std::size_t value_bytes) {
+    // The kernel can't pass names that are too long or contain NUL; `stfs info` shows these keys.
+    const std::size_t name_bytes = kPrefix.size() + kMetadataPrefix.size() + key.size();
+    if (name_bytes > kMaxAttributeNameBytes || value_bytes > kMaxValueBytes) return true;
+    if (key.find('\0') != std::string_view::npos) return true;
+    return listed.add(fmt::format("{}{}{}", kPrefix, kMetadataPrefix, key));
   };
   if (node.ino == kRootIno) {
-    for (const std::string_view key : kRootKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
-    if (parts_.model->delta()) names.emplace_back(kDeltaAttribute);
-    if (!may_read_metadata(caller)) return names;
-    for (const auto& [key, value] : parts_.model->metadata()) add_metadata(key);
+    add_all(kRootKeys);
+    if (parts_.model->delta()) add(kDeltaKeyOfModel);
+    if (!may_read_metadata(caller)) return std::move(listed).names();
+    for (const auto& [key, value] : parts_.model->metadata()) {
+      if (!add_metadata(key, value.size())) break;
+    }
   } else if (node.is_directory() && parts_.transactions.is_transaction(node.ino)) {
-    names.push_back(fmt::format("{}{}", kPrefix, kDeletedKey));
-    for (const std::string& key : parts_.transactions.metadata_keys(node.ino)) add_metadata(key);
+    add(kDeletedKey);
+    parts_.transactions.visit_metadata(node.ino, add_metadata);
   } else if (node.kind == Node::Kind::Draft && parts_.transactions.is_transaction(node.ino)) {
-    for (const std::string_view key : kNewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
+    add_all(kNewKeys);
   } else if (node.is_directory() || node.is_source_file() || node.kind == Node::Kind::Draft) {
-    return names;
+    return std::vector<std::string>();
   } else if (node.is_view() && !parts_.views.tensor(node.ino)) {
-    for (const std::string_view key : kModelViewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
-    if (parts_.model->delta()) names.emplace_back(kDeltaAttribute);
+    add_all(kModelViewKeys);
+    if (parts_.model->delta()) add(kDeltaKeyOfModel);
   } else {
-    for (const std::string_view key : kTensorKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
-    if (!node.is_other_form() && !node.is_staged()) return names;
-    for (const std::string_view key : kViewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
+    add_all(kTensorKeys);
+    if (node.is_other_form() || node.is_staged()) add_all(kViewKeys);
   }
-  return names;
+  return std::move(listed).names();
 }
 
 Result<std::string> AttributeReader::of_view(Ino ino, std::string_view key) const {

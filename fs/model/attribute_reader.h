@@ -26,7 +26,6 @@ class AttributeReader {
   [[nodiscard]] Result<std::vector<std::string>> list(Ino ino, const Maker& caller) const;
 
  private:
-  [[nodiscard]] Result<std::vector<std::string>> list_all(Ino ino, const Maker& caller) const;
   [[nodiscard]] Result<std::string> of_root(std::string_view key) const;
   [[nodiscard]] Result<std::string> of_tensor(TensorId tensor, std::string_view key) const;
   /// Is the same before and after a reading only if no bytes of the tensor have changed meanwhile.

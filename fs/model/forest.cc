@@ -108,7 +108,8 @@ Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
   if (!is_lone_ && parent == kRootIno && name == kViewsDirectory) return stat_of_hidden(kHiddenIno);
   if (!is_lone_ && parent == kHiddenIno) {
     if (name != LogViews::kName) return fail(ErrorCode::NotFound, ENOENT, "only the log is here");
-    return stat_of_hidden(logs_.make());
+    const auto log = logs_.make();
+    return log ? Result<struct stat>(stat_of_hidden(*log)) : tl::unexpected(log.error());
   }
   if (serves(parent)) return find_in_source(parent, name);
   if (parent != kRootIno) return no_such_inode(parent);

@@ -307,8 +307,8 @@ class Forest {
   std::vector<std::unique_ptr<Tree>> trees_;  // has room for all, and only grows; read by trees()
   std::atomic<std::size_t> tree_count_ = 0;
   mutable Editions editions_;
-  mutable LogViews logs_{Views::kLogFiles};  // in the root's `.safetensors`
-  std::unique_ptr<SourceDirectory> source_;  // null: there are the models alone
+  mutable LogViews logs_{Views::kLogFiles, UserLimits().logs};  // in the root's `.safetensors`
+  std::unique_ptr<SourceDirectory> source_;                     // null: there are the models alone
   OpenerOf opener_of_;
   std::mutex showing_mutex_;                 // guards the growth of trees_; taken before mutex_
   std::atomic<bool> has_new_files_ = false;  // to watch

@@ -21,15 +21,17 @@ ModelParts::ModelParts(std::unique_ptr<Model> its_model, const FilesystemOptions
                           .uid = options.uid,
                           .gid = options.gid}),
       reader(model, states, options.fails_on_change),
-      views(model, tree, reader.view_source(), *activity),
+      views(model, tree, reader.view_source(), *activity, options.user_limits),
       pretrained(model->path(), model->delta_paths(), [this] { return views.present(Views::kArchive); }),
-      transactions(model, tree,
-                   [this](TensorId tensor) -> Result<TensorVersion> {
-                     const std::uint64_t generation = states.of(tensor).noted;
-                     auto sum = reader.checksum(tensor);
-                     if (!sum) return pass_on(std::move(sum));
-                     return TensorVersion{generation, std::move(*sum)};
-                   }),
+      transactions(
+          model, tree,
+          [this](TensorId tensor) -> Result<TensorVersion> {
+            const std::uint64_t generation = states.of(tensor).noted;
+            auto sum = reader.checksum(tensor);
+            if (!sum) return pass_on(std::move(sum));
+            return TensorVersion{generation, std::move(*sum)};
+          },
+          options.user_limits),
       hidden(views, transactions),
       committers(*model, options.commit),
       scratch(scratch_directory_of(*model)),

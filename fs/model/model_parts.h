@@ -70,6 +70,7 @@ struct FilesystemOptions {
   CommitOptions commit;
   /// The counts of the model so far. Null: the file system begins new ones.
   std::shared_ptr<Activity> activity;
+  UserLimits user_limits{};
   std::uint64_t least_generation = 0;  // no tensor begins with a lower generation
 };
 

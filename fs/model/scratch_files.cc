@@ -93,8 +93,8 @@ std::optional<std::string> ScratchFiles::find_file(Ino directory, std::string_vi
   return std::nullopt;
 }
 
-std::optional<Drafts::Draft> ScratchFiles::add(Ino directory, std::string_view name,
-                                               std::string file_name) const {
+std::optional<Drafts::Draft> ScratchFiles::add(Ino directory, std::string_view name, std::string file_name,
+                                               UserCounts::Share share) const {
   const TensorId id = parts_.give_id();
   auto made = std::make_unique<NewTensor>(std::string(name), parts_.scratch, std::move(file_name));
   const auto tensor_name = parts_.tree.name_in(directory, name);
@@ -102,7 +102,8 @@ std::optional<Drafts::Draft> ScratchFiles::add(Ino directory, std::string_view n
   Drafts::Draft draft{.ino = InodeTable::ino_of_tensor(id),
                       .directory = directory,
                       .file_name = std::string(name),
-                      .content = std::make_shared<PendingContent>(parts_.model, id, std::move(made))};
+                      .content = std::make_shared<PendingContent>(parts_.model, id, std::move(made)),
+                      .share = std::move(share)};
   for (const std::string_view key : {"dtype", "shape"}) {
     // Another program may have written anything there.
     if (const auto kept = made_of(draft)->scratch()->attribute(key))
@@ -195,10 +196,12 @@ bool ScratchFiles::may_be_listed() const {
 }
 
 Result<Drafts::Draft> ScratchFiles::create(Ino directory, std::string_view name) {
+  auto share = counts_.take(requesting_user());
+  if (!share) return pass_on(std::move(share));
   std::string file_name = file_name_of(directory, name);
   auto made = parts_.scratch.create(file_name);
   if (!made) return pass_on(std::move(made));
-  auto draft = add(directory, name, std::move(file_name));
+  auto draft = add(directory, name, std::move(file_name), std::move(*share));
   if (!draft) return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
   if (NewTensor* const own = made_of(*draft)) own->note_news();
   return std::move(*draft);

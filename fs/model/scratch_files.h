@@ -46,7 +46,8 @@ class ScratchFiles {
   /// then.
   [[nodiscard]] bool may_be_listed() const;
 
-  /// EEXIST if there is a scratch file of that name by now.
+  /// EEXIST if there is a scratch file of that name by now. EDQUOT if the user whose request this is has
+  /// too many (UserLimits).
   Result<Drafts::Draft> create(Ino directory, std::string_view name);
   /// @param replaced  the scratch file that has the new name.
   Result<void> rename(const Drafts::Draft& draft, Ino new_directory, std::string_view new_name,
@@ -75,7 +76,9 @@ class ScratchFiles {
   /// The place in the tree of a file in the scratch directory. Nothing: its name leads nowhere.
   [[nodiscard]] std::optional<Place> place_of(const std::string& file_name) const;
   [[nodiscard]] std::optional<std::string> find_file(Ino directory, std::string_view name) const;
-  std::optional<Drafts::Draft> add(Ino directory, std::string_view name, std::string file_name) const;
+  /// @param share  of the user who makes the file; none for a file that is found.
+  std::optional<Drafts::Draft> add(Ino directory, std::string_view name, std::string file_name,
+                                   UserCounts::Share share = {}) const;
   /// Takes the name of a draft whose file has gone.
   void drop(const Drafts::Draft& draft) const;
   /// Whether the name still leads to the draft's file.
@@ -86,6 +89,7 @@ class ScratchFiles {
   [[nodiscard]] bool is_the_same(const std::string& file_name, TensorId tensor) const;
 
   ModelParts& parts_;
+  UserCounts counts_{"scratch files", parts_.options.user_limits.scratch_files};
   mutable std::atomic<bool> was_listed_ = false;
   mutable std::atomic<bool> was_refused_ = false;  // and the log says so
 };

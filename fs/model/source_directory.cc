@@ -269,7 +269,8 @@ Result<void> SourceDirectory::settle_archive(std::string_view name) {
     return pass_on(std::move(archive));
   }
   if (options_.commit.durability != Durability::Power) return {};
-  const UniqueFd opened(::openat(descriptor(), std::string(name).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  const UniqueFd opened(::openat(descriptor(), std::string(name).c_str(),
+                                 O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!opened || ::fsync(opened.get()) != 0) return fail_system(errno, file.string(), "sync");
   return {};
 }

@@ -27,7 +27,9 @@ constexpr std::size_t kShown = 10;
 
 /// Logs the journals that recovery has found beside the archive, except those that living writers use.
 void log_journals(const Archive& archive) {
+  std::size_t ignored = 0;
   for (const JournalReport& report : archive.recovered()) {
+    if (report.is_ignored && ++ignored > kShown) continue;
     std::string_view why = report.explanation;
     const std::string path = report.path.string();
     if (why.starts_with(path + ": ")) why.remove_prefix(path.size() + 2);
@@ -44,9 +46,15 @@ void log_journals(const Archive& archive) {
     } else if (report.blocks_commits) {
       log::error("{}: {}: nothing is written to {} while it exists, and a newer commit may not be shown{}{}",
                  path, why, archive.path().string(), report.next_step.empty() ? "" : ": ", report.next_step);
+    } else if (report.is_ignored) {
+      log::warning("{}: {}: ignored", path, why);
     } else if (report.state != JournalState::InUse) {
       log::warning("{}: {}: not changed", path, why);
     }
+  }
+  if (ignored > kShown) {
+    log::warning("{}: ... and {} more names that are no journals: `stfs recover` lists them",
+                 archive.path().string(), ignored - kShown);
   }
 }
 

@@ -54,15 +54,18 @@ Views::Shown::Shown(const TensorTree::Version& tree) : model(tree.model), names(
   }
 }
 
-Views::Views(const Versioned<Model>& model, const TensorTree& tree, ViewSource source, Activity& activity)
+Views::Views(const Versioned<Model>& model, const TensorTree& tree, ViewSource source, Activity& activity,
+             const UserLimits& limits)
     : model_(model),
       tree_(tree),
       unserved_(tree.unserved()),
       source_(std::move(source)),
       shown_(std::make_shared<Shown>(tree.version())),
       whole_(model.owner(), source_, kNpy),
+      logs_(kLogFiles, limits.logs),
       activity_(activity),
-      marks_(model->ids().end()) {}
+      marks_(model->ids().end()),
+      counts_("slices and figures that programs have open", limits.slices) {}
 
 Views::Next Views::next(const TensorTree::Version& names, std::shared_ptr<Model> edited) const {
   Next next{.shown = std::make_shared<Shown>(names), .whole = {}};
@@ -164,8 +167,11 @@ Result<Ino> Views::find_slice(std::string_view name) {
   }
   auto file = slice_file(*parts, *tensor, model_->tensor(*tensor));
   if (!file) return pass_on(std::move(file));
+  auto share = counts_.take(requesting_user());
+  if (!share) return pass_on(std::move(share));
   const Ino ino = next_slice_++;
   Counted& made = counted_[ino];
+  made.share = std::move(*share);
   made.lookups = 1;
   made.name = name;
   made.slice = std::make_shared<const SliceFile>(std::move(*file));
@@ -175,9 +181,12 @@ Result<Ino> Views::find_slice(std::string_view name) {
   return ino;
 }
 
-Ino Views::add_stats() {
+Result<Ino> Views::add_stats() {
   const std::scoped_lock lock(mutex_);
+  auto share = counts_.take(requesting_user());
+  if (!share) return pass_on(std::move(share));
   Counted& made = counted_[next_stats_];
+  made.share = std::move(*share);
   made.lookups = 1;
   made.stats = std::make_shared<const Activity::Snapshot>(
       activity_.take_snapshot(model_->ids().size(), slices_.size(), is_broken_));

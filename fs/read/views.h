@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "core/model/model.h"
+#include "fs/base/user_counts.h"
 #include "fs/read/views_activity.h"
 #include "fs/read/views_log.h"
 #include "fs/read/views_names.h"
@@ -77,7 +78,8 @@ class Views final : public Directory {
                                                           {LogViews::kName, kLog}}};
 
   /// @param tree  the mount's. Model, tree and activity must outlive the views.
-  Views(const Versioned<Model>& model, const TensorTree& tree, ViewSource source, Activity& activity);
+  Views(const Versioned<Model>& model, const TensorTree& tree, ViewSource source, Activity& activity,
+        const UserLimits& limits);
 
   static bool owns(Ino ino) { return ino >= kNpy && ino < kEnd; }
   /// header.json, metadata.json and archive.safetensors of any version (whole_views.h).
@@ -187,12 +189,14 @@ class Views final : public Directory {
     std::shared_ptr<const SliceFile> slice;           // null for stats.json
     bool is_queued = false;                           // queue_ contains it
     std::shared_ptr<const Activity::Snapshot> stats;  // only of stats.json
+    UserCounts::Share share;                          // of the user who looked it up first
   };
 
   [[nodiscard]] bool exists(Ino ino) const;
   Result<Ino> find_tensor(Ino directory, std::string_view name);
   Result<Ino> find_slice(std::string_view name);
-  Ino add_stats();
+  /// EDQUOT if the user has too many (UserLimits).
+  Result<Ino> add_stats();
   [[nodiscard]] std::shared_ptr<const SliceFile> slice_of(Ino ino) const;
   /// The bytes before the data of a `.npy` file.
   [[nodiscard]] std::string head_of(Ino ino) const;
@@ -213,7 +217,7 @@ class Views final : public Directory {
   };
   Versioned<Shown> shown_;
   WholeViews whole_;
-  LogViews logs_{kLogFiles};
+  LogViews logs_;
   Activity& activity_;
   std::atomic<bool> is_broken_ = false;
   PerTensor<std::atomic<std::uint8_t>> marks_;  // by id; set before its bytes are read
@@ -222,6 +226,7 @@ class Views final : public Directory {
   std::unordered_map<Ino, Counted> counted_;
   std::unordered_map<std::string_view, Ino> slices_;  // the key refers to Counted::name
   std::deque<Ino> queue_;  // slices, oldest first; includes slices that are already forgotten
+  UserCounts counts_;
   Ino next_slice_ = kCounted;
   Ino next_stats_ = kStatsFiles;
 };

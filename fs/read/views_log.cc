@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "fs/base/log.h"
-#include "fs/base/requester.h"
 
 namespace stfs {
 namespace {
@@ -21,10 +20,11 @@ tl::unexpected<Error> no_such_log() {
 
 }  // namespace
 
-Ino LogViews::make() {
-  File made{.lines = log::recent_lines(), .reader = ::geteuid()};
-  if (const Requester* const requester = Requester::present(); requester != nullptr && requester->uid())
-    made.reader = *requester->uid();
+Result<Ino> LogViews::make() {
+  File made{.lines = log::recent_lines(), .reader = requesting_user()};
+  auto share = counts_.take(made.reader);
+  if (!share) return pass_on(std::move(share));
+  made.share = std::move(*share);
   for (const auto& line : made.lines) made.size_bytes += line->size();
   const std::scoped_lock lock(mutex_);
   files_.emplace(next_, std::move(made));

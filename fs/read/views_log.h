@@ -13,6 +13,7 @@
 #include "core/base/byte_range.h"
 #include "core/base/error.h"
 #include "fs/base/recent_lines.h"
+#include "fs/base/user_counts.h"
 #include "fs/tree/bytes.h"
 #include "fs/tree/inode_table.h"
 
@@ -23,11 +24,14 @@ class LogViews {
  public:
   static constexpr std::string_view kName = "log";
 
-  /// @param first  the number of the first file.
-  explicit LogViews(Ino first) : next_(first) {}
+  /// @param first         the number of the first file.
+  /// @param most_of_user  one user may have open.
+  LogViews(Ino first, std::size_t most_of_user)
+      : next_(first), counts_("states of the log that programs have open", most_of_user) {}
 
   /// Makes a file with one look-up, for the user for whom the thread works. @return its number.
-  Ino make();
+  /// EDQUOT if that user has too many.
+  Result<Ino> make();
   [[nodiscard]] bool exists(Ino ino) const;
   void forget(Ino ino, std::uint64_t lookups);
   [[nodiscard]] Result<std::uint64_t> size_bytes(Ino ino) const;
@@ -42,11 +46,13 @@ class LogViews {
     std::uint64_t size_bytes = 0;
     uid_t reader = 0;
     std::uint64_t lookups = 1;
+    UserCounts::Share share{};
   };
 
   mutable std::mutex mutex_;  // guards what follows
   std::map<Ino, File> files_;
   Ino next_;
+  UserCounts counts_;
 };
 
 }  // namespace stfs

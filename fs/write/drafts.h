@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/format/tensor_id.h"
+#include "fs/base/user_counts.h"
 #include "fs/tree/inode_table.h"
 #include "fs/write/open_file.h"
 #include "fs/write/staged_changes.h"
@@ -32,6 +33,8 @@ class Drafts {
     std::shared_ptr<PendingContent> content{};
     /// The version of the tensor that a file in a transaction changes, when the file was opened.
     TensorVersion base{};
+    /// Of the user who has made the file in this mount.
+    UserCounts::Share share{};
   };
   /// @return false if there is a draft of that name already.
   bool add(Draft draft);

@@ -193,9 +193,14 @@ void StagedChanges::set_metadata(std::string_view key, const std::optional<std::
   if (entry == metadata_.end()) {
     entry =
         metadata_.emplace(key, StagedValue{.base = value_of((*model_)->metadata(), key), .value = {}}).first;
+    metadata_bytes_ += metadata_bytes(key, entry->second);
   }
+  metadata_bytes_ -= metadata_bytes(key, entry->second);
   entry->second.value = value;
-  if (entry->second.base == value) metadata_.erase(entry);
+  metadata_bytes_ += metadata_bytes(key, entry->second);
+  if (entry->second.base != value) return;
+  metadata_bytes_ -= metadata_bytes(key, entry->second);
+  metadata_.erase(entry);
 }
 
 std::optional<std::string> StagedChanges::metadata(std::string_view key) const {
@@ -203,15 +208,13 @@ std::optional<std::string> StagedChanges::metadata(std::string_view key) const {
   return staged != metadata_.end() ? staged->second.value : value_of((*model_)->metadata(), key);
 }
 
-std::vector<std::string> StagedChanges::metadata_keys() const {
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : (*model_)->metadata()) {
-    if (!metadata_.contains(key)) keys.emplace_back(key);
-  }
+void StagedChanges::visit_metadata(const VisitKey& visit) const {
   for (const auto& [key, staged] : metadata_) {
-    if (staged.value) keys.push_back(key);
+    if (staged.value && !visit(key, staged.value->size())) return;
   }
-  return keys;
+  for (const auto& [key, value] : (*model_)->metadata()) {
+    if (!metadata_.contains(key) && !visit(key, value.size())) return;
+  }
 }
 
 }  // namespace stfs

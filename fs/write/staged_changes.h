@@ -114,8 +114,17 @@ class StagedChanges {
   [[nodiscard]] const std::map<std::string, StagedValue, std::less<>>& metadata() const { return metadata_; }
   /// The value of a key in the transaction.
   [[nodiscard]] std::optional<std::string> metadata(std::string_view key) const;
-  /// The keys in the transaction.
-  [[nodiscard]] std::vector<std::string> metadata_keys() const;
+  /// Visits the keys in the transaction and the sizes of their values, until the visitor returns false.
+  using VisitKey = std::function<bool(std::string_view key, std::size_t value_bytes)>;
+  void visit_metadata(const VisitKey& visit) const;
+
+  /// The number of tensors and keys for which something is staged.
+  [[nodiscard]] std::size_t count() const { return tensors_.size() + metadata_.size(); }
+  /// The memory that staged metadata need.
+  [[nodiscard]] std::uint64_t metadata_bytes() const { return metadata_bytes_; }
+  static std::uint64_t metadata_bytes(std::string_view key, const StagedValue& staged) {
+    return key.size() + staged.base.value_or("").size() + staged.value.value_or("").size();
+  }
 
  private:
   /// Takes a tensor's present name from it.
@@ -131,6 +140,7 @@ class StagedChanges {
   std::map<TensorId, StagedTensor> tensors_;
   std::map<std::string, TensorId, std::less<>> by_file_name_;  // those with other names than in the model
   std::map<std::string, StagedValue, std::less<>> metadata_;
+  std::uint64_t metadata_bytes_ = 0;
 };
 
 }  // namespace stfs

@@ -45,9 +45,10 @@ bool Maker::has(mode_t right, const Permissions& given) const {
 }
 
 TransactionDirectory::TransactionDirectory(const Versioned<Model>& model, const TensorTree& tree,
-                                           VersionOf version_of)
+                                           VersionOf version_of, const UserLimits& limits)
     : model_(model),
       version_of_(std::move(version_of)),
+      limits_(limits),
       tree_(tree),
       run_(run_of(model->ids().end())),
       half_(run_ / 2) {}
@@ -188,6 +189,13 @@ Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name, Ma
     return refuse(EPERM, "directories can be created in .safetensors/transactions only");
   const std::scoped_lock lock(mutex_);
   if (number_named(directory, name)) return refuse(EEXIST, "a transaction of this name exists");
+  const auto is_his = [&](const auto& begun) {
+    return begun.second.maker.uid == maker.uid && !begun.second.is_committed;
+  };
+  if (static_cast<std::size_t>(std::ranges::count_if(begun_, is_his)) >= limits_.transactions) {
+    return over_user_limit(maker.uid, limits_.transactions, "open transactions",
+                           "commit or remove one (rm -r)");
+  }
   const std::uint64_t number = next_number_++;
   begun_.emplace(number, Begun{.name = std::string(name),
                                .maker = std::move(maker),
@@ -284,7 +292,10 @@ Result<std::shared_ptr<PendingContent>> TransactionDirectory::open(Ino ino, bool
   StagedTensor* staged = begun->staged.at(id);
   if (staged != nullptr ? staged->fate != StagedTensor::Fate::Stays : !model_->has(id))
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the tensor was deleted in the transaction");
-  if (staged == nullptr) staged = &begun->staged.stage(id);
+  if (staged == nullptr) {
+    if (auto share = check_share(*begun); !share) return pass_on(std::move(share));
+    staged = &begun->staged.stage(id);
+  }
   if (!staged->content) {
     staged->content = std::make_shared<PendingContent>(model_, id, begun->group);
     staged->base = std::move(*base);

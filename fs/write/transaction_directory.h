@@ -44,6 +44,7 @@
 #include "core/model/model.h"
 #include "core/model/transaction_group.h"
 #include "core/storage/permissions.h"
+#include "fs/base/user_counts.h"
 #include "fs/tree/directory.h"
 #include "fs/tree/inode_table.h"
 #include "fs/tree/tensor_tree.h"
@@ -78,7 +79,8 @@ class TransactionDirectory final : public Directory {
   using VersionOf = std::function<Result<TensorVersion>(TensorId tensor)>;
 
   /// Model and tree must outlive this object.
-  TransactionDirectory(const Versioned<Model>& model, const TensorTree& tree, VersionOf version_of);
+  TransactionDirectory(const Versioned<Model>& model, const TensorTree& tree, VersionOf version_of,
+                       const UserLimits& limits);
 
   static bool owns(Ino ino) { return ino > kHiddenIno; }
   [[nodiscard]] Node node(Ino ino) const override;
@@ -91,7 +93,7 @@ class TransactionDirectory final : public Directory {
   static std::optional<Ino> find_top(std::string_view name);
   void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const override;
 
-  /// mkdir. EPERM outside of transactions/; EEXIST if the name is taken.
+  /// mkdir. EPERM outside of transactions/; EEXIST if the name is taken; EDQUOT if the maker has too many.
   Result<Ino> begin(Ino directory, std::string_view name, Maker maker = {});
   /// The permissions that a directory shows on a mount that other users may enter. Only its maker may use a
   /// transaction. In transactions/ and committed/ only the maker may move or remove it.
@@ -166,7 +168,7 @@ class TransactionDirectory final : public Directory {
                             int flags);
   /// The value of a key as the commit leaves it. Nothing: the key is not there.
   [[nodiscard]] std::optional<std::string> metadata(Ino directory, std::string_view key) const;
-  [[nodiscard]] std::vector<std::string> metadata_keys(Ino directory) const;
+  void visit_metadata(Ino directory, const StagedChanges::VisitKey& visit) const;
   /// The names of the tensors that the commit deletes.
   [[nodiscard]] std::vector<std::string> deleted(Ino directory) const;
 
@@ -255,6 +257,9 @@ class TransactionDirectory final : public Directory {
   /// The transaction of a directory or file, if it was not committed, or null. The caller holds the mutex.
   [[nodiscard]] const Begun* begun_at(Ino ino) const;
   [[nodiscard]] Begun* begun_at(Ino ino);
+  /// EDQUOT if the transaction's maker may not stage one tensor or key more, or so many bytes more. The
+  /// caller holds the mutex.
+  [[nodiscard]] Result<void> check_share(const Begun& begun, std::uint64_t metadata_bytes = 0) const;
   /// Returns the transaction of a directory, and in it the tensor of a file that no program writes, for a
   /// change of what is staged. Waits for closes. The caller has the lock, and has it on return.
   struct Found {
@@ -271,6 +276,7 @@ class TransactionDirectory final : public Directory {
 
   const Versioned<Model>& model_;
   const VersionOf version_of_;
+  const UserLimits limits_;
   const TensorTree& tree_;    // its flat names, whatever the mount's layout
   const std::uint64_t run_;   // inode numbers of each transaction
   const std::uint64_t half_;  // of them

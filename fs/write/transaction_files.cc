@@ -101,6 +101,8 @@ Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view n
     if (!found->tensor) return no_such_tensor();
     StagedChanges& staged = found->begun->staged;
     if (!editable && staged.at(*found->tensor) == nullptr) return editable;
+    const bool is_known = staged.at(*found->tensor) != nullptr;
+    if (auto share = is_known ? Result<void>() : check_share(*found->begun); !share) return share;
     staged.remove(*found->tensor, dropped);
   }
   forget(dropped);
@@ -121,6 +123,7 @@ Result<void> TransactionDirectory::rename_file(Ino directory, std::string_view f
     if (target->tensor && (flags & RENAME_NOREPLACE) != 0)
       return refuse_file(EEXIST, "there is a tensor of that name");
     if (target->tensor == tensor) return {};
+    if (auto share = check_share(*target->begun); !share) return share;
     if ((flags & RENAME_EXCHANGE) != 0) {
       if (!target->tensor) return no_such_tensor();
       staged.exchange(*tensor, *target->tensor);
@@ -166,12 +169,35 @@ Result<TransactionDirectory::Made> TransactionDirectory::create(Ino directory, s
   if (begun == nullptr) return has_ended();
   if (begun->is_committing) return refuse_file(EBUSY, "the transaction is being committed");
   if (begun->staged.find(file_name)) return refuse_file(EEXIST, "there is a tensor of that name");
+  if (auto share = check_share(*begun); !share) return pass_on(std::move(share));
   if (!begun->new_bytes) begun->new_bytes = std::make_shared<StagingFile>(beside);
   auto content = std::make_shared<PendingContent>(model_, tensor,
                                                   std::make_unique<NewTensor>(name, false, begun->new_bytes));
   begun->staged.make(tensor, file_name, std::move(name), content);
   begun->staged.at(tensor)->writers = 1;
   return Made{.ino = file_of(place_of(directory).number, tensor), .content = std::move(content)};
+}
+
+Result<void> TransactionDirectory::check_share(const Begun& begun, std::uint64_t metadata_bytes) const {
+  const uid_t user = begun.maker.uid;
+  std::size_t count = 0;
+  for (const auto& [number, other] : begun_) {
+    if (other.maker.uid != user) continue;
+    count += other.staged.count();
+    metadata_bytes += other.staged.metadata_bytes();
+  }
+  constexpr std::string_view kAdvice = "commit or remove a transaction";
+  if (count >= limits_.staged) {
+    return over_user_limit(user, limits_.staged, "staged tensors and keys of metadata in transactions",
+                           kAdvice);
+  }
+  if (metadata_bytes > limits_.metadata_bytes) {
+    return fail(
+        ErrorCode::InvalidArgument, EDQUOT,
+        fmt::format("user {} would have {} bytes of metadata in transactions, and one user may have {}: {}",
+                    user, metadata_bytes, limits_.metadata_bytes, kAdvice));
+  }
+  return {};
 }
 
 Result<void> TransactionDirectory::set_form(Ino file, NewTensor::Form form) {
@@ -182,6 +208,7 @@ Result<void> TransactionDirectory::set_form(Ino file, NewTensor::Form form) {
   const TensorId id = tensor(file);
   const StagedTensor* const known = begun->staged.at(id);
   if (known != nullptr ? known->fate != StagedTensor::Fate::Stays : !model_->has(id)) return no_such_tensor();
+  if (auto share = known != nullptr ? Result<void>() : check_share(*begun); !share) return share;
   StagedTensor& staged = begun->staged.stage(id);
   const bool is_base = form.dtype == staged.base_form.dtype && form.shape == staged.base_form.shape;
   staged.form = is_base ? std::nullopt : std::optional(std::move(form));
@@ -199,6 +226,8 @@ Result<void> TransactionDirectory::set_metadata(Ino directory, std::string_view 
   if (!is_there && (!value || (flags & XATTR_REPLACE) != 0))
     return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
   if (is_there && value && (flags & XATTR_CREATE) != 0) return refuse_file(EEXIST, "the attribute is there");
+  const std::uint64_t more_bytes = key.size() + value.value_or("").size();
+  if (auto share = value ? check_share(*begun, more_bytes) : Result<void>(); !share) return share;
   begun->staged.set_metadata(key, value);
   return {};
 }
@@ -209,10 +238,10 @@ std::optional<std::string> TransactionDirectory::metadata(Ino directory, std::st
   return begun == nullptr ? std::nullopt : begun->staged.metadata(key);
 }
 
-std::vector<std::string> TransactionDirectory::metadata_keys(Ino directory) const {
+void TransactionDirectory::visit_metadata(Ino directory, const StagedChanges::VisitKey& visit) const {
   const std::scoped_lock lock(mutex_);
   const Begun* const begun = begun_at(directory);
-  return begun == nullptr ? std::vector<std::string>() : begun->staged.metadata_keys();
+  if (begun != nullptr) begun->staged.visit_metadata(visit);
 }
 
 std::vector<std::string> TransactionDirectory::deleted(Ino directory) const {

@@ -79,6 +79,7 @@ Result<void> TransactionDirectory::put_npy(Ino file, Npy npy) {
           return cannot_stage(ESTALE, "another program has made a tensor of that name");
       }
     }
+    if (auto share = known != nullptr ? Result<void>() : check_share(*begun); !share) return share;
     const auto content = std::make_shared<PendingContent>(model_, id, std::move(npy.data));
     if (npy.failure) content->fail(std::move(*npy.failure));
     content->show_size();

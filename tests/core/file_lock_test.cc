@@ -115,6 +115,34 @@ TEST_CASE("EBUSY names the file and the process that holds the lock", "[core][fi
   CHECK_FALSE(openers.one->lock_holder({kBase + 3 * kBlockBytes, 1}));
 }
 
+TEST_CASE("EBUSY names a process that holds a read lock, of its process or of its descriptor",
+          "[core][file_lock]") {
+  const TwoOpeners openers;
+  const bool is_of_process = GENERATE(false, true);
+  const LockOwner owner(openers.path, 0, 0, F_RDLCK, is_of_process);
+  for (const bool is_edit : {false, true}) {
+    const auto taken = is_edit ? ArchiveLocks::for_edit(*openers.one, openers.path, kAtOnce)
+                               : openers.lock(*openers.one, {{kBlockBytes, 1}});
+    REQUIRE_FALSE(taken);
+    CHECK(taken.error().errno_value == EBUSY);
+    CHECK(taken.error().message.find("process " + std::to_string(owner.pid())) != std::string::npos);
+    CHECK(taken.error().message.find("of user " + std::to_string(::geteuid())) != std::string::npos);
+  }
+  // Who only reads does not wait.
+  CHECK(ArchiveLocks::for_patch(*openers.one, openers.path, {}, kAtOnce));
+}
+
+TEST_CASE("a process that is not known is another one", "[core][file_lock]") {
+  CHECK(holder_text(std::nullopt) == "another process");
+  CHECK(holder_text(1).starts_with("process 1 ("));
+  const TwoOpeners openers;
+  CHECK_FALSE(find_flock_holder(openers.path));
+  CHECK_FALSE(find_flock_holder(openers.path + "absent"));
+  const auto held = system_storage().try_flock(openers.path, LockKind::Exclusive);
+  REQUIRE(held);
+  CHECK(find_flock_holder(openers.path) == ::getpid());
+}
+
 TEST_CASE("a file system without locks is said to be one", "[core][file_lock]") {
   const TwoOpeners openers;
   FaultyStorage storage;

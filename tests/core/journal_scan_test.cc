@@ -53,7 +53,8 @@ TEST_CASE_METHOD(Planted,
   CHECK(content_of(scene.path) == scene.before);
 }
 
-TEST_CASE("a journal of a stranger blocks commits and is never applied", "[core][journal_scan]") {
+TEST_CASE("a journal of a stranger is not opened, and blocks commits only if the group may write the archive",
+          "[core][journal_scan]") {
   if (::geteuid() != 0) {
     test::note_skip("needs root, to give a journal to somebody else");
     return;
@@ -63,16 +64,26 @@ TEST_CASE("a journal of a stranger blocks commits and is never applied", "[core]
   const auto journal = scene.plant();
   REQUIRE(::chown(journal.c_str(), 12345, 12345) == 0);
   REQUIRE(::chown(scene.path.c_str(), owner_of_archive, owner_of_archive) == 0);
-  const JournalReport report = scene.recover_one();
-  CHECK(report.state == JournalState::Unknown);
-  CHECK(report.blocks_commits);
-  CHECK_FALSE(report.explanation.empty());
-  CHECK(report.next_step.find("user 12345") != std::string::npos);
-  CHECK(report.next_step.find("root") == std::string::npos);  // root runs this, and it does not help
-  CHECK(report.path == journal);
-  CHECK(scene.is_untouched());
-  CHECK(std::filesystem::exists(journal));
-  CHECK_FALSE(scene.obstacle());
+  for (const bool may_group_write : {false, true}) {
+    REQUIRE(::chmod(scene.path.c_str(), may_group_write ? 0664 : 0644) == 0);
+    WatchedStorage storage(fails(FileCall::Open, EIO, FileRole::Journal));
+    const JournalReport report = scene.recover_one(storage);
+    CHECK(report.state == JournalState::Unknown);
+    CHECK(report.blocks_commits == may_group_write);
+    CHECK(report.is_ignored == !may_group_write);
+    CHECK_FALSE(report.explanation.empty());
+    CHECK(report.next_step.find("user 12345") != std::string::npos);
+    // Root runs this, and it does not help.
+    CHECK(report.next_step.find("root") == std::string::npos);
+    CHECK(report.path == journal);
+    CHECK(scene.is_untouched());
+    CHECK(std::filesystem::exists(journal));
+    CHECK(scene.obstacle(storage).has_value() == !may_group_write);
+    // A reader comes up and is told.
+    const auto archive = Archive::open(scene.path, Access::ReadOnly, storage);
+    REQUIRE(archive);
+    REQUIRE((*archive)->recovered().size() == 1);
+  }
   // The same user may write the archive.
   REQUIRE(::chmod(scene.path.c_str(), 0666) == 0);
   CHECK(scene.recover_one().action == JournalAction::Applied);
@@ -224,4 +235,51 @@ TEST_CASE("a journal of a previous version is still applied", "[core][journal_sc
   Storage& storage = version == 2 ? static_cast<Storage&>(later) : system_storage();
   CHECK(scene.recover_one(storage).action == JournalAction::Applied);
   CHECK(content_of(scene.path) == scene.patched());
+}
+
+TEST_CASE_METHOD(Planted, "a journal with a lease blocks commits, names the owner and stops no reader",
+                 "[core][journal_scan]") {
+  WatchedStorage storage(fails(FileCall::Open, EAGAIN, FileRole::Journal));
+  const auto obstacle = scene.obstacle(storage);
+  REQUIRE_FALSE(obstacle);
+  CHECK(obstacle.error().message.find("holds a lease on it") != std::string::npos);
+  CHECK(obstacle.error().message.find(journal.string()) != std::string::npos);
+  const auto archive = Archive::open(scene.path, Access::ReadOnly, storage);
+  REQUIRE(archive);
+  REQUIRE((*archive)->recovered().size() == 1);
+  CHECK((*archive)->recovered().front().blocks_commits);
+}
+
+TEST_CASE("journals that nobody uses are not kept open, however many there are", "[core][journal_scan]") {
+  const Scene scene;
+  for (int number = 0; number < 50; ++number) {
+    scene.directory.write(journal_prefix("m.safetensors") + JournalId::random().text() + ".staged", "x");
+    scene.directory.write(journal_prefix("m.safetensors") + JournalId::random().text(), "no journal");
+  }
+  const auto file = system_storage().open(scene.path, Access::ReadWrite).value();
+  const auto found = scan_journals(system_storage(), scene.path, *file);
+  REQUIRE(found);
+  CHECK(found->size() == 100);
+  CHECK(std::ranges::all_of(*found, [](const FoundJournal& one) { return one.file == nullptr; }));
+  const auto reports = scene.recover_all();
+  REQUIRE(reports);
+  CHECK(std::ranges::count(*reports, JournalAction::Removed, &JournalReport::action) == 50);
+}
+
+TEST_CASE("a journal that was closed is opened again only if its name leads to the same file",
+          "[core][journal_scan]") {
+  const Scene scene;
+  const std::string name = journal_prefix("m.safetensors") + JournalId::random().text() + ".staged";
+  const std::string path = scene.directory.write(name, "x");
+  const auto file = system_storage().open(scene.path, Access::ReadWrite).value();
+  auto found = scan_journals(system_storage(), scene.path, *file).value();
+  REQUIRE(found.size() == 1);
+  REQUIRE(open_found(system_storage(), found.front()).value());
+  REQUIRE(found.front().file);
+  found.front().file.reset();
+  const std::string other = scene.directory.write("other", "y");
+  std::filesystem::rename(other, path);
+  CHECK_FALSE(open_found(system_storage(), found.front()).value());
+  std::filesystem::remove(path);
+  CHECK_FALSE(open_found(system_storage(), found.front()).value());
 }

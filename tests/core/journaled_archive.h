@@ -1,6 +1,8 @@
 // What the tests of a lane journal start from: an archive and its journal.
 #pragma once
 
+#include <fcntl.h>
+
 #include <filesystem>
 #include <iterator>
 #include <optional>
@@ -9,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/unique_fd.h"
 #include "core/journal/lane_journal.h"
 #include "core/journal/lane_scan.h"
 #include "core/journal/recovery.h"
@@ -35,7 +38,7 @@ class JournaledArchive {
     const auto prepared = lane_journal->prepare();
     if (!prepared) throw std::runtime_error(prepared.error().message);
     file = lane_journal->path();
-    std::filesystem::create_hard_link(file, kept());
+    kept_ = UniqueFd(::open(file.c_str(), O_RDWR | O_CLOEXEC));
   }
   /// A commit of these bytes at those offsets, each a multiple of 4096. The archive is not changed.
   Result<void> commit(const std::vector<std::pair<std::uint64_t, std::string>>& changes,
@@ -62,7 +65,7 @@ class JournaledArchive {
   }
 
   /// The bytes of the journal's file, even where its name has gone.
-  [[nodiscard]] std::string kept() const { return directory / "kept"; }
+  [[nodiscard]] std::string kept() const { return "/proc/self/fd/" + std::to_string(kept_.get()); }
   /// The records that somebody else finds in it.
   [[nodiscard]] std::vector<JournalRecord> records() const {
     const auto opened = system_storage().open(kept(), Access::ReadOnly).value();
@@ -74,10 +77,9 @@ class JournaledArchive {
     return !opened->try_lock({0, 1}, LockKind::Exclusive)->has_value();
   }
   [[nodiscard]] bool is_named() const { return std::filesystem::exists(file); }
-  /// What is beside the archive, the link that a test keeps left out.
+  /// What is beside the archive.
   [[nodiscard]] std::ptrdiff_t journals() const {
-    const std::ptrdiff_t all = std::distance(std::filesystem::directory_iterator(directory.path()), {});
-    return all - 1 - (std::filesystem::exists(kept()) ? 1 : 0);
+    return std::distance(std::filesystem::directory_iterator(directory.path()), {}) - 1;
   }
   /// The archive after the owner's death and a recovery.
   [[nodiscard]] std::string recovered() {
@@ -97,6 +99,9 @@ class JournaledArchive {
   std::filesystem::path file;
   std::optional<LaneJournal> lane_journal;
   std::uint64_t sequence = 0;
+
+ private:
+  UniqueFd kept_;
 };
 
 }  // namespace stfs::test

@@ -67,7 +67,6 @@ TEST_CASE_METHOD(Renamed, "a journal under an old name stays while it may be nee
     archive.prepare();
     REQUIRE(archive.commit_block('n'));
     archive.lane_journal->give_up();  // its owner dies
-    std::filesystem::remove(archive.kept());
     rename();
     CHECK(left().size() == 1);
     std::filesystem::rename(new_path, archive.path);
@@ -76,7 +75,6 @@ TEST_CASE_METHOD(Renamed, "a journal under an old name stays while it may be nee
   }
   SECTION("its owner lives") {
     archive.prepare();
-    std::filesystem::remove(archive.kept());
     rename();
     CHECK(left().size() == 1);
     archive.lane_journal->give_up();

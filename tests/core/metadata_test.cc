@@ -2,6 +2,8 @@
 #include "core/format/metadata.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 
 #include "support/catch.h"
 
@@ -25,4 +27,36 @@ TEST_CASE("metadata differ where only the border of key and value does", "[core]
   CHECK(Metadata{{"ab", "c"}} != Metadata{{"a", "bc"}});
   CHECK(Metadata{{"a", "b"}} == Metadata{{"a", "b"}});
   CHECK(Metadata{}.empty());
+}
+
+TEST_CASE("a key of sorted metadata is found, whatever was added before and after", "[core][metadata]") {
+  Metadata metadata;
+  for (int number = 0; number < 1000; ++number) metadata.emplace_back(std::to_string(number * 7), "v");
+  metadata.sort_keys();
+  for (int number = 0; number < 1000; ++number) metadata.emplace_back(std::to_string(number * 7 + 1), "w");
+  CHECK(metadata.find("8") == "w");  // before they are sorted as well
+  metadata.sort_keys();
+  for (int number = 0; number < 1000; ++number) {
+    CHECK(metadata.find(std::to_string(number * 7)) == "v");
+    CHECK(metadata.find(std::to_string(number * 7 + 1)) == "w");
+    CHECK(metadata.find(std::to_string(number * 7 + 2)) == std::nullopt);
+  }
+  CHECK(metadata.find("") == std::nullopt);
+  CHECK(metadata.find("~") == std::nullopt);
+}
+
+TEST_CASE("metadata that are sorted are the same metadata", "[core][metadata]") {
+  Metadata sorted{{"b", "1"}, {"a", "2"}};
+  sorted.sort_keys();
+  CHECK(sorted == Metadata{{"b", "1"}, {"a", "2"}});
+  CHECK(sorted[0].first == "b");
+}
+
+TEST_CASE("of equal keys the first is found, and the last is kept", "[core][metadata]") {
+  Metadata metadata{{"a", "1"}, {"b", "2"}, {"a", "3"}, {"a", "4"}};
+  metadata.sort_keys();
+  CHECK(metadata.find("a") == "1");
+  metadata.keep_last_values();
+  CHECK(metadata == Metadata{{"b", "2"}, {"a", "4"}});
+  CHECK(metadata.find("a") == "4");
 }

@@ -1,9 +1,7 @@
 // core/storage/permissions.h: what several files allow together, for every user there is.
 #include "core/storage/permissions.h"
 
-#include <endian.h>
 #include <fcntl.h>
-#include <linux/posix_acl_xattr.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
@@ -11,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/core/access_list.h"
 #include "tests/support/catch.h"
 #include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
@@ -51,25 +50,6 @@ std::vector<Permissions> files() {
     }
   }
   return all;
-}
-
-struct Tag {
-  unsigned tag;
-  unsigned bits;
-  unsigned id;
-};
-
-std::string list_of(const std::vector<Tag>& tags) {
-  posix_acl_xattr_header header{.a_version = htole32(2)};
-  std::string text(reinterpret_cast<const char*>(&header), sizeof header);
-  for (const Tag& tag : tags) {
-    posix_acl_xattr_entry entry{};
-    entry.e_tag = htole16(static_cast<std::uint16_t>(tag.tag));
-    entry.e_perm = htole16(static_cast<std::uint16_t>(tag.bits));
-    entry.e_id = htole32(tag.id);
-    text.append(reinterpret_cast<const char*>(&entry), sizeof entry);
-  }
-  return text;
 }
 
 }  // namespace
@@ -113,8 +93,11 @@ TEST_CASE("an access control list takes from group and others what one of its en
   REQUIRE(::chmod(path.c_str(), 0664) == 0);
   CHECK(permissions_of(*file)->mode == 0664);
   const auto set = [&](unsigned group, unsigned user, unsigned mask, unsigned others) {
-    const std::string list = list_of(
-        {{0x01, 6, ~0U}, {0x02, user, 4242}, {0x04, group, ~0U}, {0x10, mask, ~0U}, {0x20, others, ~0U}});
+    const std::string list = access_list({{kAclUserObject, 6},
+                                          {kAclUser, user, 4242},
+                                          {kAclGroupObject, group},
+                                          {kAclMask, mask},
+                                          {kAclOther, others}});
     return ::setxattr(path.c_str(), "system.posix_acl_access", list.data(), list.size(), 0);
   };
   if (set(0, 6, 6, 0) != 0 && errno == EOPNOTSUPP) {

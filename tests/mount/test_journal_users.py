@@ -9,6 +9,7 @@ import lease_client
 import pytest
 from archive_file import ArchiveFile, Expectation, random_bytes, write_bytes_tensors
 from mounted import BUILD
+from user_names import UserNames
 
 LEAVE_JOURNAL = BUILD / "tests" / "leave_journal"
 STFS = BUILD / "stfs"
@@ -18,28 +19,32 @@ ALICE, BOB, GROUP = 12345, 23456, 34567
 pytestmark = pytest.mark.needs_root
 
 
-def is_run_by(uid, gid, command, **more):
-    return subprocess.run(["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--", *command],
+def is_run_by(uid, gid, command, before=(), **more):
+    return subprocess.run([*before, "setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--", *command],
                           capture_output=True, text=more.pop("text", True), **more)
 
 
 class Shared:
     """An archive of Alice's with programs that everybody may run."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, archives=None):
         self.directory = directory
         for program in (LEAVE_JOURNAL, STFS):
             if not program.exists():
                 pytest.skip(f"{program} is not built")
             shutil.copy2(program, directory)
         self.stfs = os.path.join(directory, "stfs")
-        self.archives = os.path.join(directory, "archives")
+        self.archives = str(archives or os.path.join(directory, "archives"))
         os.mkdir(self.archives)
         os.chmod(directory, 0o755)
         path = os.path.join(self.archives, "model.safetensors")
-        self.archive = ArchiveFile(write_bytes_tensors(path, {name: random_bytes(20_000, ord(name)) for name in "abc"}))
+        self.archive = ArchiveFile(write_bytes_tensors(path, {name: self.data_of(name) for name in "abc"}))
         self.path = path
         self.give(0o600, 0o755, ALICE)
+
+    @staticmethod
+    def data_of(name):
+        return random_bytes(20_000, ord(name))
 
     def give(self, mode, directory_mode, gid):
         os.chown(self.path, ALICE, gid)
@@ -47,23 +52,23 @@ class Shared:
         os.chown(self.archives, ALICE, gid)
         os.chmod(self.archives, directory_mode)
 
-    def leave_journal(self, uid, gid):
+    def leave_journal(self, uid, gid, *group_record):
         """A committed journal of a dead owner, made under a tight umask."""
         self.old, self.new = Expectation(self.archive), Expectation(self.archive)
         data = random_bytes(2 * BLOCK, 77)
         self.new.image[6 * BLOCK:8 * BLOCK] = data
-        made = is_run_by(uid, gid, [os.path.join(self.directory, "leave_journal"), self.path, str(6 * BLOCK)],
+        made = is_run_by(uid, gid, [os.path.join(self.directory, "leave_journal"), self.path, str(6 * BLOCK), *group_record],
                          text=False, input=data, umask=0o077)
         assert made.returncode == 0, made.stderr
         self.journal = made.stdout.decode().strip()
         return self.journal
 
-    def put(self, uid, gid, name, data):
+    def put(self, uid, gid, name, data, before=()):
         fresh = os.path.join(self.directory, "fresh")
         with open(fresh, "wb") as file:
             file.write(data)
         os.chmod(fresh, 0o644)
-        return is_run_by(uid, gid, [self.stfs, "put", self.path, name, fresh])
+        return is_run_by(uid, gid, [self.stfs, "put", self.path, name, fresh], before)
 
 
 @pytest.fixture
@@ -94,11 +99,27 @@ def test_who_may_write_the_archive_settles_what_another_user_left(shared, case):
     shared.give(mode, directory_mode, gid)
     journal = shared.leave_journal(*first)
     data = random_bytes(20_000, 5)
-    done = shared.put(*second, "c", data)
+    names = UserNames(shared.directory, {GROUP: [ALICE, BOB]})
+    if reason := names.why_unavailable():
+        pytest.skip(reason)
+    done = shared.put(*second, "c", data, names.before)
     assert done.returncode == 0, done.stderr
     shared.new.change("c", data)
     shared.new.check()
     assert not os.path.exists(journal)
+
+
+def test_who_has_left_the_group_is_not_believed_any_more(shared):
+    shared.give(0o660, 0o775, GROUP)
+    journal = shared.leave_journal(BOB, GROUP)
+    for members, why in ({GROUP: [ALICE]}, "does not know whether"), ({GROUP: [ALICE], BOB: [BOB]}, "may not write"):
+        names = UserNames(shared.directory, members)
+        if reason := names.why_unavailable():
+            pytest.skip(reason)
+        done = shared.put(ALICE, GROUP, "c", random_bytes(20_000, 5), names.before)
+        assert done.returncode == 1 and f"belongs to user {BOB}" in done.stderr and why in done.stderr
+    shared.old.check()
+    assert os.path.exists(journal)
 
 
 @pytest.fixture
@@ -200,8 +221,30 @@ def test_a_journal_that_a_user_can_not_read_stops_his_put_and_says_whom_to_ask(s
     assert shared.put(ALICE, ALICE, "c", random_bytes(20_000, 5)).returncode == 0
 
 
-def test_a_strangers_journal_is_not_applied_and_stops_commits(shared):
+def test_a_strangers_journal_is_not_applied_and_stops_nobody(shared):
     shared.give(0o644, 0o777, ALICE)
+    journal = shared.leave_journal(0, 0)
+    os.chown(journal, BOB, BOB)
+    os.chmod(journal, 0o644)
+    recovered = subprocess.run([shared.stfs, "recover", "--force", shared.path], capture_output=True, text=True)
+    assert recovered.returncode == 1 and f"user {BOB}" in recovered.stderr
+    shared.old.check()
+    for uid in (0, ALICE):
+        data = random_bytes(20_000, 5 + uid)
+        done = shared.put(uid, uid, "c", data)
+        assert done.returncode == 0, done.stderr
+        assert f"{journal}: ignored: belongs to user {BOB}, who may not write the archive" in done.stderr
+        shared.old.change("c", data)
+    shared.old.check()
+    assert os.path.exists(journal)
+    # If the stranger could write the archive earlier, its owner adopts the journal.
+    os.chown(journal, ALICE, ALICE)
+    assert subprocess.run([shared.stfs, "recover", shared.path], capture_output=True).returncode == 0
+    assert not os.path.exists(journal)
+
+
+def test_a_journal_stops_writers_if_its_owner_may_be_in_the_archives_group(shared):
+    shared.give(0o664, 0o777, ALICE)
     journal = shared.leave_journal(0, 0)
     os.chown(journal, BOB, BOB)
     os.chmod(journal, 0o644)
@@ -209,8 +252,6 @@ def test_a_strangers_journal_is_not_applied_and_stops_commits(shared):
         done = shared.put(uid, uid, "c", random_bytes(20_000, 5))
         assert done.returncode == 1
         assert f"belongs to user {BOB}" in done.stderr
-    recovered = subprocess.run([shared.stfs, "recover", "--force", shared.path], capture_output=True, text=True)
-    assert recovered.returncode == 1 and f"user {BOB}" in recovered.stderr
     shared.old.check()
     assert os.path.exists(journal)
 

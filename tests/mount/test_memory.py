@@ -2,13 +2,14 @@
 # highest, while a large tensor is written in every way and the tensors of a large model are read.
 import os
 import re
+import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from archive_file import ArchiveFile, random_bytes, write_bytes_tensors
-from mounted import is_sanitized, shell
+from mounted import eventually, is_sanitized, shell
 
 MIB = 1 << 20
 LARGE_BYTES = 96 * MIB + 5
@@ -81,3 +82,31 @@ def test_the_memory_of_a_mount_is_small_however_large_the_tensor(tmp_path, mount
     assert archive.tensor("large") == data
     assert memory.looks > 100
     assert memory.highest < 40 * MIB, f"{memory.highest / MIB:.1f} MiB"
+
+
+def write_keys(path, keys):
+    """An archive with a tensor and so many keys of metadata, of 12 bytes each in the header."""
+    pairs = ",".join(f'"{key:07x}":""' for key in range(keys))
+    header = ('{"__metadata__":{"first":"1",' + pairs + ',"last":"2"},'
+              '"t":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}').encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header + b"abcd")
+    return path
+
+
+@pytest.mark.once
+@pytest.mark.skipif(is_sanitized(), reason="a sanitizer has memory of its own")
+def test_requests_for_metadata_take_no_memory_however_many_keys_there_are(tmp_path, mounts):
+    mount = mounts(write_keys(tmp_path / "m.safetensors", 1_500_000))
+    transaction = mount / ".safetensors/transactions/T"
+    transaction.mkdir()
+    with OwnMemory(mount.pid) as idle:
+        assert eventually(lambda: idle.looks > 2)
+    with OwnMemory(mount.pid) as memory:
+        with ThreadPoolExecutor(12) as pool:
+            lists = list(pool.map(os.listxattr, [mount.path, transaction] * 24))
+            values = list(pool.map(lambda key: mount.attribute(None, f"metadata.{key}"), ["first", "last", "0000007"] * 12))
+    assert memory.highest < idle.highest + 16 * MIB
+    assert values == ["1", "2", ""] * 12
+    # As many names as the kernel passes on.
+    assert all(60_000 < sum(len(name) + 1 for name in names) <= 65_536 for names in lists)

@@ -24,6 +24,7 @@ std::unique_ptr<DiskProcess> DiskModel::start_process(const DiskUser& user, cons
   const std::scoped_lock lock(mutex_);
   std::unique_ptr<DiskProcess> process(new DiskProcess(*this, ++processes_, user, mount));
   alive_.push_back(process.get());
+  users_.insert_or_assign(user.uid, user);
   return process;
 }
 
@@ -135,6 +136,13 @@ DiskAccess DiskModel::access_of(const DiskUser& user, std::uint32_t permissions)
   const bool inherits_group = (options_.directory.permissions & kSetGroupId) != 0;
   return {
       .uid = user.uid, .gid = inherits_group ? options_.directory.gid : user.gid, .permissions = permissions};
+}
+
+Membership DiskProcess::membership(std::uint32_t user, std::uint32_t group) const {
+  const std::scoped_lock lock(model_.mutex_);
+  const auto known = model_.users_.find(user);
+  if (known == model_.users_.end()) return Membership::Unknown;
+  return known->second.is_in(group) ? Membership::Member : Membership::NoMember;
 }
 
 DiskProcess::~DiskProcess() {

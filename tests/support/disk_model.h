@@ -16,6 +16,7 @@
 
 #include "core/base/unique_fd.h"
 #include "core/storage/file.h"
+#include "core/storage/group_members.h"
 #include "tests/support/choices.h"
 #include "tests/support/disk_image.h"
 #include "tests/support/disk_user.h"
@@ -111,11 +112,12 @@ class DiskModel {
   LockTable::Description descriptions_ = 0;
   pid_t processes_ = 1000;
   std::vector<DiskProcess*> alive_;
+  std::map<std::uint32_t, DiskUser> users_;                       // who have ever started a process
   std::map<InodeNumber, std::optional<std::uint64_t>> unsynced_;  // by which host; nothing: by several
 };
 
 /// Any thread may call. Files must not outlive their process.
-class DiskProcess final : public Storage {
+class DiskProcess final : public Storage, public MemberStorage {
  public:
   ~DiskProcess() override;
 
@@ -146,6 +148,8 @@ class DiskProcess final : public Storage {
                                         const std::string& prefix) override;
   Result<FileStatus> status(const std::filesystem::path& path) override;
   [[nodiscard]] Boot boot() const override { return mount_.boot; }
+  /// Of the users who have ever started a process.
+  [[nodiscard]] Membership membership(std::uint32_t user, std::uint32_t group) const override;
   [[nodiscard]] std::uint32_t user() const override { return user_.uid; }
 
  private:

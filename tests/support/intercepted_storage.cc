@@ -288,4 +288,10 @@ Result<FileStatus> InterceptedStorage::status(const std::filesystem::path& path)
   return inner_.status(path);
 }
 
+Result<FileStatus> InterceptedStorage::status_of_name(const std::filesystem::path& path) {
+  const Question question(interceptor_, FileCall::PathStatus, role_of(path));
+  if (!question.passes()) return question.failure();
+  return inner_.status_of_name(path);
+}
+
 }  // namespace stfs::test

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/storage/file.h"
+#include "core/storage/group_members.h"
 
 namespace stfs::test {
 
@@ -65,7 +66,7 @@ class Interceptor {
 };
 
 /// The storage and the interceptor must outlive it and its files.
-class InterceptedStorage : public Storage {
+class InterceptedStorage : public Storage, public MemberStorage {
  public:
   InterceptedStorage(Storage& inner, Interceptor& interceptor) : inner_(inner), interceptor_(interceptor) {}
 
@@ -92,8 +93,12 @@ class InterceptedStorage : public Storage {
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;
   Result<FileStatus> status(const std::filesystem::path& path) override;
+  Result<FileStatus> status_of_name(const std::filesystem::path& path) override;
   [[nodiscard]] Boot boot() const override { return inner_.boot(); }
   [[nodiscard]] std::uint32_t user() const override { return inner_.user(); }
+  [[nodiscard]] Membership membership(std::uint32_t user, std::uint32_t group) const override {
+    return membership_of(inner_, user, group);
+  }
 
  private:
   Storage& inner_;

@@ -15,12 +15,14 @@ namespace stfs::test {
 class LockOwner {
  public:
   /// Returns when the lock is held. Absolute offsets of the file: an archive's locks lie at 2^62 and up.
-  LockOwner(const std::string& file, std::uint64_t offset, std::uint64_t size_bytes) {
+  /// @param is_of_process  the lock is the process's instead (F_SETLK).
+  LockOwner(const std::string& file, std::uint64_t offset, std::uint64_t size_bytes, short type = F_WRLCK,
+            bool is_of_process = false) {
     int ready[2];
     if (::pipe(ready) != 0) throw std::runtime_error("pipe");
     pid_ = ::fork();
     if (pid_ < 0) throw std::runtime_error("fork");
-    if (pid_ == 0) hold(file, offset, size_bytes, ready[1]);
+    if (pid_ == 0) hold(file, offset, size_bytes, type, is_of_process, ready[1]);
     ::close(ready[1]);
     char answer = 0;
     const bool is_held = ::read(ready[0], &answer, 1) == 1;
@@ -38,14 +40,14 @@ class LockOwner {
 
  private:
   [[noreturn]] static void hold(const std::string& file, std::uint64_t offset, std::uint64_t size_bytes,
-                                int ready) {
-    const int fd = ::open(file.c_str(), O_RDWR | O_CLOEXEC);
+                                short type, bool is_of_process, int ready) {
+    const int fd = ::open(file.c_str(), (type == F_RDLCK ? O_RDONLY : O_RDWR) | O_CLOEXEC);
     struct flock lock {};
-    lock.l_type = F_WRLCK;
+    lock.l_type = type;
     lock.l_whence = SEEK_SET;
     lock.l_start = static_cast<off_t>(offset);
     lock.l_len = static_cast<off_t>(size_bytes);
-    if (fd < 0 || ::fcntl(fd, F_OFD_SETLK, &lock) != 0) ::_exit(1);
+    if (fd < 0 || ::fcntl(fd, is_of_process ? F_SETLK : F_OFD_SETLK, &lock) != 0) ::_exit(1);
     if (::write(ready, "x", 1) != 1) ::_exit(1);
     for (;;) ::pause();
   }

@@ -150,11 +150,12 @@ Result<void> Change::commit_copies(const TransactionGroup::OptionsOf& options_of
 }
 
 void report_recovered(Streams& streams, const Model& model) {
+  for (const std::string& text : ignored_beside(model)) report_failure(streams, text);
   for (const Shard& shard : model.shards()) {
     if (!shard.archive) continue;
     for (const JournalReport& report : shard.archive->recovered()) {
       const bool is_applied = report.action == JournalAction::Applied;
-      if (!is_applied && !is_left_undone(report)) continue;
+      if (report.is_ignored || (!is_applied && !is_left_undone(report))) continue;
       report_failure(streams, fmt::format("{}: {}: {}{}{}", report.path.string(),
                                           is_applied ? "applied" : "can't be used", explanation_of(report),
                                           is_applied || report.next_step.empty() ? "" : ": ",

@@ -25,6 +25,7 @@ int report_wrong_usage(Streams& streams, std::string_view message) {
 
 int report_not_shown(Streams& streams, const Model& model) {
   int code = kDone;
+  for (const std::string& text : ignored_beside(model)) report_failure(streams, text);
   for (const std::string& text : not_shown_beside(model)) code = report_failure(streams, text);
   return code;
 }

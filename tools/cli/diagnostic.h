@@ -16,7 +16,8 @@ int report_failure(Streams& streams, std::string_view message);
 /// @return kWrongUsage.
 int report_wrong_usage(Streams& streams, std::string_view message);
 
-/// Reports each journal beside a model that may hold a newer commit which is not shown.
+/// Reports each journal beside a model that may hold a newer commit which is not shown, and names a few files
+/// that only look like journals.
 /// @return kFailed if there is one, else kDone.
 int report_not_shown(Streams& streams, const Model& model);
 

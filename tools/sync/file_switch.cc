@@ -2,7 +2,6 @@
 #include "tools/sync/file_switch.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +10,6 @@
 #include <utility>
 
 #include "core/base/utf8.h"
-#include "core/journal/journal_access.h"
 #include "core/journal/journal_format.h"
 #include "core/storage/file.h"
 #include "tools/text/json_document.h"
@@ -71,30 +69,12 @@ Note note_in(const tools::Json& document) {
   return note;
 }
 
-/// Fails unless the note's maker may remove the files that it names: this process may be root, or own them.
-Result<void> check_maker(Storage& storage, const std::filesystem::path& path, const File& note) {
-  const auto maker = note.status();
-  if (!maker) return tl::unexpected(maker.error());
-  const auto directory = storage.status(path.parent_path().parent_path());
-  if (!directory) return tl::unexpected(directory.error());
-  FileStatus removable = *directory;
-  // There, others than the owner remove only files of their own.
-  if ((directory->mode & S_ISVTX) != 0) removable.mode &= ~static_cast<mode_t>(S_IWGRP | S_IWOTH);
-  if (is_believed(*maker, removable, *directory, storage.user())) return {};
-  return fail(
-      ErrorCode::System, EPERM,
-      fmt::format("{}: its owner, user {}, may not remove files of the model: if the model is whole, remove "
-                  "this file",
-                  path.string(), maker->uid));
-}
-
 /// Nothing if there is no note.
 Result<std::optional<Note>> read_note(Storage& storage, const SyncPlace& place) {
   const std::filesystem::path path = place.file(kNoteName);
   const auto file = storage.open_no_link(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return std::optional<Note>();
   if (!file) return tl::unexpected(file.error());
-  if (auto allowed = check_maker(storage, path, **file); !allowed) return pass_on(std::move(allowed));
   auto text = read_text(**file, kMostNoteBytes);
   if (!text) return pass_on(std::move(text));
   try {
@@ -121,7 +101,7 @@ Result<void> rename_file(Storage& storage, const std::filesystem::path& from,
 }
 
 Result<void> sync_all(Storage& storage, const SyncPlace& place) {
-  auto synced = storage.sync_directory(place.folder());
+  auto synced = storage.sync_directory(place.open_folder());
   return synced ? storage.sync_directory(place.directory) : synced;
 }
 
@@ -131,7 +111,7 @@ Result<void> finish(Storage& storage, const SyncPlace& place, const FileSwitch& 
     if (auto named = rename_file(storage, place.directory / move.from, place.directory / move.to); !named)
       return named;
   }
-  if (auto named = rename_file(storage, next_sync_state(place), place.state()); !named) return named;
+  if (auto named = rename_file(storage, next_sync_state(place), place.state_file()); !named) return named;
   if (auto synced = sync_all(storage, place); !synced) return synced;
   for (const std::string& name : files.removed) {
     if (auto removed = remove_if_there(storage, place.directory / name); !removed) return removed;
@@ -145,9 +125,9 @@ Result<void> finish(Storage& storage, const SyncPlace& place, const FileSwitch& 
 Result<void> step(Storage& storage, const SyncPlace& place, const FileSwitch& files, bool& is_taken) {
   if (auto synced = sync_all(storage, place); !synced) return synced;
   if (auto noted = write_note(storage, place, files, true); !noted) return noted;
-  const std::filesystem::path state = place.state();
+  const std::filesystem::path state = place.state_file();
   if (auto hidden = rename_file(storage, state, place.file(kStateBefore)); !hidden) return hidden;
-  if (auto synced = storage.sync_directory(state.parent_path()); !synced) return synced;
+  if (auto synced = storage.sync_directory(place.open_folder()); !synced) return synced;
   const std::filesystem::path to = place.directory / files.step.to;
   if (auto named = storage.rename(place.directory / files.step.from, to, true); !named) return named;
   is_taken = true;
@@ -190,7 +170,7 @@ Result<void> take_switch(Storage& storage, const SyncPlace& place, const FileSwi
 }
 
 Result<void> undo_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files) {
-  const std::filesystem::path state = place.state();
+  const std::filesystem::path state = place.state_file();
   if (!is_taken_name(storage, state)) {
     if (auto named = rename_file(storage, place.file(kStateBefore), state); !named) return named;
   }
@@ -229,7 +209,7 @@ std::optional<std::string> model_in_switch(Storage& storage, const SyncPlace& pl
 }
 
 std::filesystem::path present_sync_state(Storage& storage, const SyncPlace& place) {
-  std::filesystem::path state = place.state();
+  std::filesystem::path state = place.state_file();
   if (is_taken_name(storage, state)) return state;
   const auto note = read_note(storage, place);
   if (!note || !*note || !(*note)->is_ready) return state;

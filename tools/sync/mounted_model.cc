@@ -39,8 +39,9 @@ std::optional<std::uint64_t> number_at(const fs::path& path, const char* attribu
 
 /// Not through the page cache: the mount tells the kernel of a change only after the change.
 UniqueFd open_past_cache(const fs::path& path) {
-  UniqueFd file(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
-  if (!file && errno == EINVAL) file = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  UniqueFd file(::open(path.c_str(), kFlags | O_DIRECT));
+  if (!file && errno == EINVAL) file = UniqueFd(::open(path.c_str(), kFlags));
   return file;
 }
 

@@ -68,7 +68,7 @@ Result<Publication::Way> Publication::way_to(const std::optional<std::uint64_t>&
                   fmt::format("{}: version {} is not published, which version {} changes",
                               directory_.string(), version_text(next), way.versions.back().version().text));
     }
-    auto version = PublishedVersion::open(path_of(next), *storage_);
+    auto version = PublishedVersion::open(path_of(next), *storage_, directory_);
     if (!version && says_gone(version.error())) {
       return fail(ErrorCode::NotFound, ESTALE,
                   fmt::format("{}: withdrawn while it was read", path_of(next).string()));

@@ -13,6 +13,7 @@
 #include "core/model/model.h"
 #include "core/model/model_directory.h"
 #include "core/model/model_index.h"
+#include "core/storage/enclosed_storage.h"
 #include "tools/sync/damage.h"
 #include "tools/sync/version_metadata.h"
 
@@ -63,8 +64,9 @@ bool is_unfinished(const Error& error) {
 /// Fills a PublishedVersion, step by step.
 class VersionOpener {
  public:
-  VersionOpener(const std::filesystem::path& directory, Storage& storage) : storage_(storage) {
+  VersionOpener(const std::filesystem::path& directory, std::shared_ptr<Storage> files) : storage_(*files) {
     opened_.directory_ = directory;
+    opened_.files_ = std::move(files);
   }
 
   Result<PublishedVersion> open() {
@@ -245,8 +247,17 @@ class VersionOpener {
   std::vector<std::string> files_;
 };
 
-Result<PublishedVersion> PublishedVersion::open(const std::filesystem::path& directory, Storage& storage) {
-  return guard_memory([&] { return VersionOpener(directory, storage).open(); });
+Result<PublishedVersion> PublishedVersion::open(const std::filesystem::path& directory, Storage& storage,
+                                                const std::filesystem::path& enclosing) {
+  return guard_memory([&]() -> Result<PublishedVersion> {
+    if (&storage != &system_storage()) {
+      // A test's model of a disk has no links, and outlives the version.
+      return VersionOpener(directory, std::shared_ptr<Storage>(&storage, [](Storage*) {})).open();
+    }
+    auto files = EnclosedStorage::open(enclosing.empty() ? directory : enclosing);
+    if (!files) return tl::unexpected(files.error());
+    return VersionOpener(directory, std::move(*files)).open();
+  });
 }
 
 const PublishedTensor* PublishedVersion::find(std::string_view name) const {

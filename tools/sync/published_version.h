@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,15 +49,21 @@ struct PublishedTensor {
 class PublishedVersion {
  public:
   /// Opens a version and checks that its index and its shards agree. Does not read the diffs.
-  /// @param directory  weight_vN, or a link to it.
+  /// @param directory  weight_vN.
   /// @return EAGAIN (is_unfinished): the index, a shard or a part of one is not there yet. ENOENT: there is
   ///   no directory. EINVAL: index and files contradict each other, or are damaged; EOPNOTSUPP: a checksum
   ///   format that this build lacks. The message names the file, the place, what was found, and what was
   ///   expected. Errors of the store are passed on.
+  /// @param enclosing  the directory that the caller has named: this version's, or the one of all versions.
+  ///   Below it no link is followed: what a link leads to may be a private file of the caller. ELOOP: the
+  ///   message names the link. Empty: `directory`.
   static Result<PublishedVersion> open(const std::filesystem::path& directory,
-                                       Storage& storage = system_storage());
+                                       Storage& storage = system_storage(),
+                                       const std::filesystem::path& enclosing = {});
 
   [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
+  /// Opens and lists the version's files.
+  [[nodiscard]] Storage& files() const { return *files_; }
   /// From the index; for a full version without one, from the directory's name.
   [[nodiscard]] const VersionNumber& version() const { return version_; }
   /// Smaller than version(). Nothing for a full version.
@@ -81,6 +88,7 @@ class PublishedVersion {
   friend class VersionOpener;
   PublishedVersion() = default;
 
+  std::shared_ptr<Storage> files_;
   std::filesystem::path directory_;
   VersionNumber version_;
   std::optional<VersionNumber> base_version_;

@@ -95,7 +95,7 @@ class Pull {
     auto is_made = make_directories(storage_, place_.directory, made);
     auto state = is_made ? SyncState::lock(place_, options_.apply.commit.lock_patience, storage_)
                          : Result<SyncState>(pass_on(std::move(is_made)));
-    auto done = state ? pull_to(*state) : pass_on(std::move(state));
+    auto done = state ? state->place().told(pull_to(*state)) : pass_on(std::move(state));
     if (done && *done) return done;
     if (state) state->leave_nothing();
     for (auto path = made.rbegin(); path != made.rend(); ++path)
@@ -161,7 +161,7 @@ class Pull {
         if (options_.apply.on_read) options_.apply.on_read(bytes);
         return {};
       };
-      if (options_.on_begin) options_.on_begin(seeded_bytes(version, storage_));
+      if (options_.on_begin) options_.on_begin(seeded_bytes(version));
       if (auto seeded = seed_model(model_, version, state, on_bytes); !seeded) return seeded;
     } else {
       auto model = open_model();

@@ -55,7 +55,8 @@ Result<PullStatus> look_at_pull(const std::filesystem::path& model, const std::f
     auto version = read_sync_state(*place);
     if (!version) return pass_on(std::move(version));
     status.version = std::move(*version);
-    if (status.version) status.version_age = age_of(place->state());
+    if (const auto opened = open_place(*place); opened && status.version)
+      status.version_age = age_of(opened->state_file());
 
     std::optional<std::uint64_t> present;
     if (status.version) present = status.version->number;

@@ -2,7 +2,9 @@
 #include "tools/sync/seeding.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <map>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <string>
@@ -10,10 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/journal/journal_access.h"
 #include "core/journal/journal_format.h"
 #include "core/model/model_index.h"
 #include "core/storage/file.h"
 #include "core/storage/new_file.h"
+#include "core/storage/permissions.h"
 #include "tools/sync/file_switch.h"
 #include "tools/sync/seeding_plan.h"
 #include "tools/sync/version_name.h"
@@ -37,6 +41,7 @@ class Seeding {
         on_bytes_(on_bytes) {}
 
   Result<void> run() {
+    if (auto known = look_at_present(); !known) return known;
     if (auto noted = note_switch(storage_, state_.place(), plan_.files); !noted) return noted;
     if (auto made = make_files(); !made) {
       static_cast<void>(undo_switch(storage_, state_.place(), plan_.files));  // else the next receiver does
@@ -59,11 +64,12 @@ class Seeding {
     if (plan_.has_index) {
       const auto text = index_text();
       if (!text) return tl::unexpected(text.error());
-      if (auto written = write_text(*text, files.step.from, files.step.to); !written) return written;
+      if (auto written = write_text(*text, directory_ / files.step.from, directory_ / files.step.to);
+          !written)
+        return written;
     }
     return write_text(state_.text_with(version_.version(), {}, files.step.to),
-                      std::filesystem::path(state_.place().name) / next_sync_state(state_.place()).filename(),
-                      state_.place().state_name());
+                      next_sync_state(state_.place()), state_.place().state_file());
   }
 
   /// Copies a file of the version and syncs it.
@@ -71,11 +77,11 @@ class Seeding {
   /// @param over  the name that it gets at last; it takes the mode and attributes of a file of that name.
   Result<void> copy_file(const std::string& name, const std::string& temporary, const std::string& as,
                          const std::string& over) const {
-    auto source = storage_.open(version_.directory() / name, Access::ReadOnly);
+    auto source = version_.files().open(version_.directory() / name, Access::ReadOnly);
     if (!source) return pass_on(std::move(source));
     auto size_bytes = (*source)->size_bytes();
     if (!size_bytes) return pass_on(std::move(size_bytes));
-    auto file = NewFile::create_as(directory_ / temporary, directory_ / over, 0666, storage_);
+    auto file = NewFile::create_as(directory_ / temporary, directory_ / over, first_mode(), storage_);
     if (!file) return pass_on(std::move(file));
     if (auto reserved = file->reserve(*size_bytes); !reserved) return reserved;
     std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kCopiedBytes, *size_bytes)));
@@ -87,16 +93,41 @@ class Seeding {
       if (auto goes_on = on_bytes_(piece.size()); !goes_on) return goes_on;
     }
     if (auto settled = file->settle(); !settled) return settled;
-    return file->finish_unsynced(directory_ / as);
+    if (auto named = file->finish_unsynced(directory_ / as); !named) return named;
+    return join_model(directory_ / as, directory_ / over);
   }
 
-  Result<void> write_text(const std::string& text, const std::string& temporary,
-                          const std::string& over) const {
-    auto file = NewFile::create_as(directory_ / temporary, directory_ / over, 0666, storage_);
+  [[nodiscard]] Result<void> write_text(const std::string& text, const std::filesystem::path& temporary,
+                                        const std::filesystem::path& over) const {
+    auto file = NewFile::create_as(temporary, over, first_mode(), storage_);
     if (!file) return pass_on(std::move(file));
     if (auto appended = file->append(std::as_bytes(std::span(text))); !appended) return appended;
     if (auto settled = file->settle(); !settled) return settled;
-    return file->finish_unsynced(directory_ / temporary);
+    if (auto named = file->finish_unsynced(temporary); !named) return named;
+    return join_model(temporary, over);
+  }
+
+  /// The access that all archives of the model give that is there.
+  Result<void> look_at_present() {
+    for (const std::string& name : plan_.present) {
+      auto status = strict_status_of(storage_, directory_ / name);
+      if (!status && status.error().errno_value == ENOENT) continue;
+      if (!status) return pass_on(std::move(status));
+      if (present_) status->mode &= present_->mode;
+      present_ = *status;
+    }
+    return {};
+  }
+  /// Of a file that replaces none, before the umask and before join_model().
+  [[nodiscard]] mode_t first_mode() const { return present_ ? 0600 : 0666; }
+  /// Gives a file that replaces none the access that the model has.
+  [[nodiscard]] Result<void> join_model(const std::filesystem::path& path,
+                                        const std::filesystem::path& over) const {
+    if (!present_ || (path != over && is_taken_name(storage_, over))) return {};
+    auto file = storage_.open_no_link(path, Access::ReadWrite);
+    if (!file) return pass_on(std::move(file));
+    if (auto given = give_access(storage_, **file, *present_); !given) return given;
+    return (*file)->sync_all();
   }
 
   /// The version's index, with the archives' new names.
@@ -117,7 +148,7 @@ class Seeding {
       tools::write_json(document, text);
       return std::move(text).str();
     }
-    auto file = storage_.open(version_.directory() / kVersionIndex, Access::ReadOnly);
+    auto file = version_.files().open(version_.directory() / kVersionIndex, Access::ReadOnly);
     if (!file) return pass_on(std::move(file));
     auto text = read_text(**file);
     const bool is_same =
@@ -131,16 +162,18 @@ class Seeding {
   const std::filesystem::path directory_;
   const SeedingPlan plan_;
   const OnBytes& on_bytes_;
+  std::optional<FileStatus> present_;
 };
 
 }  // namespace
 
-std::uint64_t seeded_bytes(const PublishedVersion& version, Storage& storage) {
+std::uint64_t seeded_bytes(const PublishedVersion& version) {
   std::uint64_t total = 0;
-  const auto files = files_of(version, storage);
+  const auto files = files_of(version);
   if (!files) return total;
   for (const std::string& name : *files) {
-    if (const auto there = storage.status(version.directory() / name)) total += there->identity.size_bytes;
+    if (const auto there = version.files().status(version.directory() / name))
+      total += there->identity.size_bytes;
   }
   return total;
 }

@@ -13,13 +13,14 @@
 namespace stfs::sync {
 
 /// The bytes that seed_model() copies, as far as they are known.
-std::uint64_t seeded_bytes(const PublishedVersion& version, Storage& storage);
+std::uint64_t seeded_bytes(const PublishedVersion& version);
 
 /// Replaces the model, if there is one, by the version: all files of the version are copied beside it, then
 /// one rename makes them the model (file_switch.h). Then the archives of the model before go. Foreign files
 /// stay, and so do those of other models in the directory. A new archive gets the version's name for it; if a
 /// file of that name is there, a name with the version's number in it. Until the end the disk has both
-/// models.
+/// models. A file that replaces none gets the owner, group and mode of the model's archives, as far as they
+/// allow reading and writing.
 /// @param model  as the user named it; its archive, index or directory. Its directory is that of the state.
 /// @param state  locked and read.
 /// @param on_bytes  called with the bytes copied since the last call; an error ends the copy.

@@ -123,7 +123,8 @@ bool has_model(const std::filesystem::path& directory, Storage& storage) {
   return listed && !listed->archives.empty();
 }
 
-Result<std::vector<std::string>> files_of(const PublishedVersion& version, Storage& storage) {
+Result<std::vector<std::string>> files_of(const PublishedVersion& version) {
+  Storage& storage = version.files();
   auto names = storage.list(version.directory(), "");
   if (!names) return names;
   std::erase_if(*names,
@@ -148,11 +149,12 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
                                  const SyncState& state) {
   Storage& storage = state.storage();
   const std::filesystem::path directory = state.model_directory();
-  const auto files = files_of(version, storage);
+  const auto files = files_of(version);
   if (!files) return tl::unexpected(files.error());
   auto present = look_at(model, version, state);
   if (!present) return pass_on(std::move(present));
   SeedingPlan plan;
+  plan.present.assign(present->archives.begin(), present->archives.end());
   const bool is_one = version.shards().size() == 1 && !version.has_index();
   plan.has_index = !is_one || (!present->archive && has_model(directory, storage));
   if (plan.has_index) {

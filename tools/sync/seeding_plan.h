@@ -20,14 +20,16 @@ struct SeedingPlan {
   std::map<std::string, std::string> archives;
   /// Whether the step replaces an index, or makes one. Else the version's only archive is the model.
   bool has_index = true;
+  /// The archives of the model that is there. New files are no more readable than these.
+  std::vector<std::string> present{};
 };
 
 /// Whether the directory holds any archive.
 bool has_model(const std::filesystem::path& directory, Storage& storage);
 
 /// The regular files of a version, its archives first and its index last. Hidden and temporary ones are not
-/// part of it.
-Result<std::vector<std::string>> files_of(const PublishedVersion& version, Storage& storage);
+/// part of it. ELOOP: one is a link.
+Result<std::vector<std::string>> files_of(const PublishedVersion& version);
 
 /// Plans what seed_model() does, and fails as it does.
 Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const PublishedVersion& version,

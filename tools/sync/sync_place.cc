@@ -1,12 +1,16 @@
 #include "tools/sync/sync_place.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
+#include <cerrno>
 #include <optional>
 #include <utility>
 
+#include "core/journal/journal_access.h"
 #include "core/model/model_directory.h"
+#include "core/storage/permissions.h"
 #include "tools/sync/file_switch.h"
 #include "tools/sync/sync_state.h"
 
@@ -30,21 +34,91 @@ bool is_of_directory(const std::filesystem::path& directory, const std::string& 
   return names.empty() || (names.size() == 1 && names.front() == model);
 }
 
+/// Nothing if the directory belongs to a user who may write the model.
+Result<std::optional<Disbelief>> doubt_about(Storage& storage, const OpenDirectory& folder,
+                                             const SyncPlace& place) {
+  const auto ask = [&](const FileStatus& writable) {
+    return why_not_believed(storage, folder.status, folder.fd.get(), writable, "the model");
+  };
+  std::optional<Disbelief> doubt;
+  if (!place.model.empty()) {
+    const auto model = strict_status_of(storage, place.directory / place.model);
+    if (model) doubt = ask(*model);
+    if (model && !doubt) return doubt;
+    if (!model && model.error().errno_value != ENOENT) return tl::unexpected(model.error());
+  }
+  // The owner of the directory, and its group, may replace any model in it. Where everybody may write it,
+  // everybody may put a new file there, but that is no right to a model.
+  auto directory = strict_status_of(storage, place.directory);
+  if (!directory) return tl::unexpected(directory.error());
+  directory->mode &= ~std::uint32_t{S_IWOTH};
+  // There, others than the owner remove only files of their own.
+  if ((directory->mode & S_ISVTX) != 0) directory->mode &= ~std::uint32_t{S_IWGRP};
+  auto still = ask(*directory);
+  return still && doubt ? doubt : still;
+}
+
+Result<SyncPlace> open_checked(const SyncPlace& place, Storage& storage, bool is_new) {
+  auto opened = open_directory(storage, place.folder());
+  if (!opened && opened.error().errno_value == ENOENT) return place;
+  if (!opened && opened.error().errno_value == ENOTDIR) {
+    return fail(ErrorCode::InvalidArgument, ELOOP,
+                place.folder().string() + ": is a symbolic link or a file: expected a directory of its own");
+  }
+  if (!opened) return tl::unexpected(opened.error());
+  auto doubt = doubt_about(storage, *opened, place);
+  if (doubt && *doubt && is_new && !(*doubt)->is_of_stranger && opened->fd) {
+    // The umask, or a list that the directory above gives to new ones, lets others write it.
+    drop_access_list(opened->fd.get());
+    opened->status.mode &= ~std::uint32_t{S_IWGRP | S_IWOTH};
+    if (::fchmod(opened->fd.get(), opened->status.mode & 07777U) == 0)
+      doubt = doubt_about(storage, *opened, place);
+  }
+  if (!doubt) return tl::unexpected(doubt.error());
+  if (*doubt) {
+    return fail(ErrorCode::System, EPERM,
+                fmt::format("{}: {}: the weight sync does not use it: remove it, if the model is whole",
+                            place.folder().string(), (*doubt)->why));
+  }
+  SyncPlace checked = place;
+  checked.opened = std::make_shared<OpenDirectory>(std::move(*opened));
+  return checked;
+}
+
 }  // namespace
+
+Error SyncPlace::with_shown_paths(Error error) const {
+  if (!opened) return error;
+  const std::string& hidden = opened->path.native();
+  const std::string shown = folder();
+  for (std::size_t at = 0; (at = error.message.find(hidden, at)) != std::string::npos; at += shown.size())
+    error.message.replace(at, hidden.size(), shown);
+  return error;
+}
+
+Result<SyncPlace> open_place(const SyncPlace& place, Storage& storage) {
+  return place.opened ? place : open_checked(place, storage, false);
+}
+
+Result<SyncPlace> make_place(const SyncPlace& place, Storage& storage) {
+  const auto is_new = storage.make_directory(place.folder());
+  // Of a link it says that there is no directory.
+  if (!is_new && is_new.error().errno_value != EEXIST) return tl::unexpected(is_new.error());
+  return open_checked(place, storage, is_new && *is_new);
+}
 
 SyncPlace sync_place_of(const std::filesystem::path& directory, const std::string& model, Storage& storage) {
   SyncPlace own(directory, own_name(model), model);
   if (storage.status(own.folder())) return own;
   SyncPlace shared(directory);
+  shared.model = model;  // whoever may write it may say so
   std::optional<std::string> named = model_in_sync_state(shared, storage);
   // A first pull that was killed has left archives of the model, but no index and no state.
   if (!named) named = model_in_switch(storage, shared);
   // A model that is gone has left its state to the one that is there, which has another name now.
   const bool is_left = !named || !storage.status(directory / *named);
   const bool is_its = (named && *named == model) || (is_left && is_of_directory(directory, model, storage));
-  if (!is_its) return own;
-  shared.model = model;
-  return shared;
+  return is_its ? shared : own;
 }
 
 }  // namespace stfs::sync

@@ -9,13 +9,20 @@
 // a state, a switch of files that was begun there names the model (file_switch.h). A state that names none,
 // as other receivers write it, or that names one that is gone, is that of the directory's own model. Once a
 // model has a place of its own, it keeps it.
+//
+// Other users may write the model's directory, so a place counts only if its directory is no link, and belongs
+// to a user who may write the model, or the directory that holds both (core/journal/journal_access.h). Then
+// only such users have put files into it.
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 
+#include "core/base/error.h"
 #include "core/journal/journal_format.h"
 #include "core/storage/file.h"
+#include "core/storage/open_directory.h"
 
 namespace stfs::sync {
 
@@ -26,15 +33,27 @@ struct SyncPlace {
   SyncPlace(std::filesystem::path its_directory, std::string its_name, std::string its_model)
       : directory(std::move(its_directory)), name(std::move(its_name)), model(std::move(its_model)) {}
 
-  std::filesystem::path directory;    // the model's
-  std::string name = ".weight_sync";  // of the place
-  std::string model{};                // the file name of the archive or index; empty: not known
+  std::filesystem::path directory;                // the model's
+  std::string name = ".weight_sync";              // of the place
+  std::string model{};                            // the file name of the archive or index; empty: not known
+  std::shared_ptr<const OpenDirectory> opened{};  // of open_place()
 
+  /// The path for messages.
   [[nodiscard]] std::filesystem::path folder() const { return directory / name; }
-  [[nodiscard]] std::filesystem::path file(std::string_view file_name) const { return folder() / file_name; }
-  /// Relative to the model's directory.
-  [[nodiscard]] std::string state_name() const { return name + "/state.json"; }
-  [[nodiscard]] std::filesystem::path state() const { return directory / state_name(); }
+  [[nodiscard]] std::filesystem::path state() const { return folder() / "state.json"; }
+  /// The path by which a file is opened and renamed: through the open directory, if there is one.
+  [[nodiscard]] std::filesystem::path file(std::string_view file_name) const {
+    return open_folder() / file_name;
+  }
+  [[nodiscard]] std::filesystem::path open_folder() const { return opened ? opened->path : folder(); }
+  [[nodiscard]] std::filesystem::path state_file() const { return file("state.json"); }
+  /// The same result. A message that has a path of file() gets the path for people.
+  template <class T>
+  [[nodiscard]] Result<T> told(Result<T> done) const {
+    if (done || !opened) return done;
+    return tl::unexpected(with_shown_paths(std::move(done).error()));
+  }
+  [[nodiscard]] Error with_shown_paths(Error error) const;
   [[nodiscard]] bool is_shared() const { return name == ".weight_sync"; }
 };
 
@@ -42,5 +61,12 @@ struct SyncPlace {
 /// @param model  the file name of its archive or index.
 SyncPlace sync_place_of(const std::filesystem::path& directory, const std::string& model,
                         Storage& storage = system_storage());
+
+/// Opens the directory of a place, without following a link. A place that has none is returned as it is.
+/// @return EPERM: it belongs to a user who may write neither the model nor the model's directory, or such a
+///   user may write it. InvalidArgument (ELOOP): it is a link or a file.
+Result<SyncPlace> open_place(const SyncPlace& place, Storage& storage = system_storage());
+/// Makes the directory if there is none, so that nobody may write it who may not write the model, and opens it.
+Result<SyncPlace> make_place(const SyncPlace& place, Storage& storage = system_storage());
 
 }  // namespace stfs::sync

@@ -2,16 +2,19 @@
 #include "tools/sync/sync_state.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <span>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "core/base/utf8.h"
+#include "core/journal/journal_access.h"
 #include "core/storage/file.h"
+#include "core/storage/lock_holder.h"
+#include "core/storage/permissions.h"
 #include "tools/sync/file_switch.h"
 #include "tools/text/json_document.h"
 
@@ -28,7 +31,7 @@ constexpr std::chrono::milliseconds kPause{20};
 
 /// The name of state.json until it is whole.
 std::filesystem::path temporary_state(const SyncPlace& place) {
-  return place.state().native() + ".tmp";
+  return place.state_file().native() + ".tmp";
 }
 
 /// Empty if there is no file.
@@ -40,12 +43,14 @@ Result<std::string> read_text_at(Storage& storage, const std::filesystem::path& 
 }
 
 /// Empty if no version was ever applied.
-Result<std::string> read_state_text(Storage& storage, const SyncPlace& place) {
-  const std::filesystem::path path = present_sync_state(storage, place);
+Result<std::string> read_state_text(Storage& storage, const SyncPlace& named) {
+  const auto place = open_place(named, storage);
+  if (!place) return tl::unexpected(place.error());
+  const std::filesystem::path path = present_sync_state(storage, *place);
   auto text = read_text_at(storage, path);
   // It may have got its own name meanwhile.
-  const bool is_moved = text && text->empty() && path != place.state();
-  return is_moved ? read_text_at(storage, place.state()) : text;
+  const bool is_moved = text && text->empty() && path != place->state_file();
+  return place->told(is_moved ? read_text_at(storage, place->state_file()) : text);
 }
 
 tl::unexpected<Error> damaged_state(const std::filesystem::path& path, std::string_view what) {
@@ -107,16 +112,39 @@ std::string stamp_of(const ArchiveReader& archive) {
 }
 
 bool is_sync_locked(const SyncPlace& place) {
-  const auto lock = system_storage().try_flock(place.file(kLockName), LockKind::Shared);
+  const auto opened = open_place(place);
+  if (!opened) return false;
+  const std::filesystem::path path = opened->file(kLockName);
+  const auto lock = system_storage().try_flock(path, LockKind::Shared);
+  if (!lock && is_forbidden(lock.error())) return find_flock_holder(path).has_value();
   return lock && !*lock;
 }
 
+void SyncState::keep_private(File& lock) const {
+  // Who may write the model, or give its name to another file, may update it. No others may hold the lock.
+  const auto model = strict_status_of(*storage_, place_.directory / place_.model);
+  const auto directory = storage_->status(place_.directory);
+  FileStatus writers = model && !place_.model.empty() ? *model : directory.value_or(FileStatus{});
+  if (directory && (directory->mode & S_ISVTX) == 0 && directory->gid == writers.gid)
+    writers.mode |= directory->mode & 0222U;
+  static_cast<void>(give_access(*storage_, lock, writers));
+  const auto given = lock.status();
+  if (!given) return;
+  const std::uint32_t may_write = given->mode & 0222U;
+  static_cast<void>(lock.set_mode(may_write | may_write << 1U));
+}
+
 Result<bool> SyncState::try_lock() {
+  constexpr mode_t kOwnerOnly = 0600;  // until keep_private()
+  place_.opened = nullptr;             // another receiver may have removed it
+  auto opened = make_place(place_, *storage_);
+  if (!opened) return tl::unexpected(opened.error());
+  if (!opened->opened) return false;  // just removed
+  place_ = std::move(*opened);
   const std::filesystem::path path = place_.file(kLockName);
-  constexpr mode_t kForAll = 0666;  // before the umask
-  const auto is_new = storage_->make_directory(place_.folder());
-  if (!is_new) return tl::unexpected(is_new.error());
-  if (auto made = storage_->create(path, kForAll); !made && made.error().errno_value != EEXIST) {
+  auto made = storage_->create(path, kOwnerOnly);
+  if (made) keep_private(**made);
+  if (!made && made.error().errno_value != EEXIST) {
     if (made.error().errno_value == ENOENT) return false;  // the place has just been removed
     // Another user's lock file can be locked by whoever may read it.
     if (!storage_->status(path)) return pass_on(std::move(made));
@@ -136,35 +164,30 @@ Result<bool> SyncState::try_lock() {
 Result<SyncState> SyncState::lock(const SyncPlace& place, std::chrono::milliseconds patience,
                                   Storage& storage) {
   SyncState state(place, storage);
-  const std::filesystem::path path = place.file(kLockName);
-  std::error_code is_missing;
-  if (std::filesystem::is_symlink(place.folder(), is_missing)) {
-    return fail(ErrorCode::InvalidArgument, ELOOP,
-                place.folder().string() + ": is a symbolic link: expected a directory of its own");
-  }
+  const std::filesystem::path path = place.folder() / kLockName;
   // is_sync_locked() of a follower holds the lock for a moment: not even a caller without patience must fail
   // then.
   const auto deadline = std::chrono::steady_clock::now() + std::max(patience, kPause);
   for (;;) {
-    auto is_locked = state.try_lock();
+    auto is_locked = state.place_.told(state.try_lock());
     if (!is_locked) return pass_on(std::move(is_locked));
     if (*is_locked) break;
     if (std::chrono::steady_clock::now() >= deadline) {
-      return fail(
-          ErrorCode::Busy, EBUSY,
-          fmt::format("{}: another receiver updates the model: it has held the lock for {} s", path.string(),
-                      std::chrono::duration_cast<std::chrono::seconds>(patience).count()));
+      return fail(ErrorCode::Busy, EBUSY,
+                  fmt::format("{}: another receiver updates the model: {} has held the lock for {} s",
+                              path.string(), holder_text(find_flock_holder(path)),
+                              std::chrono::duration_cast<std::chrono::seconds>(patience).count()));
     }
     std::this_thread::sleep_for(kPause);
   }
-  if (auto tidied = state.tidy(); !tidied) return pass_on(std::move(tidied));
+  if (auto tidied = state.place_.told(state.tidy()); !tidied) return pass_on(std::move(tidied));
   return state;
 }
 
 void SyncState::leave_nothing() const {
-  if (!lock_ || storage_->status(place_.state())) return;
+  if (!lock_ || storage_->status(place_.state_file())) return;
   // A note of a switch that could not be undone stays, with its lock.
-  const auto names = storage_->list(place_.folder(), "");
+  const auto names = storage_->list(place_.open_folder(), "");
   const bool is_bare = names && std::ranges::all_of(*names, [](const std::string& name) {
                          return name == kLockName || name == "." || name == "..";
                        });
@@ -176,7 +199,7 @@ void SyncState::leave_nothing() const {
 Result<void> SyncState::tidy() const {
   const std::filesystem::path& directory = model_directory();
   static_cast<void>(storage_->remove(temporary_state(place_)));  // a failure is that of write()
-  if (!storage_->status(place_.state())) {
+  if (!storage_->status(place_.state_file())) {
     // The first state must not be lost with its directory, nor with the model's, which may be as new.
     for (const std::filesystem::path& above : {directory, directory / ".."}) {
       auto synced = storage_->sync_directory(above);
@@ -222,8 +245,8 @@ Result<void> SyncState::write(const VersionNumber& version, Durability durabilit
 }
 
 Result<void> SyncState::write_text(const std::string& text, Durability durability) {
-  auto replaced =
-      storage_->replace(place_.state(), temporary_state(place_), std::as_bytes(std::span(text)), durability);
+  auto replaced = place_.told(storage_->replace(place_.state_file(), temporary_state(place_),
+                                                std::as_bytes(std::span(text)), durability));
   return replaced ? read() : replaced;
 }
 

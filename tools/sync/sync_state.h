@@ -47,7 +47,8 @@ std::optional<std::string> model_in_sync_state(const SyncPlace& place, Storage& 
 std::string stamp_of(const ArchiveReader& archive);
 
 /// Whether a receiver holds the lock of the model's directory: it may be changing the model. Takes the lock
-/// for a moment if nobody holds it.
+/// for a moment if nobody holds it. A user who may not open the lock file learns it from /proc/locks, on this
+/// host.
 bool is_sync_locked(const SyncPlace& place);
 
 /// Holds the lock, under which alone versions are applied. Move-only. The lock ends with the object or the
@@ -92,6 +93,9 @@ class SyncState {
   /// Takes the lock if nobody holds it, and the file still has its name then.
   Result<bool> try_lock();
 
+  /// Lets those open the lock file who may update the model, and no others: whoever can open a file can hold
+  /// a lock of flock(2) on it.
+  void keep_private(File& lock) const;
   /// What the last receiver, which was killed, may have left to be done.
   Result<void> tidy() const;
 

@@ -10,7 +10,9 @@
 
 #include "core/base/absolute_path.h"
 #include "core/storage/file.h"
+#include "core/storage/lock_holder.h"
 #include "core/storage/new_file.h"
+#include "core/storage/open_directory.h"
 #include "tools/sync/version_name.h"
 
 namespace stfs::sync {
@@ -47,7 +49,9 @@ Result<UniqueFd> lock_directory(const std::filesystem::path& path, Storage& stor
   auto lock = storage.try_flock(path, LockKind::Exclusive);
   if (!lock) return lacks_locks(lock.error()) ? Result<UniqueFd>() : pass_on(std::move(lock));
   if (*lock) return std::move(**lock);
-  return fail(ErrorCode::Busy, EBUSY, path.native() + ": another publisher writes this version");
+  return fail(ErrorCode::Busy, EBUSY,
+              fmt::format("{}: another publisher writes this version: {} holds a lock on it", path.native(),
+                          holder_text(find_flock_holder(path))));
 }
 
 }  // namespace
@@ -62,6 +66,8 @@ Result<VersionDirectory> VersionDirectory::create(const std::filesystem::path& p
   }
   const auto is_made = storage.make_directory(path);
   if (!is_made) return tl::unexpected(is_made.error());
+  // What a link leads to is another directory, whose files are not an interrupted publisher's.
+  if (const auto own = open_directory(storage, path); !own) return tl::unexpected(own.error());
   auto lock = lock_directory(path, storage);
   if (!lock) return pass_on(std::move(lock));
   const auto names = storage.list(path, "");

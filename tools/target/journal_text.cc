@@ -43,11 +43,29 @@ std::string advice_on(const JournalReport& report) {
   return "";
 }
 
+std::vector<std::string> ignored_beside(const Model& model) {
+  constexpr std::size_t kMostNamed = 3;
+  std::vector<std::string> texts;
+  std::size_t count = 0;
+  for (const Shard& shard : model.shards()) {
+    if (!shard.archive) continue;
+    for (const JournalReport& report : shard.archive->recovered()) {
+      if (!report.is_ignored || ++count > kMostNamed) continue;
+      texts.push_back(fmt::format("{}: ignored: {}", report.path.string(), explanation_of(report)));
+    }
+  }
+  if (count > kMostNamed)
+    texts.push_back(fmt::format("{}: ... and {} more names that are no journals: `stfs recover` lists them",
+                                model.path().string(), count - kMostNamed));
+  return texts;
+}
+
 std::vector<std::string> not_shown_beside(const Model& model) {
   std::vector<std::string> texts;
   for (const Shard& shard : model.shards()) {
     if (!shard.archive || shard.archive->access() != Access::ReadOnly) continue;
     for (const JournalReport& report : shard.archive->recovered()) {
+      if (report.is_ignored) continue;
       texts.push_back(fmt::format("{}: {}: a newer commit may not be shown: {}", report.path.string(),
                                   explanation_of(report), advice_on(report)));
     }

@@ -22,6 +22,10 @@ bool is_left_undone(const JournalReport& report);
 /// Returns what the user has to do about a journal that `stfs recover` has left.
 std::string advice_on(const JournalReport& report);
 
+/// Returns one sentence, with the path in front, for each name beside the model that only looks like a
+/// journal (JournalReport::is_ignored). After a few of them it says only how many there are.
+std::vector<std::string> ignored_beside(const Model& model);
+
 /// Returns one sentence, with the journal's path in front, for each journal that may hold a newer commit
 /// which is not shown. The model must be opened for reading; the journals are those beside it.
 std::vector<std::string> not_shown_beside(const Model& model);

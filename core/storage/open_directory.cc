@@ -1,0 +1,48 @@
+#include "core/storage/open_directory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+namespace stfs {
+namespace {
+
+tl::unexpected<Error> no_directory(const std::filesystem::path& path) {
+  return fail(ErrorCode::System, ENOTDIR,
+              path.string() + ": is a link or a file: expected a directory of its own");
+}
+
+FileStatus status_in(const struct stat& st) {
+  return {.identity = {.device = st.st_dev, .inode = st.st_ino, .size_bytes = 0, .mtime_ns = 0},
+          .birth_ns = 0,
+          .mode = st.st_mode,
+          .uid = st.st_uid,
+          .gid = st.st_gid,
+          .links = static_cast<std::uint32_t>(st.st_nlink)};
+}
+
+}  // namespace
+
+Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::path& path) {
+  OpenDirectory opened;
+  if (&storage != &system_storage()) {
+    auto there = storage.status(path);
+    if (!there) return tl::unexpected(there.error());
+    if (!S_ISDIR(there->mode)) return no_directory(path);
+    opened.path = path;
+    opened.status = *there;
+    return opened;
+  }
+  opened.fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!opened.fd && (errno == ENOTDIR || errno == ELOOP)) return no_directory(path);
+  if (!opened.fd) return fail_system(errno, path.string(), "open");
+  struct stat st {};
+  if (::fstat(opened.fd.get(), &st) != 0) return fail_system(errno, path.string(), "stat");
+  opened.path = fmt::format("/proc/self/fd/{}", opened.fd.get());
+  opened.status = status_in(st);
+  return opened;
+}
+
+}  // namespace stfs

@@ -1,0 +1,56 @@
+#include "fs/base/user_counts.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "fs/base/requester.h"
+
+namespace stfs {
+
+struct UserCounts::Counts {
+  std::mutex mutex;  // guards what follows
+  std::map<uid_t, std::size_t> of_user;
+
+  void give_back(uid_t user) {
+    const std::scoped_lock lock(mutex);
+    const auto found = of_user.find(user);
+    if (--found->second == 0) of_user.erase(found);
+  }
+};
+
+UserCounts::UserCounts(std::string what, std::size_t most)
+    : what_(std::move(what)), most_(most), counts_(std::make_shared<Counts>()) {}
+
+Result<UserCounts::Share> UserCounts::take(uid_t user) {
+  {
+    const std::scoped_lock lock(counts_->mutex);
+    std::size_t& count = counts_->of_user[user];
+    if (count >= most_) return over_user_limit(user, most_, what_, "close or remove some");
+    ++count;
+  }
+  // The address is only a mark. If there is no memory for the share, the deleter runs at once.
+  return Share(this, [counts = counts_, user](const void*) { counts->give_back(user); });
+}
+
+std::size_t UserCounts::count(uid_t user) const {
+  const std::scoped_lock lock(counts_->mutex);
+  const auto found = counts_->of_user.find(user);
+  return found == counts_->of_user.end() ? 0 : found->second;
+}
+
+tl::unexpected<Error> over_user_limit(uid_t user, std::size_t most, std::string_view what,
+                                      std::string_view advice) {
+  return fail(ErrorCode::InvalidArgument, EDQUOT,
+              fmt::format("user {} has {} {}, and one user may have no more: {}", user, most, what, advice));
+}
+
+uid_t requesting_user() {
+  const Requester* const requester = Requester::present();
+  return requester != nullptr && requester->uid() ? *requester->uid() : ::geteuid();
+}
+
+}  // namespace stfs

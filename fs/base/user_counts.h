@@ -1,0 +1,58 @@
+// Limits what each user may make a mount keep in memory, so that one user at the limit never stops another.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/base/error.h"
+#include "core/format/header.h"
+
+namespace stfs {
+
+/// What one user may have in a mount of one model. A request for more gives EDQUOT, with a line in the log.
+struct UserLimits {
+  std::size_t transactions = 1000;                 // open ones
+  std::size_t staged = 1 << 18;                    // tensors, and keys of metadata, in all open transactions
+  std::uint64_t metadata_bytes = kMaxHeaderBytes;  // in all open transactions: no header can hold more
+  std::size_t scratch_files = 1 << 17;             // that the user has made in this mount
+  // The kernel forgets slices and figures soon after their last close, so these are open.
+  std::size_t slices = 1 << 16;
+  std::size_t logs = 1024;  // states of the log that programs have open
+};
+
+/// Any thread may call.
+class UserCounts {
+ public:
+  /// One thing of a user. It counts until the last copy is gone, which may be later than the UserCounts.
+  using Share = std::shared_ptr<const void>;
+
+  /// @param what  names the things in the message: "slices"
+  /// @param most  that one user may have
+  UserCounts(std::string what, std::size_t most);
+
+  /// EDQUOT if the user has the most that one user may have.
+  Result<Share> take(uid_t user);
+  /// The number of things that a user has.
+  [[nodiscard]] std::size_t count(uid_t user) const;
+
+ private:
+  struct Counts;
+  const std::string what_;
+  const std::size_t most_;
+  const std::shared_ptr<Counts> counts_;
+};
+
+/// EDQUOT, with the limit in the message.
+/// @param advice  what the user can do.
+tl::unexpected<Error> over_user_limit(uid_t user, std::size_t most, std::string_view what,
+                                      std::string_view advice);
+
+/// The user whose request this thread serves. Without a request, or for one of the kernel: this process's.
+uid_t requesting_user();
+
+}  // namespace stfs

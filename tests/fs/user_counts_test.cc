@@ -1,0 +1,160 @@
+// One user can't fill a mount's memory for all: what each may have, and that others may have as much.
+#include "fs/base/user_counts.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fs/base/requester.h"
+#include "tests/fs/transacted.h"
+#include "tests/support/catch.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+constexpr uid_t kMallory = 1000;
+constexpr uid_t kAlice = 1001;
+
+FilesystemOptions few() {
+  FilesystemOptions options;
+  options.user_limits = {
+      .transactions = 3, .staged = 4, .metadata_bytes = 1000, .scratch_files = 3, .slices = 3, .logs = 3};
+  return options;
+}
+
+/// A mount where each user may have three of each.
+struct Limited {
+  int begin_as(uid_t user, const std::string& name) const {
+    return errno_of(t.mount->make_directory(kTransactions, name, {.uid = user, .gid = user}));
+  }
+  int look_up_as(uid_t user, Ino directory, const std::string& name) const {
+    const Requester requester(user, 1);
+    return errno_of(t.mount->lookup(directory, name));
+  }
+  int make_as(uid_t user, Ino directory, const std::string& name) const {
+    const Requester requester(user, 1);
+    auto made = t.mount->create(directory, name, O_WRONLY, 0666, ::getpid());
+    if (!made) return made.error().errno_value;
+    REQUIRE(t.mount->flush(*made->file, 1, ::getpid()));
+    t.mount->release(made->file);
+    return 0;
+  }
+  int set(Ino file, const std::string& key, const std::string& value) const {
+    return errno_of(t.mount->set_extended_attribute(file, "user.safetensors." + key, value));
+  }
+
+  Transacted t{few()};
+};
+
+}  // namespace
+
+TEST_CASE("shares of users are counted until their last copy goes", "[fs][user_counts]") {
+  auto counts = std::make_unique<UserCounts>("things", 2);
+  auto first = counts->take(kMallory);
+  auto second = counts->take(kMallory);
+  REQUIRE(second);
+  const auto third = counts->take(kMallory);
+  REQUIRE_FALSE(third);
+  CHECK(third.error().errno_value == EDQUOT);
+  CHECK(third.error().message ==
+        "user 1000 has 2 things, and one user may have no more: close or remove some");
+  CHECK(counts->take(kAlice));
+  CHECK(counts->count(kAlice) == 0);
+  auto copy = *second;
+  second = tl::unexpected(third.error());
+  CHECK(counts->count(kMallory) == 2);
+  copy.reset();
+  CHECK(counts->count(kMallory) == 1);
+  CHECK(counts->take(kMallory));
+  counts.reset();
+  *first = nullptr;  // later than the counts
+}
+
+TEST_CASE("a thread without a request works for this process's user", "[fs][user_counts]") {
+  CHECK(requesting_user() == ::geteuid());
+  const Requester kernel(std::nullopt, 0);
+  CHECK(requesting_user() == ::geteuid());
+  const Requester user(kMallory, 1);
+  CHECK(requesting_user() == kMallory);
+}
+
+TEST_CASE_METHOD(Limited, "open transactions are limited per user",
+                 "[fs][user_counts][transaction_directory]") {
+  for (const char* name : {"a", "b", "c"}) CHECK(begin_as(kMallory, name) == 0);
+  CHECK(begin_as(kMallory, "d") == EDQUOT);
+  CHECK(begin_as(kAlice, "d") == 0);
+  CHECK(t.commit("a") == 0);
+  CHECK(begin_as(kMallory, "e") == 0);
+  CHECK(begin_as(kMallory, "f") == EDQUOT);
+  REQUIRE(t.mount->remove_directory(kTransactions, "b"));
+  CHECK(begin_as(kMallory, "f") == 0);
+}
+
+TEST_CASE_METHOD(Limited, "what is staged is limited per user, over all transactions",
+                 "[fs][user_counts][transaction_directory]") {
+  REQUIRE(begin_as(kMallory, "a") == 0);
+  REQUIRE(begin_as(kMallory, "b") == 0);
+  REQUIRE(begin_as(kAlice, "c") == 0);
+  const Ino a = t.mount.ino("a", kTransactions);
+  const Ino b = t.mount.ino("b", kTransactions);
+  const Ino c = t.mount.ino("c", kTransactions);
+  CHECK(t.stage(a, "first") == 0);
+  CHECK(set(a, "metadata.one", "1") == 0);
+  CHECK(make_as(kMallory, b, "new") == 0);
+  CHECK(t.mount->remove_file(b, "second"));
+  // The limit is reached, by whatever way.
+  CHECK(set(a, "metadata.two", "2") == EDQUOT);
+  CHECK(make_as(kMallory, a, "other") == EDQUOT);
+  CHECK(errno_of(t.mount->remove_file(a, "second")) == EDQUOT);
+  CHECK(errno_of(t.mount->rename(a, "second", a, "third")) == EDQUOT);
+  CHECK(errno_of(t.mount->open(t.mount.ino("second", a), O_WRONLY, ::getpid())) == EDQUOT);
+  CHECK(set(t.mount.ino("second", a), "dtype", "I8") == EDQUOT);
+  CHECK(t.list(a) == std::vector<std::string>{"first"});
+  // What is staged can be written on, and another user stages.
+  CHECK(t.stage(a, "first") == 0);
+  CHECK(t.stage(c, "first") == 0);
+  CHECK(set(c, "metadata.two", "2") == 0);
+  CHECK(t.commit("a") == 0);
+  CHECK(make_as(kMallory, b, "other") == 0);
+}
+
+TEST_CASE_METHOD(Limited, "the bytes of staged metadata are limited per user", "[fs][user_counts]") {
+  REQUIRE(begin_as(kMallory, "a") == 0);
+  REQUIRE(begin_as(kAlice, "b") == 0);
+  const Ino a = t.mount.ino("a", kTransactions);
+  CHECK(set(a, "metadata.k", std::string(900, 'x')) == 0);
+  CHECK(set(a, "metadata.l", std::string(100, 'x')) == EDQUOT);
+  CHECK(set(t.mount.ino("b", kTransactions), "metadata.l", std::string(100, 'x')) == 0);
+  CHECK(t.mount->extended_attribute(a, "user.safetensors.metadata.k")->size() == 900);
+  CHECK(errno_of(t.mount->set_extended_attribute(a, "user.safetensors.metadata.k", std::nullopt)) == 0);
+  CHECK(set(a, "metadata.l", std::string(900, 'x')) == 0);
+}
+
+TEST_CASE_METHOD(Limited, "slices, figures and logs that stay open are limited per user",
+                 "[fs][user_counts][views]") {
+  const Ino slices = t.mount.ino("slice", kViews);
+  for (const char* name : {"first[0:1]", "first[0:2]", "first[0:3]"})
+    CHECK(look_up_as(kMallory, slices, name) == 0);
+  CHECK(look_up_as(kMallory, slices, "first[0:4]") == EDQUOT);
+  CHECK(look_up_as(kMallory, kViews, "stats.json") == EDQUOT);
+  CHECK(look_up_as(kMallory, slices, "first[0:1]") == 0);
+  CHECK(look_up_as(kAlice, slices, "first[0:4]") == 0);
+  CHECK(look_up_as(kAlice, kViews, "stats.json") == 0);
+  const Ino first = t.mount.ino("first[0:1]", slices);
+  t.mount->forget(first, 3);
+  CHECK(look_up_as(kMallory, slices, "first[0:5]") == 0);
+  for (int number = 0; number < 3; ++number) CHECK(look_up_as(kMallory, kViews, "log") == 0);
+  CHECK(look_up_as(kMallory, kViews, "log") == EDQUOT);
+  CHECK(look_up_as(kAlice, kViews, "log") == 0);
+}
+
+TEST_CASE_METHOD(Limited, "scratch files are limited per user", "[fs][user_counts][scratch]") {
+  for (const char* name : {"a", "b", "c"}) CHECK(make_as(kMallory, kRootIno, name) == 0);
+  CHECK(make_as(kMallory, kRootIno, "d") == EDQUOT);
+  CHECK(make_as(kAlice, kRootIno, "d") == 0);
+  REQUIRE(t.mount->remove_file(kRootIno, "b"));
+  CHECK(make_as(kMallory, kRootIno, "e") == 0);
+  CHECK(make_as(kMallory, kRootIno, "f") == EDQUOT);
+}

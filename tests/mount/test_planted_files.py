@@ -1,0 +1,284 @@
+# A user who may write the directory of somebody else's archive plants files there: journals, group records, and what looks like
+# them. Root's tool, another user's tool and root's mount must neither believe nor follow them, nor wait for them.
+import contextlib
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+import xxhash
+from archive_file import random_bytes
+from own_disk import own_disk
+from test_journal_users import ALICE, BLOCK, GROUP, Shared, is_run_by
+
+MALLORY = 45678
+VICTIMS = {"root's tool": 0, "another user's tool": ALICE}
+
+pytestmark = pytest.mark.needs_root
+
+
+@contextlib.contextmanager
+def planted_ground(kind):
+    """A directory that all users reach, on the plain disk or on a tmpfs."""
+    directory = Path(tempfile.mkdtemp(prefix="stfs-planted-"))
+    directory.chmod(0o755)
+    try:
+        with contextlib.ExitStack() as undo:
+            ground = directory / "ground"
+            if kind == "tmpfs":
+                undo.enter_context(own_disk("tmpfs", ground))
+            else:
+                ground.mkdir()
+            ground.chmod(0o755)
+            yield directory, ground
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(params=["disk", "tmpfs"])
+def shared(request):
+    """Alice's archive, in a directory of hers that everybody may write."""
+    if shutil.which("setpriv") is None:
+        pytest.skip("there is no setpriv")
+    with planted_ground(request.param) as (directory, ground):
+        shared = Shared(directory, ground / "archives")
+        shared.give(0o644, 0o777, ALICE)
+        yield shared
+
+
+def as_mallory(script, *arguments, **more):
+    done = is_run_by(MALLORY, MALLORY, ["sh", "-c", script, "sh", *map(str, arguments)], **more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def plant(name, content):
+    as_mallory('cat > "$1"', name, text=False, input=content)
+
+
+def forged_journal(shared):
+    """The name and the bytes of a journal that would change the archive."""
+    journal = shared.leave_journal(0, 0)
+    content = Path(journal).read_bytes()
+    os.unlink(journal)
+    return journal, content
+
+
+def file_of_alice(shared, mode, gid=ALICE):
+    """In a directory of its own: Alice lets others write it, or whoever is in its group."""
+    path = Path(shared.directory, "ground", "notes")
+    path.touch()
+    os.chown(path, ALICE, gid)
+    path.chmod(mode)
+    return path
+
+
+def link_a_writable_file(shared, journal, content):
+    notes = file_of_alice(shared, 0o666)
+    plant(notes, content)
+    as_mallory('ln "$1" "$2"', notes, journal)
+
+
+def link_a_file_that_then_goes(shared, journal, content):
+    link_a_writable_file(shared, journal, content)
+    os.unlink(Path(shared.directory, "ground", "notes"))
+
+
+def link_a_file_of_another_group(shared, journal, content):
+    shared.give(0o664, 0o777, GROUP)
+    notes = file_of_alice(shared, 0o664, MALLORY)
+    plant(notes, content)
+    as_mallory('ln "$1" "$2"', notes, journal)
+    os.unlink(notes)
+
+
+def inherit_the_group(shared, journal, content):
+    shared.give(0o664, 0o2777, GROUP)
+    plant(journal, content)
+    assert os.stat(journal).st_gid == GROUP
+
+
+def write_plainly(_shared, journal, content):
+    plant(journal, content)
+
+
+FORGERIES = {"a second name of a file that others may write": link_a_writable_file,
+             "a file that others may write, whose first name is gone": link_a_file_that_then_goes,
+             "a file that another group may write": link_a_file_of_another_group,
+             "a file with the group of its directory": inherit_the_group,
+             "a plain forgery": write_plainly}
+forgeries = pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES.keys())
+
+
+@forgeries
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_forged_journal_is_not_applied(shared, forge, victim):
+    journal, content = forged_journal(shared)
+    forge(shared, journal, content)
+    if forge is not write_plainly:  # such a file is in nobody's way
+        done = shared.put(victim, victim, "c", random_bytes(20_000, 5))
+        assert done.returncode == 1 and journal in done.stderr, done
+        assert f"belongs to user {os.stat(journal).st_uid}" in done.stderr
+    for words in (["recover"], ["recover", "--force"]):
+        done = is_run_by(victim, victim, [shared.stfs, *words, shared.path])
+        assert done.returncode == 1 and journal in done.stdout + done.stderr, done
+    shared.old.check()
+    assert os.path.exists(journal)
+    # Without it, all goes on.
+    os.unlink(journal)
+    assert shared.put(victim, victim, "c", random_bytes(20_000, 5)).returncode == 0
+
+
+@forgeries
+def test_a_mount_shows_nothing_of_a_forged_journal(shared, forge, mounts):
+    journal, content = forged_journal(shared)
+    forge(shared, journal, content)
+    before = Path(shared.path).read_bytes()
+    mount = mounts(shared.path)
+    for name in "abc":
+        assert (mount / name).read_bytes() == shared.data_of(name)
+    if forge is not write_plainly:
+        with pytest.raises(OSError), open(mount / "c", "r+b", buffering=0) as file:
+            file.write(random_bytes(20_000, 5))
+            os.fsync(file.fileno())
+    assert os.path.basename(journal) in mount.log()
+    assert mount.unmount() == 0
+    assert Path(shared.path).read_bytes() == before and os.path.exists(journal)
+
+
+def test_users_whom_a_namespace_does_not_have_are_not_taken_for_one(shared):
+    """There, root may write the archive as a member of its group, and Mallory's journal shows the number of its owner."""
+    if subprocess.run(["unshare", "--user", "--map-root-user", "true"], capture_output=True).returncode != 0:
+        pytest.skip("there are no user namespaces here")
+    journal, content = forged_journal(shared)
+    shared.give(0o664, 0o777, 0)
+    plant(journal, content)
+    done = subprocess.run(["unshare", "--user", "--map-root-user", shared.stfs, "recover", shared.path],
+                          capture_output=True, text=True)
+    assert done.returncode == 1 and "does not have that user" in done.stdout + done.stderr, done
+    shared.old.check()
+    assert os.path.exists(journal)
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path)
+    os.chown(path, MALLORY, MALLORY)
+
+
+STRANGE_FILES = {"a pipe": lambda path: as_mallory('mkfifo "$1"', path),
+                 "a socket": make_socket,
+                 "a directory": lambda path: as_mallory('mkdir "$1"', path),
+                 "a link to a device": lambda path: as_mallory('ln -s /dev/zero "$1"', path),
+                 "a link to a private file": lambda path: as_mallory('ln -s /etc/shadow "$1"', path),
+                 "a file without permissions": lambda path: as_mallory(': > "$1"; chmod 0 "$1"', path)}
+strange_files = pytest.mark.parametrize("make", STRANGE_FILES.values(), ids=STRANGE_FILES.keys())
+SUFFIXES = ["", ".lanes", ".group", ".staged", ".new", ".other"]
+
+
+def journal_names(shared, tmp_path):
+    stem = os.path.join(shared.archives, ".model.safetensors.stj." + "0123456789abcdef" * 2)
+    return [stem + suffix for suffix in SUFFIXES]
+
+
+@strange_files
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_what_is_no_file_under_a_journals_name_changes_nothing_and_stops_no_reader(shared, make, victim, tmp_path):
+    for name in journal_names(shared, tmp_path):
+        make(name)
+    before = Path(shared.path).read_bytes()
+    for words in (["ls", shared.path], ["info", shared.path], ["cat", shared.path, "a"], ["recover", shared.path]):
+        done = is_run_by(victim, victim, [shared.stfs, *words], text=False, timeout=60)
+        assert done.returncode in (0, 1), done  # said, and no hang
+    done = is_run_by(victim, victim, [shared.stfs, "cat", shared.path, "a"], text=False, timeout=60)
+    assert done.stdout == shared.data_of("a"), done
+    assert Path(shared.path).read_bytes() == before
+
+
+@strange_files
+def test_a_mount_reads_beside_what_is_no_file_under_a_journals_name(shared, make, mounts, tmp_path):
+    for name in journal_names(shared, tmp_path):
+        make(name)
+    before = Path(shared.path).read_bytes()
+    mount = mounts(shared.path)
+    assert (mount / "a").read_bytes() == shared.data_of("a")
+    assert mount.unmount() == 0
+    assert Path(shared.path).read_bytes() == before
+
+
+GROUP_NAME = ".model.safetensors.stj." + "f" * 32 + ".group"
+
+
+def record_of(journal):
+    text = b"STFSGRP1\0" + os.path.basename(journal).encode() + b"\0"
+    return text + struct.pack("<Q", xxhash.xxh3_64_intdigest(text))
+
+
+def plant_record(path, content):
+    plant(path, content)
+
+
+def link_record(path, content):
+    target = Path(path).parent / "record"
+    plant(target, content)
+    as_mallory('ln -s record "$1"', path)
+
+
+@pytest.mark.parametrize("make", [plant_record, link_record], ids=["a file", "a link"])
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_planted_group_record_does_not_commit_a_crashed_transaction(shared, make, victim):
+    """Its owner died before the transaction's own record had a name."""
+    journal = shared.leave_journal(0, 0, GROUP_NAME)
+    record = os.path.join(shared.archives, GROUP_NAME)
+    make(record, record_of(journal))
+    done = is_run_by(victim, victim, [shared.stfs, "recover", shared.path])
+    assert journal in done.stdout and "never committed" in done.stdout, done
+    why = f"belongs to user {MALLORY}" if make is plant_record else "is a symbolic link"
+    assert GROUP_NAME in done.stdout and why in done.stdout
+    shared.old.check()
+    assert not os.path.exists(journal) and os.path.lexists(record)
+    # It is in nobody's way.
+    assert shared.put(victim, victim, "c", random_bytes(20_000, 5)).returncode == 0
+
+
+def test_a_mount_rolls_back_what_only_a_planted_group_record_commits(shared, mounts):
+    journal = shared.leave_journal(0, 0, GROUP_NAME)
+    record = os.path.join(shared.archives, GROUP_NAME)
+    plant(record, record_of(journal))
+    mount = mounts(shared.path)
+    assert (mount / "b").read_bytes() == shared.data_of("b")
+    assert mount.unmount() == 0
+    shared.old.check()
+    assert not os.path.exists(journal)
+
+
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_the_transactions_own_group_record_commits_it(shared, victim):
+    journal = shared.leave_journal(0, 0, GROUP_NAME)
+    record = Path(shared.archives, GROUP_NAME)
+    record.write_bytes(record_of(journal))
+    os.chown(record, ALICE, ALICE)
+    done = is_run_by(victim, victim, [shared.stfs, "recover", shared.path])
+    assert done.returncode == 0 and "applied" in done.stdout, done
+    shared.new.check()
+    assert not record.exists()
+
+
+def test_a_second_name_of_a_group_record_decides_nothing(shared):
+    """Neither the one way nor the other: the transaction may be committed."""
+    journal = shared.leave_journal(0, 0, GROUP_NAME)
+    record = Path(shared.archives, GROUP_NAME)
+    record.write_bytes(record_of(journal))
+    os.chown(record, ALICE, ALICE)
+    link = Path(shared.archives, "link")
+    os.link(record, link)
+    done = subprocess.run([shared.stfs, "recover", shared.path], capture_output=True, text=True)
+    assert done.returncode == 1 and "has 2 names" in done.stdout + done.stderr, done
+    shared.old.check()
+    os.unlink(link)
+    assert subprocess.run([shared.stfs, "recover", shared.path], capture_output=True).returncode == 0
+    shared.new.check()

@@ -1,0 +1,130 @@
+# A user who may write the directory of an output plants links under its name: to a set-id program, to a private file, to nothing.
+# What root's tools and another user's write replaces the link, or is refused, and takes no mode from what the link names.
+import os
+import shutil
+import stat
+
+import archive_file
+import pytest
+from mounted import BUILD
+from test_journal_users import is_run_by
+from test_planted_files import MALLORY, VICTIMS, as_mallory, planted_ground
+
+TENSORS = {"a": archive_file.random_array("f4", (40, 10), 1), "b": archive_file.random_array("u1", (345,), 2)}
+OTHER = {"a": archive_file.random_array("f4", (40, 10), 3), "b": TENSORS["b"]}
+OUTPUTS = {
+    "slice": ("x.bin", ["slice", "{model}", "a[:3]", "-o", "{out}"]),
+    "repack": ("x.safetensors", ["repack", "{model}", "{out}"]),
+    "verify": ("x.json", ["verify", "{model}", "--record", "{out}"]),
+    "diff": ("x.delta.safetensors", ["diff", "{model}", "{other}", "--out", "{out}"]),
+    "sample": ("x.safetensors", ["sample", "{out}"]),
+}
+
+pytestmark = pytest.mark.needs_root
+
+
+class Place:
+    """A directory that everybody may write, and the victim's files elsewhere."""
+
+    def __init__(self, directory, ground, victim):
+        self.victim = victim
+        self.stfs = shutil.copy2(BUILD / "stfs", directory / "stfs")
+        self.model, self.other = ground / "model.safetensors", ground / "other.safetensors"
+        archive_file.save_with_reference(self.model, TENSORS)
+        archive_file.save_with_reference(self.other, OTHER)
+        self.program, self.secret = ground / "program", ground / "secret"
+        for path, mode in ((self.model, 0o644), (self.other, 0o644), (self.program, 0o6755), (self.secret, 0o600)):
+            if not path.exists():
+                path.write_text("the victim's")
+            os.chown(path, victim, victim)
+            path.chmod(mode)
+        self.outputs = ground / "outputs"
+        self.outputs.mkdir()
+        self.outputs.chmod(0o777)
+        self.nothing = ground / "nothing"
+        ground.chmod(0o777)
+
+    def run(self, words, out, *more):
+        words = [word.format(model=self.model, other=self.other, out=out) for word in words]
+        return is_run_by(self.victim, self.victim, [self.stfs, *words, *more], timeout=60)
+
+
+@pytest.fixture(params=["disk", "tmpfs"])
+def ground(request):
+    if shutil.which("setpriv") is None:
+        pytest.skip("there is no setpriv")
+    with planted_ground(request.param) as places:
+        yield places
+
+
+@pytest.mark.parametrize("verb", OUTPUTS)
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_an_output_takes_nothing_from_a_planted_link(ground, victim, verb):
+    place = Place(*ground, victim)
+    name, words = OUTPUTS[verb]
+    for at, target in enumerate((place.program, place.secret, place.nothing)):
+        out = place.outputs / f"{at}{name}"
+        as_mallory('ln -s "$1" "$2"', target, out)
+        before = os.stat(target) if target.exists() else None
+        refused = place.run(words, out)
+        assert refused.returncode == 1 and str(out) in refused.stderr, refused
+        assert out.is_symlink()
+        done = place.run(words, out, "--force")
+        assert done.returncode == 0, done
+        made = os.lstat(out)
+        assert stat.S_ISREG(made.st_mode) and made.st_uid == victim, done
+        assert made.st_mode & 0o7133 == 0
+        if before is None:
+            assert not target.exists()
+        else:
+            after = os.stat(target)
+            assert target.read_text() == "the victim's"
+            assert (after.st_mode, after.st_uid, after.st_mtime_ns) == (before.st_mode, before.st_uid, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize("verb", OUTPUTS)
+def test_an_output_takes_no_set_id_bit_from_the_file_that_it_replaces(ground, verb):
+    place = Place(*ground, 0)
+    name, words = OUTPUTS[verb]
+    out = place.outputs / name
+    shutil.copy2(place.program, out)
+    out.chmod(0o7777)
+    assert place.run(words, out).returncode == 1
+    done = place.run(words, out, "--force")
+    assert done.returncode == 0, done
+    assert os.lstat(out).st_mode & 0o7000 == 0
+
+
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_version_is_not_published_through_a_planted_link(ground, victim):
+    place = Place(*ground, victim)
+    private = ground[1] / "private"
+    private.mkdir()
+    leftover = private / "model-00001-of-00002.safetensors"
+    leftover.write_text("the victim's")
+    for path in (private, leftover):
+        os.chown(path, victim, victim)
+    private.chmod(0o700)
+    as_mallory('ln -s "$1" "$2"', private, place.outputs / "weight_v000002")
+    done = is_run_by(victim, victim, [place.stfs, "diff", str(place.model), str(place.other), "--encoding", "xor",
+                                      "--version", "2", "--out", str(place.outputs)])
+    assert done.returncode == 1 and "weight_v000002" in done.stderr, done
+    assert os.listdir(private) == [leftover.name] and leftover.read_text() == "the victim's"
+
+
+def test_a_published_file_takes_no_mode_from_a_planted_link(ground):
+    """The directory of the model is Mallory's to write: `run` names a set-id program."""
+    place = Place(*ground, 0)
+    version = ground[1] / "published/weight_v000001"
+    version.mkdir(parents=True)
+    archive_file.save_with_reference(version / "model.safetensors", TENSORS)
+    (version / "run").write_text("#!/bin/sh\n")
+    model = ground[1] / "model"
+    model.mkdir()
+    model.chmod(0o777)
+    as_mallory('ln -s "$1" "$2"', place.program, model / "run")
+    done = place.run(["pull", str(model)], None, str(version.parent))
+    assert done.returncode == 0, done
+    assert not (model / "run").is_symlink() and (model / "run").read_text() == "#!/bin/sh\n"
+    assert os.lstat(model / "run").st_mode & 0o7111 == 0 and place.program.read_text() == "the victim's"
+    assert os.stat(place.program).st_mode & 0o7777 == 0o6755 and MALLORY != os.lstat(model / "run").st_uid

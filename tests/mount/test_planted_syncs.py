@@ -1,0 +1,218 @@
+# A user who may write the directory of a model, or who publishes its versions, plants what a weight sync finds there: state,
+# notes, links. Root's pull and another user's must neither believe nor follow it.
+import json
+import os
+import shutil
+from pathlib import Path
+
+import archive_file
+import numpy as np
+import pytest
+from mounted import BUILD
+from published_weights import INDEX, Trainer, save, tensors_of, version_directory
+from test_journal_users import ALICE, is_run_by
+from test_planted_files import MALLORY, VICTIMS, as_mallory, plant, planted_ground
+
+OLD = {"a": archive_file.random_array("f2", (4001,), 1), "b": archive_file.random_array("u1", (12_345,), 2)}
+NEW = {"a": archive_file.random_array("f4", (77, 3), 4), "d": archive_file.random_array("f2", (9,), 6)}
+
+pytestmark = pytest.mark.needs_root
+
+
+def own(path, uid):
+    for at in [path, *Path(path).rglob("*")]:
+        os.chown(at, uid, uid, follow_symlinks=False)
+        if not at.is_symlink():
+            at.chmod(0o755 if at.is_dir() else 0o644)
+
+
+class Host:
+    """A model of the victim's, in a directory that everybody may write, and versions of it."""
+
+    def __init__(self, directory, ground, victim):
+        self.victim = victim
+        self.stfs = shutil.copy2(BUILD / "stfs", directory / "stfs")
+        self.published = ground / "published"
+        self.model = ground / "model"
+        self.private = ground / "private"
+        save(version_directory(self.published, 0), OLD)
+        own(self.published, MALLORY)
+        self.private.mkdir()
+        for name in ("state.json", "state.json.tmp", "lock", "switch.json", "switch.tmp", "state.before"):
+            (self.private / name).write_text('{"version": "000001"}')
+        own(self.private, victim)
+        self.private.chmod(0o700)
+        save(self.model, OLD)
+        own(self.model, victim)
+        self.model.chmod(0o777)
+
+    def pull(self, *options, model=None, published=None):
+        return is_run_by(self.victim, self.victim,
+                         [self.stfs, "pull", *options, str(model or self.model), str(published or self.published)], timeout=60)
+
+    def step(self):
+        """One more version, of changes."""
+        trainer = Trainer(self.published, version_directory(self.published, 0))
+        trainer.step()
+        own(self.published, MALLORY)
+        return trainer
+
+    def private_files(self):
+        return {path.name: path.read_text() for path in self.private.iterdir()}
+
+
+@pytest.fixture(params=["disk", "tmpfs"])
+def ground(request):
+    if shutil.which("setpriv") is None:
+        pytest.skip("there is no setpriv")
+    with planted_ground(request.param) as places:
+        yield places
+
+
+@pytest.fixture(params=VICTIMS.values(), ids=VICTIMS.keys())
+def host(request, ground):
+    return Host(*ground, request.param)
+
+
+def check_refused(host, done, *words):
+    assert done.returncode == 1, done
+    for word in words:
+        assert word in done.stderr, done
+    assert "/proc/self" not in done.stderr
+    assert tensors_of(host.model) == {name: array.tobytes() for name, array in OLD.items()}
+
+
+@pytest.mark.parametrize("name", [".weight_sync", ".model.safetensors.weight_sync"])
+def test_a_link_in_place_of_the_state_is_not_followed(host, name):
+    as_mallory('ln -s "$1" "$2"', host.private, host.model / name)
+    before = host.private_files()
+    for options in ((), ("--status",)):
+        check_refused(host, host.pull(*options), f"{name}: is a symbolic link")
+    assert host.private_files() == before and os.path.islink(host.model / name)
+
+
+def test_a_state_of_a_user_who_may_not_write_the_model_is_not_believed(host):
+    as_mallory('mkdir "$1" && echo \'{"version": "000001"}\' > "$1/state.json"', host.model / ".weight_sync")
+    for options in ((), ("--status",)):
+        done = host.pull(*options)
+        check_refused(host, done, ".weight_sync: ", f"user {MALLORY}")
+        assert "000001" not in done.stdout
+    # Nor where there is no model yet.
+    shutil.rmtree(host.model)
+    host.model.mkdir()
+    own(host.model, host.victim)
+    host.model.chmod(0o777)
+    as_mallory('mkdir "$1" && echo \'{"version": "000001"}\' > "$1/state.json"', host.model / ".weight_sync")
+    done = host.pull()
+    assert done.returncode == 1 and f"user {MALLORY}" in done.stderr, done
+
+
+def test_a_note_of_a_user_who_may_not_write_the_model_renames_nothing(host):
+    place = host.model / ".weight_sync"
+    note = {"ready": True, "archives": ["gone"], "step": ["gone", "model.safetensors"],
+            "after": [["secret", "shown"]], "removed": ["model.safetensors"]}
+    (host.model / "secret").write_text("secret")
+    os.chown(host.model / "secret", host.victim, host.victim)
+    # A file of the victim that others may write, under a second name in a directory of Mallory's.
+    notes = host.model / "notes"
+    notes.touch()
+    os.chown(notes, host.victim, host.victim)
+    notes.chmod(0o666)
+    plant(notes, json.dumps(note).encode())
+    as_mallory('mkdir -m 777 "$1" && ln "$2" "$1/switch.json"', place, notes)
+    check_refused(host, host.pull(), ".weight_sync: ", f"user {MALLORY}")
+    assert (host.model / "secret").read_text() == "secret" and not (host.model / "shown").exists()
+
+
+def test_a_place_that_others_may_write_is_not_believed(host):
+    place = host.model / ".weight_sync"
+    place.mkdir()
+    os.chown(place, host.victim, host.victim)
+    place.chmod(0o777)
+    plant(place / "state.json", b'{"version": "000001"}')
+    check_refused(host, host.pull(), ".weight_sync: ", "mode 0777")
+
+
+def test_a_state_of_who_may_write_the_model_is_believed(host):
+    """Also after a pull with no umask, which lets everybody write what it makes."""
+    host.step()
+    shutil.rmtree(host.model)
+    host.model.mkdir(mode=0o755)
+    os.chown(host.model, host.victim, host.victim)
+    for _ in range(2):
+        done = is_run_by(host.victim, host.victim, ["sh", "-c", 'umask 0; exec "$@"', "sh", host.stfs, "pull", str(host.model),
+                                                    str(host.published)])
+        assert done.returncode == 0, done
+    assert json.loads((host.model / ".weight_sync/state.json").read_text())["version"] == "000001"
+    assert os.stat(host.model / ".weight_sync").st_mode & 0o022 == 0
+
+
+def check_nothing_private(host):
+    for path in host.model.rglob("*"):
+        if path.is_file():
+            assert b"SECRET" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", INDEX])
+def test_a_publication_with_a_link_to_a_private_file_is_refused(host, name):
+    secret = host.private / name
+    if name == "model.safetensors":
+        save(host.private, {"SECRET": OLD["a"]})
+    else:
+        secret.write_text(json.dumps({"metadata": {"version": "000003"}, "weight_map": {"SECRET": "SECRET"}}))
+    own(host.private, host.victim)
+    host.private.chmod(0o700)
+    version = version_directory(host.published, 3)
+    save(version, NEW)
+    own(host.published, MALLORY)
+    as_mallory('rm -f "$2" && ln -s "$1" "$2"', secret, version / name)
+    check_refused(host, host.pull(), f"{version / name}: ", "symbolic link")
+    check_nothing_private(host)
+    applied = is_run_by(host.victim, host.victim, [host.stfs, "apply", str(host.model), str(version)], timeout=60)
+    # That reads no other files than the version's index and archives.
+    check_refused(host, applied, *([] if name == "config.json" else ["symbolic link"]))
+    check_nothing_private(host)
+
+
+def test_a_version_that_is_itself_a_link_is_refused(host):
+    save(host.private, {"SECRET": OLD["a"]})
+    own(host.private, host.victim)
+    host.private.chmod(0o700)
+    version = version_directory(host.published, 3)
+    as_mallory('ln -s "$1" "$2"', host.private, version)
+    check_refused(host, host.pull(), str(version), "symbolic link")
+    check_nothing_private(host)
+
+
+def test_a_shard_in_another_directory_is_refused(host):
+    version = version_directory(host.published, 3)
+    save(version, NEW)
+    (version / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": {"a": "../../private/model.safetensors"}}))
+    own(host.published, MALLORY)
+    check_refused(host, host.pull(), INDEX)
+
+
+def test_the_publication_may_be_named_by_a_link(host, ground):
+    trainer = host.step()
+    link = ground[1] / "latest"
+    link.symlink_to(host.published)
+    done = host.pull(published=link)
+    assert done.returncode == 0, done
+    assert tensors_of(host.model) == {name: bytes(data) for name, data in trainer.states[1].items()}
+
+
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_new_files_are_no_more_readable_than_the_model(ground, victim):
+    host = Host(*ground, victim)
+    os.chown(host.model / "model.safetensors", ALICE, ALICE)
+    (host.model / "model.safetensors").chmod(0o600)
+    assert host.pull().returncode == 0
+    version = version_directory(host.published, 1)
+    save(version, NEW, 2)
+    (version / "config.json").write_text("{}")
+    own(host.published, MALLORY)
+    done = host.pull()
+    assert done.returncode == 0, done
+    assert tensors_of(host.model) == {name: np.ascontiguousarray(array).tobytes() for name, array in NEW.items()}
+    for path in [*host.model.glob("*.safetensors"), host.model / "config.json"]:
+        assert (os.stat(path).st_mode & 0o777, os.stat(path).st_uid) == (0o600, ALICE), path

@@ -1,0 +1,143 @@
+# A user who may only read an archive can hold read locks on it. Nobody who reads waits for that user; a writer waits for a
+# bounded time, changes nothing, and names the process. The locks of pulls are on a file that readers can't open.
+import os
+import stat
+import subprocess
+import sys
+import time
+
+import archive_file
+import attacker as attack
+import mounted
+import pytest
+from published_weights import Trainer, save
+
+pytestmark = pytest.mark.needs_root
+
+READ_LOCK = """
+fd = os.open(sys.argv[1], os.O_RDONLY)
+if sys.argv[2] == "process":
+    fcntl.lockf(fd, fcntl.LOCK_SH)
+else:
+    F_OFD_SETLK = 37
+    fcntl.fcntl(fd, F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+stay()
+"""
+
+# Holds whatever lock of flock(2) it can get, on all that it can open below a directory.
+FLOCKS = """
+held = []
+for directory, directories, files in os.walk(sys.argv[1]):
+    for name in [".", *files]:
+        try:
+            fd = os.open(os.path.join(directory, name), os.O_RDONLY | os.O_NONBLOCK)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.append(fd)
+        except OSError:
+            pass
+stay()
+"""
+
+
+@pytest.fixture(params=["disk", "tmpfs"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(params=[0, attack.ALICE], ids=["root", "alice"])
+def scene(request, kind):
+    yield from attack.scene_in(kind, request.param)
+
+
+@pytest.fixture
+def mallory():
+    attacker = attack.Attacker()
+    yield attacker
+    attacker.stop()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("lock", ["process", "description"])
+def test_a_readers_lock_holds_up_writers_for_ten_seconds_and_readers_never(scene, mallory, mounts, lock):
+    mount = mounts(scene.path)
+    holder = mallory.does(READ_LOCK, scene.path, lock)
+    started = time.monotonic()
+    # Writers by both ways wait at the same time.
+    _, fresh = scene.fresh()
+    put = subprocess.Popen(attack.as_user(scene.owner, [scene.stfs, "put", scene.path, "a", fresh]),
+                           stderr=subprocess.PIPE, text=True)
+    edit = subprocess.Popen(attack.as_user(scene.owner, [scene.stfs, "mv", scene.path, "c", "other"]),
+                            stderr=subprocess.PIPE, text=True)
+    write = subprocess.Popen(["dd", f"if={fresh}", f"of={mount.path}/b", "conv=notrunc", "status=none"],
+                             stderr=subprocess.PIPE, text=True)
+    for verb in ("ls", "info", "verify"):
+        done = scene.run(verb, scene.path)
+        assert done.returncode == 0, done.stderr
+    assert scene.run("cat", scene.path, "a").returncode == 0
+    reader, writer = mounts(scene.path, "ro"), mounts(scene.path)
+    for each in (mount, reader, writer):
+        assert (each.path / "a").read_bytes() == scene.expected.tensor("a")
+    if not mounted.is_sanitized():
+        assert time.monotonic() - started < 10 and put.poll() is None, "readers have waited"
+    said = {"put": put.communicate()[1], "edit": edit.communicate()[1], "mount": write.communicate()[1] + mount.log()}
+    assert put.returncode != 0 and edit.returncode != 0 and write.returncode != 0, said
+    for text in said.values():
+        assert "busy" in text or "holds a lock" in text, said
+    # Root sees every process. Others see those that the kernel names.
+    for which in ("mount",) if scene.owner != 0 and lock == "description" else said:
+        assert f"process {holder.pid}" in said[which] and f"of user {attack.MALLORY}" in said[which], said
+    scene.expected.check()
+    mallory.stop()
+    assert scene.put("a").returncode == 0
+    scene.write(mount.path, "b")
+    scene.expected.check()
+
+
+@pytest.fixture
+def trainer(kind):
+    """A model of root's that follows versions, in directories that everybody may read."""
+    for scene in attack.scene_in(kind, 0):
+        home = os.path.join(scene.directory, "weights")
+        os.mkdir(home)
+        tensors = {"a": archive_file.random_array("f2", (4001,), 1), "b": archive_file.random_array("u1", (1234,), 2)}
+        yield Trainer(os.path.join(home, "published"), save(os.path.join(home, "model"), tensors, shards=1))
+
+
+def test_readers_can_not_hold_the_lock_of_pulls(trainer, mallory):
+    stfs = mounted.BUILD / "stfs"
+    version = trainer.step()
+    done = subprocess.run([stfs, "apply", "--wait", "0", trainer.model, version], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lock = os.path.join(trainer.model, ".weight_sync", "lock")
+    assert stat.S_IMODE(os.stat(lock).st_mode) == 0o600
+    mallory.does(FLOCKS, os.path.dirname(trainer.model))
+    done = subprocess.run([stfs, "apply", "--wait", "0", trainer.model, trainer.step()], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_who_holds_the_lock_of_pulls_is_named(trainer):
+    stfs = mounted.BUILD / "stfs"
+    version = trainer.step()
+    os.mkdir(os.path.join(trainer.model, ".weight_sync"))
+    lock = os.path.join(trainer.model, ".weight_sync", "lock")
+    os.close(os.open(lock, os.O_CREAT, 0o666))
+    os.chmod(lock, 0o666)
+    for uid in (0, attack.ALICE):
+        attacker = attack.Attacker(uid)
+        holder = attacker.does("fd = os.open(sys.argv[1], os.O_RDONLY)\nfcntl.flock(fd, fcntl.LOCK_SH)\nstay()", lock)
+        done = subprocess.run([stfs, "apply", "--wait", "0", trainer.model, version], capture_output=True, text=True)
+        assert done.returncode == 1
+        assert f"process {holder.pid} ({os.path.basename(os.path.realpath(sys.executable))[:15]}) of user {uid}" in done.stderr
+        attacker.stop()
+    assert subprocess.run([stfs, "apply", "--wait", "0", trainer.model, version]).returncode == 0
+
+
+def test_a_group_that_may_write_the_model_shares_the_lock_of_pulls(trainer):
+    stfs = mounted.BUILD / "stfs"
+    model = os.path.join(trainer.model, "model.safetensors")
+    os.chown(model, attack.ALICE, 34567)
+    os.chmod(model, 0o664)
+    done = subprocess.run([stfs, "apply", trainer.model, trainer.step()], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    status = os.stat(os.path.join(trainer.model, ".weight_sync", "lock"))
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (attack.ALICE, 34567, 0o660)
