@@ -65,6 +65,9 @@ SyncPlace sync_place_of(const std::filesystem::path& directory, const std::strin
 /// @return EPERM: it belongs to a user who may write neither the model nor the model's directory, or such a
 ///   user may write it. InvalidArgument (ELOOP): it is a link or a file.
 Result<SyncPlace> open_place(const SyncPlace& place, Storage& storage = system_storage());
+/// Fails (EPERM) unless a file of the place belongs to such a user too, and nobody else may write it. Other
+/// names of it do not count: only users who may write the directory have given it this one.
+Result<void> check_maker(Storage& storage, const SyncPlace& place, std::string_view name, const File& file);
 /// Makes the directory if there is none, for nobody to write who may not write the model, and opens it.
 Result<SyncPlace> make_place(const SyncPlace& place, Storage& storage = system_storage());
 
