@@ -55,16 +55,16 @@ namespace stfs {
 /// name and its bytes: the sync of the bytes then covers it. A group that may not be given is no failure.
 Result<void> give_access(Storage& storage, File& journal, const FileStatus& archive);
 
-/// The same for a directory that holds files beside the archive: who may write the archive may make files there.
+/// The same for a directory of files beside the archive: who may write the archive may make files there.
 void give_directory_access(Storage& storage, const OpenDirectory& made, const FileStatus& archive);
 
 /// Why a file or a directory is not believed.
 struct Disbelief {
   std::string why;  // a predicate: "belongs to user 1000, who may not write the archive"
-  /// Its owner may not write the archive. Otherwise the owner may, but not all who may have written the bytes.
+  /// Its owner may not write the archive. Otherwise the owner may, but not all who may write the bytes.
   bool is_of_stranger = false;
 };
-/// Says whether the rule above lets this process believe what it has found beside an archive. Nothing: it does.
+/// Whether the rule above lets this process believe what it has found beside an archive. Nothing: it does.
 /// @param found       an open file or directory, as fstat(2) has it.
 /// @param descriptor  the same; -1 in a storage without descriptors.
 /// @param archive     its writers are believed: of strict_status_of() (core/storage/permissions.h).

@@ -311,6 +311,7 @@ Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesyst
       if (auto settled = settle(storage, archive_path, archive, found, options); !settled) {
         return pass_on(std::move(settled));
       }
+      found.file.reset();  // there may be thousands
       if (!found.is_hidden) reports.push_back(std::move(found.report));
     }
     return reports;

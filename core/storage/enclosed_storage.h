@@ -17,7 +17,7 @@
 
 namespace stfs {
 
-/// Opens a path below an open directory. ELOOP: a component is a link, or the path leads out of the directory.
+/// Opens a path below an open directory. ELOOP: a component is a link, or the path leads out of it.
 /// @param flags  of open(2).
 /// @param uses_openat2  false: component by component, as on a kernel without openat2(2).
 /// @return no descriptor: errno says why.

@@ -306,7 +306,8 @@ Result<std::optional<UniqueFd>> Storage::try_flock(const std::filesystem::path& 
 
 Result<void> Storage::replace(const std::filesystem::path& path, const std::filesystem::path& temporary,
                               std::span<const std::byte> content, Durability durability) {
-  auto file = NewFile::create_as(temporary, path, 0666, *this);
+  // Nobody needs to write the file in place: the next one takes its name.
+  auto file = NewFile::create_as(temporary, path, 0644, *this);
   if (!file) return pass_on(std::move(file));
   if (auto appended = file->append(content); !appended) return appended;
   return file->finish(durability);

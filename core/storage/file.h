@@ -227,8 +227,8 @@ class Storage {
   /// Status of the file at the path, following links. Asks for no times (File::size_bytes()), so its mtime is
   /// 0.
   virtual Result<FileStatus> status(const std::filesystem::path& path) = 0;
-  /// The same of the name itself: a link is not followed. Opens nothing, so it never waits for a program that
-  /// has the file.
+  /// The same of the name itself: a link is not followed. Never waits for the file's owner. EXDEV: another
+  /// file system is mounted on the name.
   virtual Result<FileStatus> status_of_name(const std::filesystem::path& path);
   /// The current boot of this kernel.
   [[nodiscard]] virtual Boot boot() const { return {}; }

@@ -18,14 +18,14 @@ SHARED_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a journal without its group_record is committed",
-        "if (!*journals) return GroupState::Absent;",
-        "if (!*journals) return GroupState::Committed;",
+        "case ENOENT: return GroupVerdict{};",
+        "case ENOENT: return GroupVerdict{GroupState::Committed};",
         ("groups",),
     ),
     Mutant(
         "the group_record goes before the last of its journals",
-        "if (*others) return {};\n  return remove_if_there(storage, *group_record);",
-        "return remove_if_there(storage, *group_record);",
+        "if (*others) return {};",
+        "",
         ("groups",),
     ),
     Mutant(
@@ -36,7 +36,7 @@ SHARED_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a group_record that a loss of power has emptied is damaged",
-        "if (text->empty() || text->front() == '\\0') return nothing;",
+        "if (text->empty() || text->front() == '\\0') return std::optional<Names>();",
         "if (text->starts_with('\\0')) return nothing;",
         ("edges",),
     ),
@@ -242,8 +242,8 @@ SHARED_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "part of a transaction that was never committed stays once the archive was edited",
-        "!found.is_in_use && waits_in_vain(archive.storage, found);",
-        "false;",
+        "const auto in_vain = waits_in_vain(archive, found);",
+        "const std::optional<GroupVerdict> in_vain;",
         ("edit-hosts",),
         scenario="shards",
     ),

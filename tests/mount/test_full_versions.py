@@ -182,7 +182,7 @@ def test_a_note_of_a_user_who_may_not_remove_the_model_is_refused(host, publishe
     nobody.own(note)
     for mode in (0o755, 0o1777):
         host.chmod(mode)
-        assert f"switch.json: its owner, user {nobody.uid}, may not remove" in stfs("pull", host, published, wanted=1)
+        assert f"switch.json: belongs to user {nobody.uid}, who may not write" in stfs("pull", host, published, wanted=1)
         assert tensors_of(host) == content(OLD)
     note.unlink()
     check(host, OLD, 0)

@@ -225,7 +225,7 @@ def test_a_file_system_on_a_planted_name_is_not_waited_for(scene, mallory, mount
 
 
 def test_an_index_that_names_a_strangers_file_with_a_lease_says_so(scene, mallory):
-        other = os.path.join(scene.archives, "other.safetensors")
+    other = os.path.join(scene.archives, "other.safetensors")
     with open(scene.path, "rb") as file:
         content = file.read()
     mallory.does("""

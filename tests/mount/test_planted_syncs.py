@@ -144,7 +144,13 @@ def test_a_state_of_who_may_write_the_model_is_believed(host):
                                                     str(host.published)])
         assert done.returncode == 0, done
     assert json.loads((host.model / ".weight_sync/state.json").read_text())["version"] == "000001"
-    assert os.stat(host.model / ".weight_sync").st_mode & 0o022 == 0
+    for name in (".weight_sync", ".weight_sync/state.json"):
+        assert os.stat(host.model / name).st_mode & 0o022 == 0, name
+    (host.model / "model.safetensors").chmod(0o644)
+    assert host.pull().returncode == 0
+    (host.model / ".weight_sync/state.json").chmod(0o666)
+    done = host.pull()
+    assert done.returncode == 1 and "state.json: " in done.stderr and "mode 0666" in done.stderr, done
 
 
 def check_nothing_private(host):

@@ -1,6 +1,6 @@
-// leave_journal ARCHIVE OFFSET [GROUP_RECORD] < BYTES: promises the bytes, whole blocks at a multiple of 4096 of the
-// archive, in a committed journal, and dies as an owner that was killed behind the commit point. Prints the
-// journal's path. With the name of a group record, the journal waits for that record.
+// leave_journal ARCHIVE OFFSET [GROUP_RECORD] < BYTES: promises the bytes, whole blocks at a multiple of 4096
+// of the archive, in a committed journal, and dies as an owner that was killed behind the commit point.
+// Prints the journal's path. With the name of a group record, the journal waits for that record.
 #include <cstdio>
 #include <exception>
 #include <iostream>

@@ -75,6 +75,8 @@ Result<std::optional<Note>> read_note(Storage& storage, const SyncPlace& place) 
   const auto file = storage.open_no_link(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return std::optional<Note>();
   if (!file) return tl::unexpected(file.error());
+  if (auto belongs = check_maker(storage, place, kNoteName, **file); !belongs)
+    return pass_on(std::move(belongs));
   auto text = read_text(**file, kMostNoteBytes);
   if (!text) return pass_on(std::move(text));
   try {

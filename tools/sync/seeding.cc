@@ -99,7 +99,8 @@ class Seeding {
 
   [[nodiscard]] Result<void> write_text(const std::string& text, const std::filesystem::path& temporary,
                                         const std::filesystem::path& over) const {
-    auto file = NewFile::create_as(temporary, over, first_mode(), storage_);
+    // Nobody needs to write it in place: the next one takes its name.
+    auto file = NewFile::create_as(temporary, over, first_mode() & 0644U, storage_);
     if (!file) return pass_on(std::move(file));
     if (auto appended = file->append(std::as_bytes(std::span(text))); !appended) return appended;
     if (auto settled = file->settle(); !settled) return settled;

@@ -34,11 +34,11 @@ bool is_of_directory(const std::filesystem::path& directory, const std::string& 
   return names.empty() || (names.size() == 1 && names.front() == model);
 }
 
-/// Nothing if the directory belongs to a user who may write the model.
-Result<std::optional<Disbelief>> doubt_about(Storage& storage, const OpenDirectory& folder,
+/// Nothing if the file or directory belongs to a user who may write the model.
+Result<std::optional<Disbelief>> doubt_about(Storage& storage, const FileStatus& found, int descriptor,
                                              const SyncPlace& place) {
   const auto ask = [&](const FileStatus& writable) {
-    return why_not_believed(storage, folder.status, folder.fd.get(), writable, "the model");
+    return why_not_believed(storage, found, descriptor, writable, "the model");
   };
   std::optional<Disbelief> doubt;
   if (!place.model.empty()) {
@@ -66,13 +66,13 @@ Result<SyncPlace> open_checked(const SyncPlace& place, Storage& storage, bool is
                 place.folder().string() + ": is a symbolic link or a file: expected a directory of its own");
   }
   if (!opened) return tl::unexpected(opened.error());
-  auto doubt = doubt_about(storage, *opened, place);
+  auto doubt = doubt_about(storage, opened->status, opened->fd.get(), place);
   if (doubt && *doubt && is_new && !(*doubt)->is_of_stranger && opened->fd) {
     // The umask, or a list that the directory above gives to new ones, lets others write it.
     drop_access_list(opened->fd.get());
     opened->status.mode &= ~std::uint32_t{S_IWGRP | S_IWOTH};
     if (::fchmod(opened->fd.get(), opened->status.mode & 07777U) == 0)
-      doubt = doubt_about(storage, *opened, place);
+      doubt = doubt_about(storage, opened->status, opened->fd.get(), place);
   }
   if (!doubt) return tl::unexpected(doubt.error());
   if (*doubt) {
@@ -94,6 +94,18 @@ Error SyncPlace::with_shown_paths(Error error) const {
   for (std::size_t at = 0; (at = error.message.find(hidden, at)) != std::string::npos; at += shown.size())
     error.message.replace(at, hidden.size(), shown);
   return error;
+}
+
+Result<void> check_maker(Storage& storage, const SyncPlace& place, std::string_view name, const File& file) {
+  auto status = file.status();
+  if (!status) return tl::unexpected(status.error());
+  status->links = 1;
+  const auto doubt = doubt_about(storage, *status, file.descriptor(), place);
+  if (!doubt) return tl::unexpected(doubt.error());
+  if (!*doubt) return {};
+  return fail(ErrorCode::System, EPERM,
+              fmt::format("{}: {}: the weight sync does not use it: remove it, if the model is whole",
+                          (place.folder() / name).string(), (*doubt)->why));
 }
 
 Result<SyncPlace> open_place(const SyncPlace& place, Storage& storage) {

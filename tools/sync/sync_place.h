@@ -10,9 +10,9 @@
 // as other receivers write it, or that names one that is gone, is that of the directory's own model. Once a
 // model has a place of its own, it keeps it.
 //
-// Other users may write the model's directory, so a place counts only if its directory is no link, and belongs
-// to a user who may write the model, or the directory that holds both (core/journal/journal_access.h). Then
-// only such users have put files into it.
+// Other users may write the model's directory, so a place counts only if its directory is no link, and
+// belongs to a user who may write the model, or the directory that holds both: see journal_access.h of
+// core/journal. Then only such users have put files into it.
 #pragma once
 
 #include <filesystem>
@@ -66,7 +66,10 @@ SyncPlace sync_place_of(const std::filesystem::path& directory, const std::strin
 /// @return EPERM: it belongs to a user who may write neither the model nor the model's directory, or such a
 ///   user may write it. InvalidArgument (ELOOP): it is a link or a file.
 Result<SyncPlace> open_place(const SyncPlace& place, Storage& storage = system_storage());
-/// Makes the directory if there is none, so that nobody may write it who may not write the model, and opens it.
+/// Fails (EPERM) unless a file of the place belongs to such a user too, and nobody else may write it. Other
+/// names of it do not count: only users who may write the directory have given it this one.
+Result<void> check_maker(Storage& storage, const SyncPlace& place, std::string_view name, const File& file);
+/// Makes the directory if there is none, for nobody to write who may not write the model, and opens it.
 Result<SyncPlace> make_place(const SyncPlace& place, Storage& storage = system_storage());
 
 }  // namespace stfs::sync

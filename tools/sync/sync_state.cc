@@ -35,10 +35,13 @@ std::filesystem::path temporary_state(const SyncPlace& place) {
 }
 
 /// Empty if there is no file.
-Result<std::string> read_text_at(Storage& storage, const std::filesystem::path& path) {
+Result<std::string> read_text_at(Storage& storage, const SyncPlace& place,
+                                 const std::filesystem::path& path) {
   auto file = storage.open_no_link(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return std::string();
   if (!file) return pass_on(std::move(file));
+  if (auto belongs = check_maker(storage, place, path.filename().native(), **file); !belongs)
+    return pass_on(std::move(belongs));
   return read_text(**file, kMostStateBytes + 1);
 }
 
@@ -47,10 +50,10 @@ Result<std::string> read_state_text(Storage& storage, const SyncPlace& named) {
   const auto place = open_place(named, storage);
   if (!place) return tl::unexpected(place.error());
   const std::filesystem::path path = present_sync_state(storage, *place);
-  auto text = read_text_at(storage, path);
+  auto text = read_text_at(storage, *place, path);
   // It may have got its own name meanwhile.
   const bool is_moved = text && text->empty() && path != place->state_file();
-  return place->told(is_moved ? read_text_at(storage, place->state_file()) : text);
+  return place->told(is_moved ? read_text_at(storage, *place, place->state_file()) : text);
 }
 
 tl::unexpected<Error> damaged_state(const std::filesystem::path& path, std::string_view what) {
