@@ -50,8 +50,8 @@ bool is_believed(const FileStatus& journal, const FileStatus& archive, const Fil
 /// Names the users that can settle the journal, for messages: "user 1000 or root".
 std::string settlers_of(const FileStatus& journal);
 
-/// What a user can do about a journal, or a group record, that this process may not read or write. Root is not
-/// told to become root, nor its owner to ask the owner.
+/// What a user can do about a journal, or a group record, that this process may not read or write. Root is
+/// not told to become root, nor its owner to ask the owner.
 /// @param user  the user of this process.
 std::string settling_advice(const FileStatus& journal, std::uint32_t user);
 /// The same about a journal that is not believed, for any user.

@@ -209,6 +209,7 @@ def test_a_strangers_journal_is_not_applied_and_stops_commits(shared):
         done = shared.put(uid, uid, "c", random_bytes(20_000, 5))
         assert done.returncode == 1
         assert f"belongs to user {BOB}" in done.stderr
+        assert "root" not in done.stderr.partition("run `stfs recover`")[2], "root does no more than this user"
     recovered = subprocess.run([shared.stfs, "recover", "--force", shared.path], capture_output=True, text=True)
     assert recovered.returncode == 1 and f"user {BOB}" in recovered.stderr
     shared.old.check()
