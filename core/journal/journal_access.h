@@ -75,8 +75,8 @@ std::optional<Disbelief> why_not_believed(const Storage& storage, const FileStat
 /// Names the users that can settle the journal, for messages: "user 1000 or root".
 std::string settlers_of(const FileStatus& journal);
 
-/// What a user can do about a journal, or a group record, that this process may not read or write. Root is not
-/// told to become root, nor its owner to ask the owner.
+/// What a user can do about a journal, or a group record, that this process may not read or write. Root is
+/// not told to become root, nor its owner to ask the owner.
 /// @param user  the user of this process.
 std::string settling_advice(const FileStatus& journal, std::uint32_t user);
 /// The same about a journal that is not believed, for any user.

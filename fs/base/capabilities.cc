@@ -53,8 +53,8 @@ bool set_sets(const Sets& sets) {
   return ::syscall(SYS_capset, &thread, words.data()) == 0;
 }
 
-/// Takes the others from what programs of root get when they start. A process without CAP_SETPCAP may not, as in
-/// some containers: its programs get what the container allows.
+/// Takes the others from what programs of root get when they start. A process without CAP_SETPCAP may not, as
+/// in some containers: its programs get what the container allows.
 void bound(std::uint64_t kept) {
   for (int capability = 0; ::prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; ++capability) {
     if ((kept & bit(capability)) == 0) ::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);

@@ -2,9 +2,9 @@
 //
 //   capability         while it serves  why
 //   CAP_DAC_OVERRIDE   effective        archives, journals and directories belong to other users
-//   CAP_FOWNER         effective        their modes and attributes, and names in directories with the sticky bit
-//   CAP_CHOWN          effective        a new file belongs to the user who makes it, a journal to the archive's
-//                                       owner
+//   CAP_FOWNER         effective        their modes and attributes, and names in sticky directories
+//   CAP_CHOWN          effective        a new file belongs to the user who makes it, a journal to the
+//                                       archive's owner
 //   CAP_SYS_PTRACE     effective        how a program of another user ended (process.h)
 //   CAP_SYS_ADMIN      in reserve       umount(2) at the end; effective with -o passthrough
 //   CAP_FSETID         in reserve       a new directory keeps the set-group-ID bit of its parent
@@ -24,8 +24,8 @@ namespace stfs {
 enum class AdminRight : std::uint8_t { InReserve, Effective };
 
 /// Gives up all other capabilities of this process for good, also for programs that it starts. Root's process
-/// gets no_new_privs. An ordinary user's process does not: its unmount needs fusermount3, a set-user-ID program.
-/// Call while the process has one thread.
+/// gets no_new_privs. An ordinary user's process does not: its unmount needs fusermount3, a set-user-ID
+/// program. Call while the process has one thread.
 Result<void> drop_capabilities(AdminRight admin);
 
 /// Makes a capability in reserve effective in this thread, for as long as the object lives. Without the

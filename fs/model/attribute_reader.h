@@ -21,8 +21,8 @@ class AttributeReader {
 
   [[nodiscard]] Result<std::string> get(Ino ino, std::string_view name) const;
   /// Leaves out what the kernel can't pass on: values over 64 KiB, and what makes the list longer than that.
-  /// The kernel asks for no right to list attributes. So to a caller that may not read the metadata, their keys
-  /// are not listed.
+  /// The kernel asks no right for a list of attributes. The keys of the metadata are listed only to a caller
+  /// who may read them.
   [[nodiscard]] Result<std::vector<std::string>> list(Ino ino, const Maker& caller) const;
 
  private:

@@ -146,6 +146,12 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         tests="[transaction_edit]",
     ),
     Mutant(
+        "keys of metadata are listed to everybody",
+        "    if (!may_read_metadata(caller)) return names;\n",
+        "",
+        tests="[permissions]",
+    ),
+    Mutant(
         "a new tensor of a transaction replaces one that came since",
         "    if (is_free) continue;\n",
         "    continue;\n",
@@ -171,7 +177,7 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "whoever has a transaction may delete tensors in it",
-        "  if (!maker || may_write(*maker, parts_.permissions.of_all())) return {};\n",
+        "  if (!maker || maker->has(S_IWOTH, parts_.permissions.of_all())) return {};\n",
         "  return {};\n",
         tests="[transaction_edit]",
     ),

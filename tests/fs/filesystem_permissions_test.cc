@@ -1,5 +1,9 @@
 // Modes and owners: each tensor shows its own shard's, and a change of them is noticed.
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <tuple>
 
 #include "fs/model/forest.h"
 #include "tests/fs/driven_model.h"
@@ -128,6 +132,32 @@ TEST_CASE("metadata of the whole model is shown to those who may read all of it"
   const TwoShards own(FilesystemOptions{});
   own.change_mode(1, 0600);
   CHECK(metadata(own) == 0);
+}
+
+TEST_CASE("keys of the metadata are listed to those who may read all of it",
+          "[fs][filesystem][permissions]") {
+  const auto lists = [](const TwoShards& t, const Maker& caller) {
+    const auto names = t.model->list_extended_attributes(kRootIno, caller).value();
+    return std::ranges::find(names, "user.safetensors.metadata.format") != names.end();
+  };
+  const uid_t other = ::geteuid() + 1;
+  const Maker visitor{.uid = other, .gid = ::getegid() + 1};
+  const Maker member{.uid = other, .gid = ::getegid() + 1, .other_groups = {::getegid()}};
+  const Maker owner{.uid = ::geteuid(), .gid = ::getegid()};
+  const TwoShards t;
+  for (const auto& [mode, to_visitor, to_member] :
+       {std::tuple{0644, true, true}, {0640, false, true}, {0600, false, false}, {0604, true, false}}) {
+    t.change_mode(0, static_cast<mode_t>(mode));
+    t.change_mode(1, static_cast<mode_t>(mode));
+    CAPTURE(mode);
+    CHECK(lists(t, visitor) == to_visitor);
+    CHECK(lists(t, member) == to_member);
+    CHECK(lists(t, owner));
+    CHECK(lists(t, {}));  // root
+  }
+  const TwoShards own{FilesystemOptions{}};
+  own.change_mode(0, 0600);
+  CHECK(lists(own, visitor));  // the kernel lets nobody else in
 }
 
 TEST_CASE("where others may enter, a transaction is its maker's alone", "[fs][filesystem][permissions]") {

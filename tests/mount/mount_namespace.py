@@ -25,6 +25,6 @@ def holders(mount_point):
             name = (process / "comm").read_text().strip()
         except OSError:  # it ended, or is nobody's business of ours
             continue
-        if any(line.split()[1] == str(mount_point) for line in mounts.splitlines()):
+        if any(line.split(" ")[1] == str(mount_point) for line in mounts.split("\n") if line):
             found.append(f"{process.name} ({name})")
     return found

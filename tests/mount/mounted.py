@@ -46,7 +46,7 @@ def mount_entry(path, pid="self"):
     path = os.path.realpath(os.path.dirname(str(path))) + "/" + os.path.basename(str(path))
     found = None
     with open(f"/proc/{pid}/mounts", encoding="utf-8", errors="surrogateescape") as table:
-        for line in table.read().splitlines():
+        for line in filter(None, table.read().split("\n")):
             source, target, kind, options = line.split(" ")[:4]
             if unescape_mount(target) == path:
                 found = (unescape_mount(source), kind, options.split(","))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import safetensors
-from mounted import PATIENCE, REPOSITORY, SANITIZER_REPORT, Mount, MountFailed
+from archive_file import write_bytes_tensors
+from mounted import BUILD, PATIENCE, REPOSITORY, SANITIZER_REPORT, Mount, MountFailed
 
 pytestmark = pytest.mark.sequential
 
@@ -105,7 +106,6 @@ def test_each_file_of_the_corpus_gets_its_verdict(corpus, tmp_path):
 # ---- what a hostile archive could reach beyond itself ----
 
 def test_a_deep_name_in_the_tree_layout_is_no_danger(tmp_path, mounts):
-    from archive_file import write_bytes_tensors
     name = ".".join("d" for _ in range(3000))
     mount = mounts(write_bytes_tensors(tmp_path / "deep.safetensors", {name: b"deep", "x": b"x"}), "layout=tree")
     assert (mount / "x").read_bytes() == b"x"
@@ -124,3 +124,29 @@ def test_a_shape_of_many_dimensions_fits_or_is_refused_as_an_attribute(tmp_path,
     assert raised.value.errno == errno.E2BIG
     assert (mount / "u").read_bytes() == b"y"
     assert "user.safetensors.shape" in os.listxattr(mount / "t")
+
+
+# ESC, the same as one character, CSI as one character, marks of direction, an end of line, an end of paragraph.
+COMMANDS = ("\x1b", "\x7f", "\x85", "\x9b", "\u061c", "\u200e", "\u202e", "\u2066", "\u2028", "\u2029")
+
+
+def test_no_name_of_an_archive_reaches_a_terminal_as_a_command(tmp_path, mounts):
+    name = "w" + "".join(COMMANDS) + "重み"
+    path = tmp_path / f"m{''.join(COMMANDS)}.safetensors"
+    write_bytes_tensors(path, {name: b"abc"}, {name: name})
+    mount = mounts(path)
+    (file,) = (entry for entry in os.listdir(mount.path))
+    with pytest.raises(OSError):
+        (mount / file).write_bytes(b"too long")
+    stfs = BUILD / "stfs"
+    shown = {"log": mount.log(), **{view: (mount / ".safetensors" / view).read_text() for view in
+                                    ("log", "stats.json", "metadata.json")}}
+    for words in (["ls"], ["info"], ["verify"], ["ls", "--json"], ["info", "--json"], ["cat", "-", "none"], ["recover"]):
+        at = words.index("-") if "-" in words else len(words)
+        done = subprocess.run([stfs, *words[:at], path, *words[at + 1:]], capture_output=True, text=True)
+        shown[" ".join(words)] = done.stdout + done.stderr
+    for place, text in shown.items():
+        assert text and not [hex(ord(one)) for one in COMMANDS if one in text], place
+    # JSON has the same text for its readers.
+    assert json.loads(shown["metadata.json"]) == {name: name}
+    assert json.loads(shown["ls --json"])["tensors"][0]["name"] == name

@@ -257,6 +257,7 @@ def test_a_journal_stops_writers_if_its_owner_may_be_in_the_archives_group(share
         done = shared.put(uid, uid, "c", random_bytes(20_000, 5))
         assert done.returncode == 1
         assert f"belongs to user {BOB}" in done.stderr
+        assert "root" not in done.stderr.partition("run `stfs recover`")[2], "root does no more than this user"
     shared.old.check()
     assert os.path.exists(journal)
 

@@ -185,7 +185,21 @@ def test_the_units_filter_allows_the_calls_of_a_mount(service, tmp_path):
         pytest.skip(f"strace does not work here: {traced.communicate()[1].decode()}")
     write_and_stop(service)
     traced.communicate(timeout=30 * PATIENCE)
-    calls = set(re.findall(r"^\d+ +(\w+)\(", trace.read_text(errors="replace"), re.M))
+    # And what clears a dead mount away.
+    assert service.run("ExecStart") == 0
+    os.kill(server_of(service.path), signal.SIGKILL)
+    assert eventually(lambda: errno_of(os.listdir, service.path) != 0)
+    subprocess.run(["strace", "-f", "-qq", "-A", "-o", trace, *words_of(service, "ExecStopPost")], env=service.environment,
+                   check=True, timeout=30 * PATIENCE)
+    assert mount_entry(service.path) is None
+    text = trace.read_text(errors="replace")
+    calls = set(re.findall(r"^\d+ +(\w+)\(", text, re.M))
     assert {"umount2", "pwrite64", "capset"} <= calls
     refused = calls - allowed_calls(filters)
     assert not refused, f"SystemCallFilter lacks {sorted(refused)}"
+    assert service.all("RestrictAddressFamilies") == ["AF_UNIX"]
+    assert set(re.findall(r" socket(?:pair)?\((\w+)", text)) <= {"AF_UNIX"}
+    assert service.all("MemoryDenyWriteExecute") == ["yes"]
+    assert not re.findall(r" mmap\([^)]*PROT_WRITE\|PROT_EXEC.*| mprotect\([^)]*PROT_EXEC.*", text)
+    assert service.all("RestrictNamespaces") == ["yes"]
+    assert "CLONE_NEW" not in text

@@ -11,8 +11,8 @@ namespace stfs::tools {
 
 using stfs::printable;
 
-/// Does the same as printable() for a name in a column, so that two different names never look alike. A backslash
-/// becomes `\\`, a space at either end `\x20`, and the empty name `""`.
+/// Does the same as printable() for a name in a column, so that two different names never look alike. A
+/// backslash becomes `\\`, a space at either end `\x20`, and the empty name `""`.
 std::string printable_name(std::string_view name);
 
 /// Returns the columns that the text takes on a terminal. The text must come from printable() or
