@@ -45,7 +45,9 @@ Result<bool> is_believed_for(Storage& storage, const std::filesystem::path& path
   // Whoever may write the directory may make a new file there.
   if (!there && there.error().errno_value == ENOENT) there = strict_status_of(storage, path.parent_path());
   if (!there) return pass_on(std::move(there));
-  return !why_not_believed(storage, *maker, journal.descriptor(), *there);
+  // The journal itself is believed: its mode is that of the archive, which more users may write than the index.
+  const auto doubt = why_not_believed(storage, *maker, journal.descriptor(), *there);
+  return !doubt || !doubt->is_of_stranger;
 }
 
 /// Whether the index is the old one, and the journal's maker may replace it.
@@ -54,6 +56,8 @@ Result<bool> is_due(Storage& storage, const std::filesystem::path& path, const F
   auto present = hash_of_index(storage, path);
   if (!present) return pass_on(std::move(present));
   if (*present != index.old_hash) return false;
+  // Whoever may write the archive may say which version it has.
+  if (index.name == kSyncStateName) return true;
   auto believed = is_believed_for(storage, path, journal);
   // Nobody wants the file any more: its directory is gone.
   if (!believed && believed.error().errno_value == ENOENT) return false;

@@ -15,6 +15,33 @@
 #include "tests/support/disk_file.h"
 
 namespace stfs::test {
+namespace {
+
+/// The user database of all hosts: users that have ever started a process, also on a disk before a crash.
+class KnownUsers {
+ public:
+  void note(const DiskUser& user) {
+    const std::scoped_lock lock(mutex_);
+    users_.insert_or_assign(user.uid, user);
+  }
+  [[nodiscard]] Membership membership(std::uint32_t user, std::uint32_t group) {
+    const std::scoped_lock lock(mutex_);
+    const auto known = users_.find(user);
+    if (known == users_.end()) return Membership::Unknown;
+    return known->second.is_in(group) ? Membership::Member : Membership::NoMember;
+  }
+
+ private:
+  std::mutex mutex_;  // guards users_
+  std::map<std::uint32_t, DiskUser> users_;
+};
+
+KnownUsers& known_users() {
+  static KnownUsers users;
+  return users;
+}
+
+}  // namespace
 
 std::unique_ptr<DiskProcess> DiskModel::start_process(const DiskUser& user) {
   return start_process(user, options_.mount());
@@ -24,7 +51,7 @@ std::unique_ptr<DiskProcess> DiskModel::start_process(const DiskUser& user, cons
   const std::scoped_lock lock(mutex_);
   std::unique_ptr<DiskProcess> process(new DiskProcess(*this, ++processes_, user, mount));
   alive_.push_back(process.get());
-  users_.insert_or_assign(user.uid, user);
+  known_users().note(user);
   return process;
 }
 
@@ -139,10 +166,7 @@ DiskAccess DiskModel::access_of(const DiskUser& user, std::uint32_t permissions)
 }
 
 Membership DiskProcess::membership(std::uint32_t user, std::uint32_t group) const {
-  const std::scoped_lock lock(model_.mutex_);
-  const auto known = model_.users_.find(user);
-  if (known == model_.users_.end()) return Membership::Unknown;
-  return known->second.is_in(group) ? Membership::Member : Membership::NoMember;
+  return known_users().membership(user, group);
 }
 
 DiskProcess::~DiskProcess() {
@@ -295,7 +319,7 @@ Result<bool> DiskProcess::make_directory(const std::filesystem::path& path) {
   const std::scoped_lock lock(model_.mutex_);
   if (auto ok = may_in_directory(kMaySearch | kMayWrite, "make the directory"); !ok)
     return pass_on(std::move(ok));
-  model_.image_.make_directory(path.native(), model_.access_of(user_, 0777));
+  model_.image_.make_directory(path.native(), model_.access_of(user_, 0755));
   model_.changed("make directory");
   return true;
 }

@@ -112,7 +112,6 @@ class DiskModel {
   LockTable::Description descriptions_ = 0;
   pid_t processes_ = 1000;
   std::vector<DiskProcess*> alive_;
-  std::map<std::uint32_t, DiskUser> users_;                       // who have ever started a process
   std::map<InodeNumber, std::optional<std::uint64_t>> unsynced_;  // by which host; nothing: by several
 };
 
