@@ -37,10 +37,12 @@ class Service:
 
 
 def server_of(path):
-    """The process that serves a mount."""
-    found = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and str(path) in arguments_of(pid)]
-    assert len(found) == 1, found
-    return found[0]
+    """The process that serves a mount. Its guard has the same arguments until it begins."""
+    def found():
+        return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and str(path) in arguments_of(pid)]
+
+    assert eventually(lambda: len(found()) == 1), found()
+    return found()[0]
 
 
 def arguments_of(pid):
