@@ -147,7 +147,7 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "keys of metadata are listed to everybody",
-        "    if (!may_read_metadata(caller)) return names;\n",
+        "    if (!may_read_metadata(caller)) return std::move(listed).names();\n",
         "",
         tests="[permissions]",
     ),
