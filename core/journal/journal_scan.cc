@@ -446,6 +446,7 @@ Result<bool> open_found(Storage& storage, FoundJournal& found) {
   if (!file && says_gone(file.error())) return false;
   if (!file) return pass_on(std::move(file));
   auto opened = (*file)->status();
+  if (!opened && says_gone(opened.error())) return false;
   if (!opened) return pass_on(std::move(opened));
   if (!opened->identity.same_file(found.identity)) return false;
   found.file = std::move(*file);
