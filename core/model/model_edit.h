@@ -7,8 +7,8 @@
 //                                    is the first one also locks all shards before it. Whoever holds the lock
 //                                    has finished what others have committed to the index
 //   a new tensor                     goes to the shard of the tensor that it replaces, else to the last shard
-//   metadata                         of shards that have the key, else of the first shard. Keys of shards that
-//                                    lose all tensors go to the first shard that keeps some
+//   metadata                         of shards that have the key, else of the first shard. Keys of shards
+//                                    that lose all tensors go to the first shard that keeps some
 //
 // Of a model with a delta, only the delta on top changes. It gets new tensors, also those that replace one of
 // the base, and the metadata. Its metadata say which tensors of the base are gone, or have another name or
