@@ -50,7 +50,7 @@ Result<std::optional<Names>> read_group_record(Storage& storage, const std::file
   return names_in(**file);
 }
 
-bool names(const std::optional<Names>& journals, const std::string& journal) {
+bool is_named_in(const std::optional<Names>& journals, const std::string& journal) {
   return journals && std::ranges::find(*journals, journal) != journals->end();
 }
 
@@ -157,7 +157,7 @@ Result<GroupVerdict> look_at_group_record(Storage& storage, const std::filesyste
   auto journals = names_in(**file);
   if (!journals) return tl::unexpected(std::move(journals).error().within(path.string()));
   if (!*journals) return GroupVerdict{};
-  if (names(*journals, journal)) return GroupVerdict{GroupState::Committed};
+  if (is_named_in(*journals, journal)) return GroupVerdict{GroupState::Committed};
   return fail(ErrorCode::InvalidArgument, EINVAL, path.string() + ": damaged: it does not name " + journal);
 }
 
@@ -169,7 +169,7 @@ Result<std::filesystem::path> find_group_record(Storage& storage, const std::fil
     std::filesystem::path path = journal.parent_path() / name;
     // Skip a group record that can't be read: it is for the recovery of the archive that it lies beside.
     const auto journals = read_group_record(storage, path);
-    if (journals && names(*journals, journal.filename())) return path;
+    if (journals && is_named_in(*journals, journal.filename())) return path;
   }
   return std::filesystem::path();
 }

@@ -45,7 +45,7 @@ Result<bool> is_believed_for(Storage& storage, const std::filesystem::path& path
   // Whoever may write the directory may make a new file there.
   if (!there && there.error().errno_value == ENOENT) there = strict_status_of(storage, path.parent_path());
   if (!there) return pass_on(std::move(there));
-  // The journal itself is believed: its mode is that of the archive, which more users may write than the index.
+  // The journal itself is believed. Its mode is the archive's, which more users may write than the index.
   const auto doubt = why_not_believed(storage, *maker, journal.descriptor(), *there);
   return !doubt || !doubt->is_of_stranger;
 }

@@ -27,7 +27,7 @@ Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesys
 
 /// Replaces the index. May be repeated. An index that is neither the old one nor the new one is
 /// somebody else's, and stays.
-/// So does the index of an owner whose archives the journal's maker may not write (journal_access.h).
+/// So does an index that the journal's maker may not write (journal_access.h), and one behind a link.
 /// @param journal_path  the journal's name, in the directory of the archive. A process that is killed in this
 ///                      call leaves a file named after it beside the index, which the next call removes.
 /// @param prepared  of prepare_index(), or null.

@@ -189,15 +189,16 @@ class Scan {
     // Without locks nobody can tell whether the owner lives. The journal's writer was run with nolock.
     if (!in_use && !lacks_locks(in_use.error())) return pass_on(std::move(in_use));
     found.is_in_use = in_use && *in_use;
+    found.identity = opened->identity;
     if (auto doubt = doubt_about(found, *opened)) {
       // While its owner lives, nothing of it is applied.
       if (!found.is_in_use) {
+        auto distrusted = distrust_unless_void(found, *kind, std::move(*doubt), opened->identity.size_bytes);
         found.file.reset();
-        distrust(found, *kind, std::move(*doubt));
+        if (!distrusted) return pass_on(std::move(distrusted));
         return true;
       }
     }
-    found.identity = opened->identity;
     auto judged = judge(found, *kind, *opened);
     if (!found.is_in_use && found.report.state != JournalState::Committed) found.file.reset();
     return judged;
@@ -292,6 +293,27 @@ class Scan {
     } else {
       block(found, std::move(doubt.why), std::move(next_step));
     }
+  }
+
+  /// A void journal of a user who may write the archive is removed, whoever else may write it: the archive's
+  /// mode may have changed since. It is not judged: its bytes may change again.
+  Result<void> distrust_unless_void(FoundJournal& found, NameKind kind, Disbelief doubt,
+                                    std::uint64_t size_bytes) {
+    const bool is_journal = kind == NameKind::Ordinary || kind == NameKind::Lanes;
+    if (is_journal && !doubt.is_of_stranger) {
+      const bool has_lanes = kind == NameKind::Lanes && size_bytes >= kLaneHeads.end();
+      auto heads =
+          read_text(*found.file, has_lanes ? kLaneHeads : ByteRange{0, std::min(size_bytes, kBlockBytes)});
+      if (!heads) return pass_on(std::move(heads));
+      if (heads->find_first_not_of('\0') == std::string::npos) {
+        found.is_lane_journal = kind == NameKind::Lanes;
+        found.is_void = true;
+        set(found, JournalState::Unfinished, "made void by its owner or by a recovery");
+        return {};
+      }
+    }
+    distrust(found, kind, std::move(doubt));
+    return {};
   }
 
   Result<bool> judge(FoundJournal& found, NameKind kind, const FileStatus& opened) {

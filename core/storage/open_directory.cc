@@ -14,7 +14,7 @@ tl::unexpected<Error> no_directory(const std::filesystem::path& path) {
               path.string() + ": is a link or a file: expected a directory of its own");
 }
 
-FileStatus status_in(const struct stat& st) {
+FileStatus directory_status(const struct stat& st) {
   return {.identity = {.device = st.st_dev, .inode = st.st_ino, .size_bytes = 0, .mtime_ns = 0},
           .birth_ns = 0,
           .mode = st.st_mode,
@@ -41,7 +41,7 @@ Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::pa
   struct stat st {};
   if (::fstat(opened.fd.get(), &st) != 0) return fail_system(errno, path.string(), "stat");
   opened.path = fmt::format("/proc/self/fd/{}", opened.fd.get());
-  opened.status = status_in(st);
+  opened.status = directory_status(st);
   return opened;
 }
 

@@ -1,15 +1,21 @@
 // The record that several journals wait for, and commits through it on real files.
 #include "core/journal/group_record.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/commit/commit_protocol.h"
 #include "core/journal/recovery.h"
+#include "core/storage/permissions.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace stfs;
@@ -194,4 +200,45 @@ TEST_CASE("the last journal of a group takes the group record with it, though it
   REQUIRE(recover(system_storage(), archive, *file));
   CHECK_FALSE(std::filesystem::exists(directory.path() / voided));
   CHECK(std::filesystem::exists(group_record) == has_another);
+}
+
+TEST_CASE("a group record is for the writers of all its archives", "[core][group_record]") {
+  if (::geteuid() != 0) {
+    note_skip("needs root, to give archives away");
+    return;
+  }
+  const TemporaryDirectory directory;
+  const std::filesystem::path first = directory.write("a.safetensors", archive_text('a'));
+  const std::vector<std::filesystem::path> others = {directory.write("b.safetensors", archive_text('b'))};
+  const auto give = [](const std::filesystem::path& path, uid_t owner, mode_t mode) {
+    REQUIRE(::chown(path.c_str(), owner, 200) == 0);
+    REQUIRE(::chmod(path.c_str(), mode) == 0);
+  };
+  const auto made = [&]() -> FileStatus {
+    auto record = GroupRecord::create(system_storage(), first, others).value();
+    REQUIRE(record.seal(kJournals, Durability::Process));
+    REQUIRE(record.publish(Durability::Process));
+    const auto path = directory.path() / record.name();
+    const FileStatus status = system_storage().status(path).value();
+    for (const auto& archive : {first, others.front()}) {
+      const auto verdict = look_at_group_record(system_storage(), path, kJournals.front(),
+                                                strict_status_of(system_storage(), archive).value());
+      CHECK(verdict.value().state == GroupState::Committed);
+      CHECK(verdict.value().ignored.empty());
+    }
+    REQUIRE(record.remove());
+    return status;
+  };
+  give(first, 1000, 0660);
+  give(others.front(), 1000, 0660);
+  CHECK((made().mode & 0777U) == 0660);
+  CHECK(made().uid == 1000);
+  // The second archive is for one user.
+  give(others.front(), 1000, 0600);
+  CHECK((made().mode & 0777U) == 0644);
+  CHECK(made().uid == 1000);
+  // They have different owners: only root may write both.
+  give(others.front(), 1001, 0660);
+  CHECK((made().mode & 0777U) == 0644);
+  CHECK(made().uid == 0);
 }

@@ -91,6 +91,28 @@ TEST_CASE("a journal is not believed if others than the archive's writers may ha
   }
 }
 
+TEST_CASE("a mode that takes rights away blocks a commit of before, and no void journal",
+          "[core][journal_access]") {
+  const Planted planted;
+  REQUIRE(::chmod(planted.journal.c_str(), 0666) == 0);
+  REQUIRE(::chmod(planted.scene.path.c_str(), 0644) == 0);
+  const JournalReport blocked = planted.scene.recover_one();
+  CHECK(blocked.state == JournalState::Unknown);
+  CHECK(blocked.blocks_commits);
+  CHECK(blocked.explanation.find("its mode 0666") != std::string::npos);
+  CHECK(planted.scene.is_untouched());
+  SECTION("its owner gives it the archive's mode") {
+    REQUIRE(::chmod(planted.journal.c_str(), 0644) == 0);
+    CHECK(planted.scene.recover_one().action == JournalAction::Applied);
+  }
+  SECTION("it holds no commit any more") {
+    overwrite(planted.journal, 0, std::string(kBlockBytes, '\0'));
+    CHECK(planted.scene.recover_one().action == JournalAction::Removed);
+    CHECK(planted.scene.is_untouched());
+    CHECK_FALSE(std::filesystem::exists(planted.journal));
+  }
+}
+
 TEST_CASE("a journal with a second name is not believed, a directory with several links is",
           "[core][journal_access]") {
   const FileStatus closed = file_of(kUser, kGroup, 0644);

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import archive_file
@@ -89,6 +91,41 @@ def test_a_link_in_place_of_the_state_is_not_followed(host, name):
     for options in ((), ("--status",)):
         check_refused(host, host.pull(*options), f"{name}: is a symbolic link")
     assert host.private_files() == before and os.path.islink(host.model / name)
+
+
+SWAPS = """
+import itertools, os, sys
+place, private = sys.argv[1:]
+link = place + ".link"
+os.symlink(private, link)
+print("ready", flush=True)
+for number in itertools.count():
+    away = f"{place}.{number}"
+    for here, there in (place, away), (link, place), (place, link), (away, place):
+        try:
+            os.rename(here, there)
+        except OSError:  # the pull has made a new one meanwhile
+            pass
+"""
+
+
+def test_a_link_that_takes_the_states_place_meanwhile_is_not_followed(host):
+    assert host.pull().returncode == 0
+    before = host.private_files()
+    place = host.model / ".weight_sync"
+    mallory = subprocess.Popen(["setpriv", f"--reuid={MALLORY}", f"--regid={MALLORY}", "--clear-groups", "--",
+                                sys.executable, "-c", SWAPS, str(place), str(host.private)], stdout=subprocess.PIPE, text=True)
+    try:
+        if mallory.stdout.readline() != "ready\n":
+            pytest.skip("another user can't run this Python")
+        for number in range(1, 21):
+            save(version_directory(host.published, number), NEW if number % 2 else OLD)
+            own(host.published, MALLORY)
+            assert host.pull().returncode in (0, 1)
+    finally:
+        mallory.kill()
+        mallory.wait()
+    assert host.private_files() == before
 
 
 def test_a_state_of_a_user_who_may_not_write_the_model_is_not_believed(host):

@@ -67,6 +67,10 @@ DiskAccess Machine::draw_access() {
   if (truth_.access().uid == 0) return truth_.access();
   DiskAccess access = SimulatedArchive::draw_access(choices_);
   access.uid = truth_.access().uid;
+  // Nor is a journal believed that more users may write than the archive. One that was made before has the
+  // archive's mode of then, so rights to write only grow.
+  access.gid = truth_.access().gid;
+  access.permissions |= truth_.access().permissions & 0022U;
   return access;
 }
 
