@@ -189,17 +189,16 @@ class Scan {
     // Without locks nobody can tell whether the owner lives. The journal's writer was run with nolock.
     if (!in_use && !lacks_locks(in_use.error())) return pass_on(std::move(in_use));
     found.is_in_use = in_use && *in_use;
+    found.identity = opened->identity;
     if (auto doubt = doubt_about(found, *opened)) {
       // While its owner lives, nothing of it is applied.
       if (!found.is_in_use) {
         auto distrusted = distrust_unless_void(found, *kind, std::move(*doubt), opened->identity.size_bytes);
-        if (!distrusted) return pass_on(std::move(distrusted));
-        if (found.is_void) found.identity = opened->identity;
         found.file.reset();
+        if (!distrusted) return pass_on(std::move(distrusted));
         return true;
       }
     }
-    found.identity = opened->identity;
     auto judged = judge(found, *kind, *opened);
     if (!found.is_in_use && found.report.state != JournalState::Committed) found.file.reset();
     return judged;
