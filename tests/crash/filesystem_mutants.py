@@ -375,7 +375,7 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what a commit has seen of others is looked at once more",
         "        const Stale found = note_touched(shard);\n",
-        "        const Stale found = note_foreign_change(shard).stale;\n",
+        "        const Stale found = note_foreign_change(shard, false).stale;\n",
         tests="[fault]",
     ),
     Mutant(

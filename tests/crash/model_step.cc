@@ -45,6 +45,7 @@ class Draft {
   [[nodiscard]] bool is_empty() const { return touched_.empty(); }
 
   ModelStep finish() && {
+    keep_metadata();
     for (const std::uint32_t shard : touched_) step_.parts[shard].after.metadata = metadata_[shard];
     for (const auto& [name, row] : rows_) {
       if (!touched_.contains(row.shard)) continue;
@@ -61,6 +62,22 @@ class Draft {
     EditedContent::Value value;
     std::optional<std::string> from;  // whose bytes it has
   };
+
+  /// Keys of shards that lose all tensors go to the first one that keeps some, if no such shard has the key.
+  void keep_metadata() {
+    if (!step_.before.has_index() || !step_.changes_index || rows_.empty()) return;
+    std::set<std::uint32_t> named;
+    for (const auto& [name, row] : rows_) named.insert(row.shard);
+    for (const std::uint32_t shard : listed_) {
+      if (named.contains(shard)) continue;
+      for (const auto& [key, value] : metadata_[shard]) {
+        const auto has_key = [&, &key = key](std::uint32_t other) { return metadata_[other].contains(key); };
+        if (std::ranges::any_of(named, has_key)) continue;
+        metadata_[*named.begin()].emplace(key, value);
+        touched_.insert(*named.begin());
+      }
+    }
+  }
 
   std::string new_name() {
     for (;;) {

@@ -24,7 +24,8 @@ def name(number):
     return f"{where}{number:032x}"
 os.mkfifo(name(1), 0o666)
 os.mkdir(name(2), 0o777)
-socket.socket(socket.AF_UNIX).bind(name(3))
+os.chdir(os.path.dirname(where))  # the path itself may be longer than an address
+socket.socket(socket.AF_UNIX).bind(os.path.basename(name(3)))
 os.symlink("/etc/shadow", name(4))
 os.symlink(name(4), name(5))
 os.close(os.open(name(6), os.O_CREAT | os.O_WRONLY, 0))
