@@ -25,7 +25,8 @@ TEST_CASE("pulls: a model that follows training is one whole version, and its st
     CHECK(counts.in_recovery > 5 * kPullSeeds);
     CHECK(counts.losses > 8 * kPullSeeds);
     CHECK(counts.applied > kPullSeeds);
-    CHECK((counts.seeded > 0) != scenario.has_model);
+    // Where a call fails while a pull looks at the model, a full version replaces its files, not its bytes.
+    CHECK((scenario.has_model ? counts.seeded <= counts.failed : counts.seeded > 0));
     CHECK(counts.failed > 0);
     WARN(scenario.name << ": " << counts.states << " states, " << counts.in_recovery
                        << " after another crash, " << counts.losses << " losses of power; " << counts.seeded
