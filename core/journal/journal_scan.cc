@@ -130,9 +130,10 @@ class Scan {
       journal.report.path = archive_path_.parent_path() / name;
       auto is_there = look_at(journal, name);
       if (!is_there && says_gone(is_there.error())) {
-        // In the last round, a file that still exists can't be read: that is an error, and not "gone".
-        if (is_last && storage_.status(journal.report.path)) return pass_on(std::move(is_there));
-        is_there = false;
+        // In the last round, a file of a writer that still exists can't be read: that is an error, and not
+        // "gone". The names of strangers may come and go all the time.
+        if (is_last && is_of_writer_now(journal, name)) return pass_on(std::move(is_there));
+        is_there = !journal.report.explanation.empty();
       }
       if (!is_there) return pass_on(std::move(is_there));
       if (*is_there && !journal.is_hidden) found.push_back(std::move(journal));
@@ -202,6 +203,13 @@ class Scan {
     auto judged = judge(found, *kind, *opened);
     if (!found.is_in_use && found.report.state != JournalState::Committed) found.file.reset();
     return judged;
+  }
+
+  /// Whether the name is there again, with a file that a writer may have made. Explains any other file.
+  bool is_of_writer_now(FoundJournal& found, const std::string& name) {
+    const auto kind = kind_of(rest_of(name));
+    const auto named = storage_.status_of_name(found.report.path);
+    return kind && named && may_be_of_writer(found, *kind, *named);
   }
 
   /// Whether a writer of the archive may have made a file of this type and owner. If not, explains that and

@@ -65,14 +65,15 @@ def test_a_state_without_a_model_is_that_of_the_directorys_own(trainer, pair):
     assert stfs("pull", pair / "a.safetensors", trainer.published).endswith("has version 000001\n")
 
 
-def test_the_next_pull_finishes_the_first_that_was_killed_before_it_had_an_index(trainer, tmp_path):
+@pytest.mark.parametrize("made", [0, 1, 2])
+def test_the_next_pull_finishes_the_first_that_was_killed_before_it_had_an_index(tmp_path, made):
     published = Trainer(tmp_path / "sharded", save(tmp_path / "sharded/weight_v000000", TENSORS, shards=2)).published
     whole = tmp_path / "whole"
     stfs("pull", whole, published)
     half = tmp_path / "half"
     (half / ".weight_sync").mkdir(parents=True)
     index, archives = "model.safetensors.index.json", sorted(path.name for path in whole.glob("*.safetensors"))
-    for name in archives:
+    for name in archives[:made]:
         shutil.copyfile(whole / name, half / name)
     (half / "index.new").write_text("{")
     note = {"ready": False, "archives": archives, "step": ["index.new", index], "after": [], "removed": []}
@@ -80,6 +81,7 @@ def test_the_next_pull_finishes_the_first_that_was_killed_before_it_had_an_index
     stfs("pull", half, published)
     assert sorted(os.listdir(half)) == sorted(os.listdir(whole))
     assert set(os.listdir(half / ".weight_sync")) <= {"lock", "state.json"}
+    assert json.loads((half / ".weight_sync/state.json").read_text())["model"] == index
 
 
 def test_a_pull_of_a_wrong_path_leaves_nothing(trainer, tmp_path):

@@ -6,12 +6,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "core/base/absolute_path.h"
 #include "core/model/model.h"
+#include "tools/sync/file_switch.h"
 #include "tools/sync/seeding.h"
 #include "tools/sync/seeding_plan.h"
+#include "tools/sync/sync_state.h"
 #include "tools/sync/version_name.h"
 #include "tools/target/target.h"
 
@@ -192,6 +195,15 @@ class Pull {
   std::vector<std::uint64_t> seen_;
 };
 
+/// The model of a directory in which its first pull was killed: archives may be there, but not yet the index.
+std::optional<std::string> begun_model(const std::filesystem::path& directory, Storage& storage) {
+  const auto there = storage.status(directory);
+  if (!there || !S_ISDIR(there->mode)) return std::nullopt;
+  const SyncPlace shared(directory);
+  if (model_in_sync_state(shared, storage)) return std::nullopt;
+  return model_in_switch(storage, shared);
+}
+
 }  // namespace
 
 Result<void> check_beginning(const std::filesystem::path& model, const Publication::Way& way,
@@ -208,6 +220,7 @@ Result<void> check_beginning(const std::filesystem::path& model, const Publicati
 }
 
 Result<SyncPlace> place_of_model(const std::filesystem::path& model, Storage& storage) {
+  if (const auto begun = begun_model(model, storage)) return sync_place_of(model, *begun, storage);
   const auto located = tools::locate_target(model, tools::Use::Change, tools::read_mount_attribute, storage);
   const std::filesystem::path& path = located ? located->archive : model;
   const auto there = storage.status(path);
