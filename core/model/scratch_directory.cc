@@ -20,11 +20,13 @@ std::filesystem::path in(const OpenDirectory& directory, const std::string& name
   return directory.file(name);
 }
 
-ScratchDirectory::Status status_in(const struct stat& st) {
+/// @param descriptor  of the file; -1: not open.
+ScratchDirectory::Status status_in(const struct stat& st, int descriptor) {
   constexpr std::int64_t kSecondNs = 1'000'000'000;
   return {.inode = st.st_ino,
           .size_bytes = static_cast<std::uint64_t>(st.st_size),
-          .mtime_ns = st.st_mtim.tv_sec * kSecondNs + st.st_mtim.tv_nsec};
+          .mtime_ns = st.st_mtim.tv_sec * kSecondNs + st.st_mtim.tv_nsec,
+          .permissions = permissions_of(st, descriptor)};
 }
 
 }  // namespace
@@ -73,6 +75,9 @@ Result<OpenDirectory> ScratchDirectory::opened_or_made() {
   // The umask, or a default list of the directory above, may have let others write it until now.
   directory = open_directory(storage_, path_);
   if (!directory) return directory;
+  if (directory->fd && !is_newly_made(directory->fd.get())) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE, path_.string() + ": was exchanged while it was made");
+  }
   give_directory_access(storage_, *directory, *archive);
   return opened();
 }
@@ -93,12 +98,12 @@ std::optional<ScratchDirectory::Status> ScratchDirectory::status(const std::stri
   struct stat st {};
   if (!fd || ::fstatat(fd->fd.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
     return std::nullopt;
-  return status_in(st);
+  return status_in(st, -1);
 }
 
 std::optional<ScratchDirectory::Status> ScratchDirectory::status_of(int descriptor) {
   struct stat st {};
-  return ::fstat(descriptor, &st) == 0 ? std::optional(status_in(st)) : std::nullopt;
+  return ::fstat(descriptor, &st) == 0 ? std::optional(status_in(st, descriptor)) : std::nullopt;
 }
 
 Result<std::unique_ptr<File>> ScratchDirectory::create(const std::string& name) {

@@ -23,6 +23,7 @@
 #include "core/base/error.h"
 #include "core/storage/file.h"
 #include "core/storage/open_directory.h"
+#include "core/storage/permissions.h"
 
 namespace stfs {
 
@@ -46,6 +47,7 @@ class ScratchDirectory {
     std::uint64_t inode = 0;
     std::uint64_t size_bytes = 0;
     std::int64_t mtime_ns = 0;  // since 1970
+    Permissions permissions{};
   };
   /// Of an open file.
   static std::optional<Status> status_of(int descriptor);

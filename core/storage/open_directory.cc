@@ -1,10 +1,14 @@
 #include "core/storage/open_directory.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <memory>
+#include <string_view>
 
 namespace stfs {
 namespace {
@@ -23,7 +27,24 @@ FileStatus directory_status(const struct stat& st) {
           .links = static_cast<std::uint32_t>(st.st_nlink)};
 }
 
+bool is_empty(int directory) {
+  UniqueFd own(::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(own ? ::fdopendir(own.get()) : nullptr, ::closedir);
+  if (!entries) return false;
+  static_cast<void>(own.release());
+  while (const dirent* entry = ::readdir(entries.get())) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+bool is_newly_made(int directory) {
+  struct stat st {};
+  return ::fstat(directory, &st) == 0 && st.st_uid == ::geteuid() && is_empty(directory);
+}
 
 Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::path& path) {
   OpenDirectory opened;

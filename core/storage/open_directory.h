@@ -23,4 +23,8 @@ struct OpenDirectory {
 /// @return ENOTDIR: it is a link or a file. ENOENT: there is none.
 Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::path& path);
 
+/// Whether a directory that this process has just made and opened is that one, and not one that another user
+/// has moved to its name: it belongs to this process's user, and is empty.
+bool is_newly_made(int directory);
+
 }  // namespace stfs

@@ -143,6 +143,9 @@ Result<std::vector<std::string>> AttributeReader::list(Ino ino, const Maker& cal
     }
   } else if (node.is_directory() && parts_.transactions.is_transaction(node.ino)) {
     add(kDeletedKey);
+    if (const auto maker = parts_.transactions.maker(node.ino);
+        parts_.options.is_shared && caller.uid != 0 && (!maker || maker->uid != caller.uid))
+      return std::move(listed).names();
     parts_.transactions.visit_metadata(node.ino, add_metadata);
   } else if (node.kind == Node::Kind::Draft && parts_.transactions.is_transaction(node.ino)) {
     add_all(kNewKeys);

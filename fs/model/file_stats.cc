@@ -117,8 +117,12 @@ struct stat FileStats::of_draft(const Node& node, const PendingContent& content)
   const NewTensor* const made = content.made()->tensor();
   // Other mounts write to a scratch file, too.
   const bool is_scratch = made != nullptr && made->is_scratch();
-  struct stat st = filled(node.ino, S_IFREG, parts_.permissions.of_shard(shard),
-                          is_scratch ? made->size_bytes() : content.shown_size_bytes());
+  Permissions permissions = parts_.permissions.of_shard(shard);
+  // Somebody may have moved a private file into the scratch directory.
+  const auto own = is_scratch ? made->scratch()->status() : std::nullopt;
+  if (own) permissions = strictest(permissions, own->permissions);
+  struct stat st =
+      filled(node.ino, S_IFREG, permissions, is_scratch ? made->size_bytes() : content.shown_size_bytes());
   if (content.is_unlinked) st.st_nlink = 0;
   if (made != nullptr) {
     st.st_mtim = timespec_of(made->mtime_ns());

@@ -346,7 +346,8 @@ bool Forest::is_archive_in_root(const Pin& model, Ino ino) const {
 Result<void> Forest::change_archive(const Pin& model, const ServedFiles::Change& change) {
   if (!is_current(model.number()))
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the model has been replaced");
-  auto changed = source_->change(model->model().path().filename().string(), change);
+  auto changed =
+      source_->change(model->model().path().filename().string(), model->model().front().identity(), change);
   // The next request sees it. A watch would notice only after a while.
   if (changed) static_cast<void>(model->check_for_change());
   return changed;

@@ -240,22 +240,29 @@ Result<void> SourceDirectory::rename(std::string_view name, std::string_view new
   return {};
 }
 
-Result<void> SourceDirectory::change(std::string_view name, const ServedFiles::Change& change) {
+Result<void> SourceDirectory::change(std::string_view name, const FileIdentity& archive,
+                                     const ServedFiles::Change& change) {
   if (auto checked = check_name(name); !checked) return checked;
-  const int directory = descriptor();
-  const std::string file(name);
-  const auto failed = [&] { return fail_system(errno, (path_ / file).string(), "change attributes"); };
+  const auto failed = [&] { return fail_system(errno, (path_ / name).string(), "change attributes"); };
+  // The name may be another user's, and may lead elsewhere by the next call.
+  const UniqueFd opened(::openat(descriptor(), std::string(name).c_str(), O_PATH | O_CLOEXEC));
+  if (!opened) return failed();
+  const std::string file = fmt::format("/proc/self/fd/{}", opened.get());
+  const auto there = system_storage().status(file);
+  if (!there || !there->identity.same_file(archive)) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                (path_ / name).string() + ": is another file than the one that the mount shows");
+  }
   constexpr uid_t kSameUser = ~uid_t{0};
   constexpr gid_t kSameGroup = ~gid_t{0};
-  if ((change.uid || change.gid) && ::fchownat(directory, file.c_str(), change.uid.value_or(kSameUser),
+  if ((change.uid || change.gid) && ::fchownat(AT_FDCWD, file.c_str(), change.uid.value_or(kSameUser),
                                                change.gid.value_or(kSameGroup), 0) != 0)
     return failed();
-  if (change.permissions &&
-      ::fchmodat(directory, file.c_str(), *change.permissions & kPermissionBits, 0) != 0)
+  if (change.permissions && ::fchmodat(AT_FDCWD, file.c_str(), *change.permissions & kPermissionBits, 0) != 0)
     return failed();
   if (change.mtime) {
     const struct timespec times[] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT}, *change.mtime};
-    if (::utimensat(directory, file.c_str(), times, 0) != 0) return failed();
+    if (::utimensat(AT_FDCWD, file.c_str(), times, 0) != 0) return failed();
   }
   return {};
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/storage/new_file.h"
+#include "core/storage/open_directory.h"
 #include "fs/base/capabilities.h"
 
 namespace stfs {
@@ -20,6 +21,12 @@ namespace {
 constexpr mode_t kPermissionBits = 0777;
 constexpr std::size_t kCopiedBytes = 1 << 20;
 constexpr const char* kRemoved = "removed";  // the target of the link that hides a file
+
+/// ESTALE if another user has moved another directory to the name of one that was just made.
+Result<void> check_made(int directory, const std::string& path) {
+  if (is_newly_made(directory)) return {};
+  return fail(ErrorCode::ArchiveChanged, ESTALE, path + ": was exchanged while it was made");
+}
 
 Result<void> copy_bytes(int from, int to, const std::string& path) {
   std::vector<char> buffer(kCopiedBytes);
@@ -130,12 +137,14 @@ Result<UniqueFd> SourceChanges::open_private_top() {
   // Whoever may read the delta may enter.
   constexpr unsigned kReadToSearch = 2;
   const mode_t readers = delta.st_mode & 0444;
-  if (::mkdirat(top.parent.get(), top.name.c_str(), S_IRWXU) != 0 && errno != EEXIST)
-    return fail_system(errno, top.path.string(), "create");
+  const bool is_new = ::mkdirat(top.parent.get(), top.name.c_str(), S_IRWXU) == 0;
+  if (!is_new && errno != EEXIST) return fail_system(errno, top.path.string(), "create");
   opened = SourceFiles::open(top);
   if (!opened) return pass_on(std::move(opened));
   if (!*opened) return fail(ErrorCode::ArchiveChanged, ESTALE, top.path.string() + ": was removed meanwhile");
   UniqueFd made = std::move(**opened);
+  if (!is_new) return made;  // who has made it gives it
+  if (auto checked = check_made(made.get(), top.path.string()); !checked) return pass_on(std::move(checked));
   // Only root can; another user's directory is as good.
   static_cast<void>(::fchown(made.get(), delta.st_uid, delta.st_gid) == 0);
   if (::fchmod(made.get(), S_IRWXU | readers | readers >> kReadToSearch) != 0)
@@ -154,10 +163,12 @@ Result<UniqueFd> SourceChanges::enter(UniqueFd directory, const std::string& nam
   if (errno != ENOENT) return fail_system(errno, shown(path), "open");
   const auto below = files_.find(path);
   if (!below) return tl::unexpected(below.error());
-  if (::mkdirat(directory.get(), name.c_str(), S_IRWXU) != 0 && errno != EEXIST)
-    return fail_system(errno, shown(path), "create");
+  const bool is_new = ::mkdirat(directory.get(), name.c_str(), S_IRWXU) == 0;
+  if (!is_new && errno != EEXIST) return fail_system(errno, shown(path), "create");
   entered = UniqueFd(::openat(directory.get(), name.c_str(), kFlags));
   if (!entered) return fail_system(errno, shown(path), "open");
+  if (!is_new) return entered;  // who has made it gives it
+  if (auto made = check_made(entered.get(), shown(path)); !made) return pass_on(std::move(made));
   if (auto given = give_as(entered.get(), below->entry.status, below->entry.permissions); !given)
     return pass_on(std::move(given));
   return entered;
@@ -291,8 +302,9 @@ Result<void> SourceChanges::make_directory(const std::string& path, mode_t mode,
     return fail_system(errno, shown(path), "create");
   const UniqueFd opened(
       ::openat(directory, place->name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  auto given = opened ? give_to(opened.get(), directory, mode, maker, shown(path))
-                      : Result<void>(fail_system(errno, shown(path), "open"));
+  auto given =
+      opened ? check_made(opened.get(), shown(path)) : Result<void>(fail_system(errno, shown(path), "open"));
+  if (given) given = give_to(opened.get(), directory, mode, maker, shown(path));
   if (!given) ::unlinkat(directory, place->name.c_str(), AT_REMOVEDIR);
   return given;
 }

@@ -37,3 +37,16 @@ TEST_CASE("a link or a file is no directory of its own", "[core][open_directory]
     CHECK(open_directory(system_storage(), place.path() / name).error().errno_value == ENOTDIR);
   CHECK(open_directory(system_storage(), place.path() / "missing").error().errno_value == ENOENT);
 }
+
+TEST_CASE("a directory that was just made is told from one that another user has moved there",
+          "[core][open_directory]") {
+  const TemporaryDirectory place;
+  const std::filesystem::path path = place.path() / "directory";
+  std::filesystem::create_directories(path);
+  const auto opened = open_directory(system_storage(), path);
+  REQUIRE(opened);
+  CHECK(is_newly_made(opened->fd.get()));
+  CHECK(is_newly_made(opened->fd.get()));  // asking changes nothing
+  place.write("directory/file", "");
+  CHECK_FALSE(is_newly_made(opened->fd.get()));
+}
