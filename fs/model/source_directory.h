@@ -104,8 +104,8 @@ class SourceDirectory {
   /// Renames an archive, or a file to that of a model. Scratch files of the model go with it.
   /// @param flags  of renameat2(2): RENAME_NOREPLACE.
   Result<void> rename(std::string_view name, std::string_view new_name, unsigned flags);
-  /// Changes attributes of a model's archive. ESTALE if the name is one of another file now: a link may lead to
-  /// any file.
+  /// Changes attributes of a model's archive. ESTALE if the name is one of another file now: a link may lead
+  /// to any file.
   Result<void> change(std::string_view name, const FileIdentity& archive, const ServedFiles::Change& change);
   /// ENODATA unless the file is a whole archive. Syncs it as the mount's durability says. Programs that have
   /// it open can't write to it any more.
