@@ -197,14 +197,14 @@ Result<void> NewFile::write(std::span<const std::byte> bytes) {
   return ok;
 }
 
-Result<void> NewFile::settle() {
+Result<void> NewFile::settle(const std::function<Result<void>(File&)>& change) {
   if (!file_) return fail_system(EBADF, path_.native(), "settle a file that is closed");
-  auto ok = complete(Durability::Power);
+  auto ok = complete(Durability::Power, change);
   if (!ok) discard();
   return ok;
 }
 
-Result<void> NewFile::complete(Durability durability) {
+Result<void> NewFile::complete(Durability durability, const std::function<Result<void>(File&)>& change) {
   if (auto ok = write_gathered(); !ok) return ok;
   gathered_ = {};  // a caller may keep thousands of settled files
   if (reserved_bytes_ > appended_bytes_) {
@@ -216,6 +216,9 @@ Result<void> NewFile::complete(Durability durability) {
     if (*replaces) {
       if (auto ok = storage_->copy_attributes(path_, *file_); !ok) return ok;
     }
+  }
+  if (change) {
+    if (auto ok = change(*file_); !ok) return ok;
   }
   if (durability == Durability::Power) {
     if (auto ok = told(file_->sync_all(), "sync"); !ok) return ok;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -60,7 +61,8 @@ class NewFile {
 
   /// Gives the file the mode, owner and attributes of the file that it replaces, syncs it and closes it: only
   /// its name is missing. For a caller that writes many files and names them together.
-  Result<void> settle();
+  /// @param change  runs before the sync, to change mode and owner: afterwards its name may be another file's.
+  Result<void> settle(const std::function<Result<void>(File&)>& change = {});
   /// Settles the file if that was not done, renames it, and syncs the directory. A symbolic link at the path
   /// is itself replaced; its target stays as it is.
   /// @param durability  Process: nothing is synced. After a loss of power the file can be the old one, the
@@ -81,7 +83,7 @@ class NewFile {
   Result<void> gather(std::span<const std::byte> bytes);
   Result<void> write_gathered();
   Result<void> write(std::span<const std::byte> bytes);
-  Result<void> complete(Durability durability);
+  Result<void> complete(Durability durability, const std::function<Result<void>(File&)>& change = {});
   Result<void> rename(const std::filesystem::path& path);
   /// The same result; a failure names the file's path instead of the temporary one.
   Result<void> told(Result<void> done, std::string_view action) const;

@@ -128,3 +128,28 @@ def test_a_published_file_takes_no_mode_from_a_planted_link(ground):
     assert not (model / "run").is_symlink() and (model / "run").read_text() == "#!/bin/sh\n"
     assert os.lstat(model / "run").st_mode & 0o7111 == 0 and place.program.read_text() == "the victim's"
     assert os.stat(place.program).st_mode & 0o7777 == 0o6755 and MALLORY != os.lstat(model / "run").st_uid
+
+
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_delta_of_another_user_does_not_choose_its_base(ground, victim):
+    place = Place(*ground, victim)
+    place.model.chmod(0o600)
+    before = place.model.read_bytes()
+    out = ground[1] / "x.delta.safetensors"
+    assert place.run(OUTPUTS["diff"][1], out).returncode == 0
+    os.chown(out, MALLORY, MALLORY)
+    out.chmod(0o644)
+    refused = place.run(["commit", "{out}"], out)
+    assert refused.returncode == 1 and f"belongs to user {MALLORY}" in refused.stderr and "--base" in refused.stderr, refused
+    assert place.model.read_bytes() == before
+    # Nor does a link of another user, beside a delta that is the victim's.
+    os.chown(out, victim, victim)
+    moved = place.outputs / out.name
+    shutil.copy2(out, moved)
+    os.chown(moved, victim, victim)
+    as_mallory('ln -s "$1" "$2"', place.model, place.outputs / place.model.name)
+    refused = place.run(["commit", "{out}"], moved)
+    assert refused.returncode == 1 and f"belongs to user {MALLORY}" in refused.stderr, refused
+    assert place.model.read_bytes() == before
+    done = place.run(["commit", "{out}", "--base", "{model}"], moved)
+    assert done.returncode == 0, done

@@ -1,5 +1,6 @@
 // stfs commit: merges a delta into its base, or writes both as a new archive.
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -8,8 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "core/journal/journal_access.h"
 #include "core/model/delta_base.h"
 #include "core/model/model_directory.h"
+#include "core/storage/file.h"
+#include "core/storage/permissions.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/delta_commit.h"
 #include "tools/cli/diagnostic.h"
@@ -53,6 +57,35 @@ bool fits_delta(const std::string& base, const OpenDelta& delta) {
   return model && check_delta(delta.keys, delta.model->tensors(), (*model)->tensors());
 }
 
+/// Refuses a base that the delta, or a link, names, if the owner of one of these may not write the base: the
+/// delta would write where its owner may not.
+Result<void> check_naming(const std::filesystem::path& base, const OpenDelta& delta) {
+  Storage& storage = system_storage();
+  const auto model = open_whole(base.native(), Use::Tensors);
+  if (!model) return {};  // the caller's opening tells why
+  auto file = strict_status_of(storage, delta.model->path());
+  if (!file) return pass_on(std::move(file));
+  auto link = storage.status_of_name(base);
+  if (!link) return pass_on(std::move(link));
+  link->links = 1;
+  link->mode &= ~07777U;  // of a link they say nothing
+  for (const Shard& shard : (*model)->shards()) {
+    const auto target = strict_status_of(storage, shard.path);
+    if (!target) return tl::unexpected(target.error());
+    auto doubt = why_not_believed(storage, *file, -1, *target, shard.path.native());
+    std::string of = delta.named;
+    if (!doubt && S_ISLNK(link->mode)) {
+      doubt = why_not_believed(storage, *link, -1, *target, shard.path.native());
+      of = base.native();
+    }
+    if (doubt) {
+      return fail(ErrorCode::System, EPERM,
+                  fmt::format("{}: {}: name the base with --base", printable(of), printable(doubt->why)));
+    }
+  }
+  return {};
+}
+
 /// The base as the user named it. Else the file with the base's name beside the delta, or the one where the
 /// last mount of the delta has found it.
 Result<std::string> base_of(const CommitRequest& request, const OpenDelta& delta) {
@@ -64,12 +97,16 @@ Result<std::string> base_of(const CommitRequest& request, const OpenDelta& delta
   }
   if (const auto known = known_path_of_base(delta.model->front())) candidates.emplace_back(*known);
   for (const std::filesystem::path& candidate : candidates) {
-    if (fits_delta(candidate, delta)) return candidate.native();
+    if (!fits_delta(candidate, delta)) continue;
+    if (auto named = check_naming(candidate, delta); !named) return tl::unexpected(named.error());
+    return candidate.native();
   }
   // Tells what is wrong with the first that is there.
   std::error_code failed;
   for (const std::filesystem::path& candidate : candidates) {
-    if (std::filesystem::exists(candidate, failed)) return candidate.native();
+    if (!std::filesystem::exists(candidate, failed)) continue;
+    if (auto named = check_naming(candidate, delta); !named) return tl::unexpected(named.error());
+    return candidate.native();
   }
   if (candidates.empty()) {
     return fail(ErrorCode::InvalidArgument, EINVAL,

@@ -92,9 +92,8 @@ class Seeding {
       if (auto appended = file->append(piece); !appended) return appended;
       if (auto goes_on = on_bytes_(piece.size()); !goes_on) return goes_on;
     }
-    if (auto settled = file->settle(); !settled) return settled;
-    if (auto named = file->finish_unsynced(directory_ / as); !named) return named;
-    return join_model(directory_ / as, directory_ / over);
+    if (auto settled = settle(*file, directory_ / as, directory_ / over); !settled) return settled;
+    return file->finish_unsynced(directory_ / as);
   }
 
   [[nodiscard]] Result<void> write_text(const std::string& text, const std::filesystem::path& temporary,
@@ -103,9 +102,8 @@ class Seeding {
     auto file = NewFile::create_as(temporary, over, first_mode() & 0644U, storage_);
     if (!file) return pass_on(std::move(file));
     if (auto appended = file->append(std::as_bytes(std::span(text))); !appended) return appended;
-    if (auto settled = file->settle(); !settled) return settled;
-    if (auto named = file->finish_unsynced(temporary); !named) return named;
-    return join_model(temporary, over);
+    if (auto settled = settle(*file, temporary, over); !settled) return settled;
+    return file->finish_unsynced(temporary);
   }
 
   /// The access that all archives of the model give that is there.
@@ -119,16 +117,14 @@ class Seeding {
     }
     return {};
   }
-  /// Of a file that replaces none, before the umask and before join_model().
+  /// Of a file that replaces none, before the umask and before settle().
   [[nodiscard]] mode_t first_mode() const { return present_ ? 0600 : 0666; }
-  /// Gives a file that replaces none the access that the model has.
-  [[nodiscard]] Result<void> join_model(const std::filesystem::path& path,
-                                        const std::filesystem::path& over) const {
-    if (!present_ || (path != over && is_taken_name(storage_, over))) return {};
-    auto file = storage_.open_no_link(path, Access::ReadWrite);
-    if (!file) return pass_on(std::move(file));
-    if (auto given = give_access(storage_, **file, *present_); !given) return given;
-    return (*file)->sync_all();
+  /// Settles a file. One that replaces none gets the access that the model has, by its descriptor: another
+  /// user may have given its name to another file.
+  [[nodiscard]] Result<void> settle(NewFile& file, const std::filesystem::path& path,
+                                    const std::filesystem::path& over) const {
+    if (!present_ || (path != over && is_taken_name(storage_, over))) return file.settle();
+    return file.settle([&](File& made) { return give_access(storage_, made, *present_); });
   }
 
   /// The version's index, with the archives' new names.
