@@ -72,13 +72,13 @@ Result<void> check_naming(const std::filesystem::path& base, const OpenDelta& de
   for (const Shard& shard : (*model)->shards()) {
     const auto target = strict_status_of(storage, shard.path);
     if (!target) return tl::unexpected(target.error());
+    // The owner counts. A delta that its group may write is an ordinary file where the umask is 002.
     auto doubt = why_not_believed(storage, *file, -1, *target, shard.path.native());
-    std::string of = delta.named;
-    if (!doubt && S_ISLNK(link->mode)) {
+    const bool is_of_delta = doubt && doubt->is_of_stranger;
+    if (!is_of_delta && S_ISLNK(link->mode))
       doubt = why_not_believed(storage, *link, -1, *target, shard.path.native());
-      of = base.native();
-    }
-    if (doubt) {
+    if (doubt && doubt->is_of_stranger) {
+      const std::string of = is_of_delta ? delta.named : base.native();
       return fail(ErrorCode::System, EPERM,
                   fmt::format("{}: {}: name the base with --base", printable(of), printable(doubt->why)));
     }
