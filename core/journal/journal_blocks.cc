@@ -53,24 +53,24 @@ std::array<std::byte, kNoHeaderLength.size()> length_bytes(std::uint64_t header_
   return bytes;
 }
 
-enum class Block : std::uint8_t { Old, New, Torn, Other };
+enum class BlockState : std::uint8_t { Old, New, Torn, Other };
 
 /// Judges a block that is neither the old one nor the new one as it lies there.
 /// @param is_first  of an archive that is being edited.
-Result<Block> judge(const File& archive, std::uint64_t archive_offset, const File& journal,
-                    std::uint64_t journal_offset, std::uint64_t old_hash, const JournalRecord& record,
-                    std::uint64_t size_bytes, bool is_first) {
+Result<BlockState> judge(const File& archive, std::uint64_t archive_offset, const File& journal,
+                         std::uint64_t journal_offset, std::uint64_t old_hash, const JournalRecord& record,
+                         std::uint64_t size_bytes, bool is_first) {
   BlockPair block;
   block.size_bytes = static_cast<std::size_t>(size_bytes);
   if (auto read = archive.read(block.archive_bytes(), archive_offset); !read) return pass_on(std::move(read));
   if (auto read = journal.read(block.new_bytes(), journal_offset); !read) return pass_on(std::move(read));
   auto before = block;
   if (is_first && before.put_length(length_bytes(record.archive.header_size_bytes))) {
-    if (before.hash() == old_hash) return Block::Old;
+    if (before.hash() == old_hash) return BlockState::Old;
     static_cast<void>(block.put_length(std::span(block.promised).first(kNoHeaderLength.size())));
-    if (block.there == block.promised) return Block::New;
+    if (block.there == block.promised) return BlockState::New;
   }
-  return block.has_new_sector() ? Block::Torn : Block::Other;
+  return block.has_new_sector() ? BlockState::Torn : BlockState::Other;
 }
 
 /// What a comparison has found.
@@ -158,10 +158,10 @@ Result<KnownBlocks> compare_blocks(const File& archive, const File& journal, con
                           (*old_hashes)[block], record, std::min(kBlockBytes, compared.size_bytes - at),
                           record.after && range.archive.offset + at == 0);
       if (!judged) return pass_on(std::move(judged));
-      if (*judged == Block::Other) return KnownBlocks::Other;
-      has_old = has_old || *judged == Block::Old;
-      has_new = has_new || *judged == Block::New;
-      has_torn = has_torn || *judged == Block::Torn;
+      if (*judged == BlockState::Other) return KnownBlocks::Other;
+      has_old = has_old || *judged == BlockState::Old;
+      has_new = has_new || *judged == BlockState::New;
+      has_torn = has_torn || *judged == BlockState::Torn;
     }
   }
   if (has_torn) return KnownBlocks::Torn;

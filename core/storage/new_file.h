@@ -61,7 +61,8 @@ class NewFile {
 
   /// Gives the file the mode, owner and attributes of the file that it replaces, syncs it and closes it: only
   /// its name is missing. For a caller that writes many files and names them together.
-  /// @param change  runs before the sync, to change mode and owner: afterwards its name may be another file's.
+  /// @param change  runs before the sync, to change mode and owner: afterwards its name may be another
+  /// file's.
   Result<void> settle(const std::function<Result<void>(File&)>& change = {});
   /// Settles the file if that was not done, renames it, and syncs the directory. A symbolic link at the path
   /// is itself replaced; its target stays as it is.

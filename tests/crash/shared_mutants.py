@@ -177,7 +177,7 @@ SHARED_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a hidden header is not known as the old one",
-        "if (before.hash() == old_hash) return Block::Old;",
+        "if (before.hash() == old_hash) return BlockState::Old;",
         "",
         ("edits",),
     ),

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -34,6 +35,17 @@ TEST_CASE("work is done in the order in which it came, on the invalidator's thre
   for (int at = 0; at < 100; ++at) CHECK(order[static_cast<std::size_t>(at)] == at);
   CHECK(threads.front() == threads.back());
   CHECK(threads.front() != std::this_thread::get_id());
+}
+
+TEST_CASE("a job that throws stops no job behind it", "[fs][invalidator]") {
+  std::atomic<bool> is_done = false;
+  {
+    Invalidator invalidator(nullptr, kEach);
+    invalidator.start();
+    invalidator.run([] { throw std::bad_alloc(); });
+    invalidator.run([&] { is_done = true; });
+  }
+  CHECK(is_done);
 }
 
 TEST_CASE("stop works off what is queued: every request gets its answer", "[fs][invalidator]") {

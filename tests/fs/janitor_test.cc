@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "tests/support/catch.h"
@@ -220,4 +221,23 @@ TEST_CASE("a janitor that was never started stops, and leaves to the caller what
   janitor.note_commit();
   janitor.stop();
   CHECK(tidied.count() == 0);
+}
+
+TEST_CASE("a janitor whose work throws tries again", "[fs][janitor]") {
+  Tidied tidied;
+  SteppedClock clock;
+  Janitor janitor({.tidy =
+                       [&] {
+                         tidied.note();
+                         if (tidied.count() == 1) throw std::bad_alloc();
+                       }},
+                  clock);
+  janitor.start();
+  janitor.note_commit();
+  REQUIRE(clock.is_in_wait(1));
+  clock.end_wait();
+  REQUIRE(clock.is_in_wait(2));
+  CHECK(tidied.count() == 1);
+  clock.end_wait();
+  REQUIRE(tidied.comes_to(2));
 }
