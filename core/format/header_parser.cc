@@ -35,7 +35,7 @@ class HeaderReader {
   explicit HeaderReader(std::string_view json) : json_(json) {}
 
   Result<ParsedHeader> read() {
-    // Such a file is no archive, and may be private: what it has instead is not shown.
+    // Such a file is no archive, and may be private: the message shows none of its bytes.
     if (json_.peek() != '{') return refuse("the header: expected an object of tensors");
     bool has_metadata = false;
     auto read = json_.for_each_member([&](std::string_view name, std::size_t name_at) -> Result<void> {

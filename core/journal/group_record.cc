@@ -79,7 +79,7 @@ Result<GroupVerdict> without_file(Storage& storage, const std::filesystem::path&
   return tl::unexpected(Error(why).within(path.string()));
 }
 
-/// Lets nobody write the record who may not write each of the archives. Everybody may read its names.
+/// Only users who may write each of the archives may write the record. Everybody may read its names.
 Result<void> restrict_to_writers_of_all(Storage& storage, File& record,
                                         const std::filesystem::path& first_path,
                                         std::span<const std::filesystem::path> others) {

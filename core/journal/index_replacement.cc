@@ -57,7 +57,7 @@ Result<bool> is_due(Storage& storage, const std::filesystem::path& path, const F
   auto present = hash_of_index(storage, path);
   if (!present) return pass_on(std::move(present));
   if (*present != index.old_hash) return false;
-  // Whoever may write the archive may say which version it has.
+  // A user who may write the archive may say which version it has.
   if (index.name == kSyncStateName) return true;
   auto believed = is_believed_for(storage, path, journal);
   // Nobody wants the file any more: its directory is gone.

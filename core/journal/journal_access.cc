@@ -87,7 +87,7 @@ void give_directory_access(Storage& storage, const OpenDirectory& made, const Fi
       permissions = without_group(permissions);
   }
   drop_access_list(directory);
-  // Who may read a directory's names may also search it.
+  // A user who may read a directory's names may also search it.
   static_cast<void>(::fchmod(directory, permissions | ((permissions & 0444U) >> 2U)));
 }
 
