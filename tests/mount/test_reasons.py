@@ -64,6 +64,7 @@ def test_every_refusal_has_one_line(mount, archive, action):
 
 def test_a_file_without_a_form_is_no_silent_refusal(mount):
     (mount / "new").write_bytes(b"abc")
+    assert eventually(lambda: '"new" is a scratch file' in log_of(mount))  # the kernel releases it after close()
     before = log_of(mount).splitlines()
     assert errno_of(os.rename, mount / "new", mount / T) == errno.ENODATA
     (line,) = log_of(mount).splitlines()[len(before):]
