@@ -77,6 +77,10 @@ Result<void> drop_capabilities(AdminRight admin) {
   return {};
 }
 
+bool may_administer() {
+  return (present_sets().value_or(Sets{}).effective & bit(CAP_SYS_ADMIN)) != 0;
+}
+
 RaisedCapability::RaisedCapability(int capability) : before_(present_sets().value_or(Sets{}).effective) {
   const auto present = present_sets();
   if (present && (present->permitted & bit(capability)) != 0)

@@ -28,6 +28,9 @@ enum class AdminRight : std::uint8_t { InReserve, Effective };
 /// program. Call while the process has one thread.
 Result<void> drop_capabilities(AdminRight admin);
 
+/// Whether this thread has CAP_SYS_ADMIN, so that it may mount without fusermount3.
+bool may_administer();
+
 /// Makes a capability in reserve effective in this thread, for as long as the object lives. Without the
 /// capability in reserve it does nothing: the call that needs it fails.
 class RaisedCapability {

@@ -1,13 +1,10 @@
-// Starts the guard with posix_spawn(3). The guard waits with sigwaitinfo(2), and aborts the connection
-// through fusectl or with umount2(2).
+// Starts the guard with posix_spawn(3). The guard waits with sigwaitinfo(2).
 #include "fs/mount/guard.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <syslog.h>
 #include <unistd.h>
@@ -25,7 +22,7 @@
 #include "core/base/unique_fd.h"
 #include "fs/base/capabilities.h"
 #include "fs/base/log.h"
-#include "fs/mount/mount_point.h"
+#include "fs/mount/own_mount.h"
 
 extern char** environ;
 
@@ -33,9 +30,9 @@ namespace stfs {
 namespace {
 
 constexpr std::string_view kName = "stfs-guard";  // also for killall(1): it is no safetensorsfs
-// The guard's arguments: its name, the daemon's pid, the mount's id, what becomes of the dead mount, and the
-// mount point.
-constexpr int kArguments = 5;
+// The guard's arguments: its name, the daemon's pid, the mount's numbers, what becomes of the dead mount, and
+// the mount point, for messages.
+constexpr int kArguments = 7;
 constexpr std::string_view kUnmounts = "unmounts";  // -o auto_unmount
 constexpr std::string_view kLeaves = "leaves";
 // The guard's descriptor of the connection's file `abort`, if the daemon could open it.
@@ -102,58 +99,20 @@ bool has_ended(pid_t pid) {
   });
 }
 
-/// The id of the mount that lies there; unique for ever from Linux 6.8 on. Sends no request.
-/// @param root  an O_PATH descriptor, and no path; or AT_FDCWD.
-std::string id_of_mount(int root, const char* path) {
-  constexpr unsigned kOldOrUniqueId = 0x1000 | 0x4000;  // STATX_MNT_ID | STATX_MNT_ID_UNIQUE
-  struct statx found {};
-  ::statx(root, path, AT_EMPTY_PATH | AT_STATX_DONT_SYNC, kOldOrUniqueId, &found);
-  return std::to_string(found.stx_mnt_id);
-}
-
-/// Aborts the connection of a mount that is still in its place.
-void abort_in_place(const std::string& mount_point, std::string_view mount_id) {
-  // While it is open, it can't be unmounted: programs must get ENOTCONN, and not the directory below.
-  const UniqueFd held(::open(mount_point.c_str(), O_PATH | O_CLOEXEC));
-  if (held && id_of_mount(held.get(), "") == mount_id) ::umount2(mount_point.c_str(), MNT_FORCE);
-}
-
 /// Ends the connection of a daemon whose main thread has ended. @return false if it can't.
-bool end_connection(pid_t daemon, std::string_view mount_id, const std::string& mount_point) {
+bool end_connection(pid_t daemon, const OwnMount& mount) {
   // If the connection has ended by itself, the kernel ignores it.
-  if (::write(kAbortFile, "1", 1) == 1) return true;
-  // Before Linux 6.8 another mount may get the id of ours. Most daemons end by themselves before that.
+  if (abort_connection(kAbortFile)) return true;
+  // Before Linux 6.8 another mount may get the numbers of ours. Most daemons end by themselves before that.
   constexpr struct timespec kPause = {.tv_sec = 0, .tv_nsec = 100'000'000};
   constexpr int kTries = 100;
   ::nanosleep(&kPause, nullptr);
   for (int tries = 0; tries < kTries; ++tries) {
     if (has_ended(daemon)) return true;
-    abort_in_place(mount_point, mount_id);
+    mount.abort();
     ::nanosleep(&kPause, nullptr);
   }
   return has_ended(daemon);
-}
-
-/// Unmounts what is dead there. With -o auto_unmount fusermount3 does it too, but version 3.14 does it for no
-/// ordinary user: it may not enter the mount, and takes it for alive.
-void unmount_dead(const std::string& mount_point) {
-  constexpr struct timespec kPause = {.tv_sec = 0, .tv_nsec = 50'000'000};
-  constexpr int kTries = 100;  // fusermount3 may not find the mount while the list of mounts changes
-  for (int tries = 0; tries < kTries; ++tries) {
-    struct statvfs st {};
-    if (::statvfs(mount_point.c_str(), &st) == 0 || (errno != ENOTCONN && errno != ECONNABORTED)) return;
-    if (::umount2(mount_point.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) return;
-    const pid_t child = ::fork();
-    if (child == 0) {
-      sigset_t none;
-      sigemptyset(&none);
-      ::sigprocmask(SIG_SETMASK, &none, nullptr);
-      ::execlp("fusermount3", "fusermount3", "-u", "-q", "-z", "--", mount_point.c_str(), nullptr);
-      ::_exit(1);
-    }
-    if (child > 0) ::waitpid(child, nullptr, 0);
-    ::nanosleep(&kPause, nullptr);
-  }
 }
 
 /// Waits until the kernel tells that the daemon has ended.
@@ -170,18 +129,15 @@ void wait_for_end(pid_t daemon) {
 
 }  // namespace
 
-Guard::Guard(const Options& options) {
-  const auto mount = mounted_at(options.mount_point);
-  if (!mount || mount->type != options.kernel_type()) return;  // unmounted meanwhile
+Guard::Guard(const OwnMount& mount, const Options& options) {
   Spawning spawning;
-  const UniqueFd abort_file = open_abort_file(*mount);
+  const UniqueFd abort_file = mount.open_abort_file();
   spawning.keep_only(abort_file);
   spawning.set_apart();
-  // Nothing opens the mount here: a user who unmounts it at once would get EBUSY.
-  const std::string id = id_of_mount(AT_FDCWD, options.mount_point.c_str());
-  const auto started = spawning.start({std::string(kName), std::to_string(::getpid()), id,
-                                       std::string(options.unmounts_with_daemon ? kUnmounts : kLeaves),
-                                       options.mount_point.string()});
+  const OwnMount::Numbers& numbers = mount.numbers();
+  const auto started = spawning.start(
+      {std::string(kName), std::to_string(::getpid()), numbers.id, numbers.lasting, numbers.device,
+       std::string(options.unmounts_with_daemon ? kUnmounts : kLeaves), options.mount_point.string()});
   if (started) {
     pid_ = *started;
   } else {
@@ -209,13 +165,16 @@ int Guard::run(const char* const* argv) {
   const std::string_view pid = argv[1];
   std::from_chars(pid.data(), pid.data() + pid.size(), daemon);
   wait_for_end(daemon);
-  const bool has_aborted = end_connection(daemon, argv[2], argv[4]);
+  const OwnMount mount({.id = argv[2], .lasting = argv[3], .device = argv[4]});
+  const bool has_aborted = end_connection(daemon, mount);
   if (!has_aborted) {
     ::openlog("safetensorsfs", 0, LOG_DAEMON);
     ::syslog(LOG_WARNING, "%s: the program was killed, and its mount hangs: end it with `umount -f`%s",
-             printable(argv[4]).c_str(), ::geteuid() == 0 ? "" : " as root");
+             printable(argv[6]).c_str(), ::geteuid() == 0 ? "" : " as root");
   }
-  if (argv[3] == kUnmounts) unmount_dead(argv[4]);
+  // With -o auto_unmount fusermount3 does it too, but version 3.14 does it for no ordinary user: it may not
+  // enter the mount, and takes it for alive.
+  if (argv[5] == kUnmounts) mount.unmount();
   return has_aborted ? 0 : 1;
 }
 

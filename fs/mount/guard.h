@@ -15,6 +15,7 @@
 #include <sys/types.h>
 
 #include "fs/mount/options.h"
+#include "fs/mount/own_mount.h"
 
 namespace stfs {
 
@@ -22,7 +23,7 @@ class Guard {
  public:
   /// Starts the guard of our mount. Call it on the thread that lives as long as the process, in the mount
   /// namespace of the mount. Without a guard, which the log tells, the mount works all the same.
-  explicit Guard(const Options& options);
+  Guard(const OwnMount& mount, const Options& options);
   /// Ends the guard. The connection must have ended.
   ~Guard();
   Guard(const Guard&) = delete;

@@ -98,7 +98,7 @@ int mount(stfs::Options& options) {
   if (options.filesystem.fails_on_change) how.settle_patience = std::chrono::minutes(1);
   auto mount_point = stfs::check_mount_point(options.mount_point, options.may_cover_files);
   if (!mount_point) return failed(mount_point.error());
-  options.mount_point = *mount_point;
+  options.mount_point = mount_point->path;
   // Once before a delta is made, once for the files that only the source itself names.
   std::vector<std::filesystem::path> named = how.deltas;
   named.push_back(options.source);
@@ -107,7 +107,7 @@ int mount(stfs::Options& options) {
     if (!absolute) return failed(absolute.error());
     named.push_back(std::move(*absolute));
   }
-  if (auto seen = stfs::check_not_hidden(named, *mount_point); !seen) return failed(seen.error());
+  if (auto seen = stfs::check_not_hidden(named, mount_point->path); !seen) return failed(seen.error());
   if (!options.log.empty()) {
     auto file = stfs::LogFile::open(named.back());
     if (!file) return failed(file.error());
@@ -117,13 +117,13 @@ int mount(stfs::Options& options) {
   auto source = stfs::open_source(options.source, how);
   how.makes_delta = false;
   if (!source) return failed(source.error());
-  if (auto seen = stfs::check_not_hidden(stfs::files_of(*source), *mount_point); !seen)
+  if (auto seen = stfs::check_not_hidden(stfs::files_of(*source), mount_point->path); !seen)
     return failed(seen.error());
 
   // From here on a signal ends the mount in order.
   stfs::EndingSignals::block();
   const auto forest = forest_of(*source, options.filesystem, how);
-  auto session = stfs::Session::mount(*forest, source->path, options);
+  auto session = stfs::Session::mount(*forest, source->path, *mount_point, options);
   if (!session) return failed(session.error());
   if (!options.stays_in_foreground) {
     if (auto away = (*session)->go_to_background(); !away) return failed(away.error());

@@ -5,46 +5,52 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
 
 namespace stfs {
 
-/// A line of /proc/self/mountinfo: what is mounted at a path.
+/// A line of /proc/self/mountinfo.
 struct MountEntry {
+  std::string id;
   std::string device;  // "MAJOR:MINOR": also the name of the mount's directory in /sys/class/bdi
+  std::filesystem::path path;
   std::string type;
   std::string source;
 };
 
-/// The topmost mount at exactly this absolute path. Does not access the mounted file system.
+/// All mounts of this process's namespace. A later one covers an earlier one of the same path. Does not
+/// access the mounted file systems.
+std::vector<MountEntry> mounts();
+
+/// The topmost mount at exactly this absolute path.
 std::optional<MountEntry> mounted_at(const std::filesystem::path& path);
 
-/// Returns the absolute path of the mount point, with links resolved. Fails if the path does not exist, is
-/// not a directory, holds a dead mount, has a safetensorsfs mounted on it, or holds files that a mount would
-/// hide. The error's message says what to do.
-Result<std::filesystem::path> check_mount_point(const std::filesystem::path& path, bool may_cover_files);
+/// A directory that may be mounted on. It is held open: its path may lead elsewhere a moment later, if
+/// another user may write a directory above it.
+struct MountPoint {
+  UniqueFd directory;                       // O_PATH
+  std::filesystem::path path;               // absolute, with links resolved
+  std::vector<std::string> earlier_mounts;  // ids of the mounts that lay on it
+};
 
-/// Opens the file that ends a mount's connection (abort_connection()). Only root and the user who mounted may
-/// do so, and the latter only where fusectl is mounted. @return a closed one if that fails.
-UniqueFd open_abort_file(const MountEntry& mount);
+/// Fails if the path does not exist, is not a directory, holds a dead mount, has a safetensorsfs mounted on
+/// it, or holds files that a mount would hide. The error's message says what to do.
+Result<MountPoint> check_mount_point(const std::filesystem::path& path, bool may_cover_files);
 
-/// Ends the connection whose file this is, and no other: does nothing if that one has ended.
-void abort_connection(const UniqueFd& abort_file);
+/// The path that leads to the open directory now.
+std::filesystem::path present_path(const UniqueFd& directory);
 
-/// Aborts the connection of our mount, as `umount -f` does: every running request and notification ends with
-/// an error.
-/// @param type  our type, as in MountEntry. A mount of another type is left alone.
-void abort_connection(const std::filesystem::path& mount_point, std::string_view type);
+/// A name for the open file that calls with a path take: no other user can have it lead elsewhere.
+std::string path_of_descriptor(const UniqueFd& file);
 
 /// Makes the kernel read ahead by 1 MiB instead of 128 KiB. This makes the first read of a tensor 40% faster
 /// (KERNEL-NOTES.md). It needs root, and does nothing without it. Call it after INIT, because INIT resets the
 /// setting. It never accesses the mount, which may be unmounted at any time.
-/// @param type      as in abort_connection()
+/// @param device    as in MountEntry
 /// @param settings  the folder with a directory for each device; a test has its own
-void raise_readahead(const std::filesystem::path& mount_point, std::string_view type,
-                     const std::filesystem::path& settings = "/sys/class/bdi");
+void raise_readahead(const std::string& device, const std::filesystem::path& settings = "/sys/class/bdi");
 
 }  // namespace stfs

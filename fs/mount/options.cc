@@ -132,13 +132,13 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
 }
 
 std::vector<std::string> session_arguments(const Options& options, const std::filesystem::path& source,
-                                           bool is_read_only) {
+                                           bool is_read_only, bool is_privileged) {
   const std::string name = options.source_name.empty() ? source.string() : options.source_name;
   std::string list = "subtype=" + options.subtype + ",fsname=" + escaped(name) + ",nosuid,nodev";
   if (is_read_only) list += ",ro";
   if (options.allows_other) list += ",allow_other";
   if (options.checks_permissions) list += ",default_permissions";
-  if (options.unmounts_with_daemon) list += ",auto_unmount";
+  if (options.unmounts_with_daemon && !is_privileged) list += ",auto_unmount";
   for (const std::string& option : options.kernel_options) list += "," + option;
   std::vector<std::string> arguments = {"safetensorsfs", "-o", list};
   if (options.shows_requests) arguments.emplace_back("-d");

@@ -51,7 +51,10 @@ struct CommandLine {
 CommandLine parse_command_line(int argc, const char* const* argv);
 
 /// The arguments for libfuse's session: names and flags of the kernel's mount.
+/// @param is_privileged  mounts without fusermount3. Then only the guard unmounts with the daemon:
+/// fusermount3
+///                       would unmount by the path.
 std::vector<std::string> session_arguments(const Options& options, const std::filesystem::path& source,
-                                           bool is_read_only);
+                                           bool is_read_only, bool is_privileged);
 
 }  // namespace stfs

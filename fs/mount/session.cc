@@ -1,10 +1,14 @@
 // Starts and stops libfuse's session, the invalidator, the janitor and the watcher in the right order.
 #include "fs/mount/session.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fuse_lowlevel.h>
 #include <linux/capability.h>
+#include <poll.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdarg>
 #include <cstdio>
@@ -12,6 +16,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -27,6 +32,7 @@
 #include "fs/mount/ending_signals.h"
 #include "fs/mount/guard.h"
 #include "fs/mount/mount_point.h"
+#include "fs/mount/own_mount.h"
 
 namespace stfs {
 namespace {
@@ -88,6 +94,39 @@ Result<void> decide_passthrough(Mount& mount, const Options& options) {
   return {};
 }
 
+using LibfuseSession = std::unique_ptr<fuse_session, decltype(&fuse_session_destroy)>;
+
+LibfuseSession new_session(std::vector<std::string> words, Mount& mount) {
+  std::vector<char*> argv;
+  argv.reserve(words.size());
+  for (std::string& word : words) argv.push_back(word.data());
+  fuse_args arguments = FUSE_ARGS_INIT(static_cast<int>(argv.size()), argv.data());
+  fuse_session* const made =
+      fuse_session_new(&arguments, &fuse_operations(), sizeof(fuse_lowlevel_ops), &mount);
+  fuse_opt_free_args(&arguments);
+  return {made, fuse_session_destroy};
+}
+
+/// Mounts on the directory that is held open, whatever its path leads to now. An ordinary user's process
+/// can't: fusermount3 mounts by the path, on a directory of that user. OwnMount::find() sees where it was.
+/// @param mounting  serves nothing: libfuse's session unmounts by the path, so another one serves
+/// @return the descriptor of the connection
+Result<UniqueFd> mount_on(const MountPoint& point, fuse_session* mounting) {
+  const std::string place = may_administer() ? path_of_descriptor(point.directory) : point.path.string();
+  if (fuse_session_mount(mounting, place.c_str()) != 0) {
+    return fail(
+        ErrorCode::System, EPERM,
+        fmt::format(
+            "{}: can't be mounted; the reason is above. An ordinary user needs fusermount3 (package "
+            "fuse3), access to /dev/fuse and a mount point that belongs to the user; allow_other needs "
+            "user_allow_other in /etc/fuse.conf",
+            point.path.string()));
+  }
+  UniqueFd connection(::fcntl(fuse_session_fd(mounting), F_DUPFD_CLOEXEC, 0));
+  if (!connection) return fail_system(errno, "/dev/fuse", "keep open");
+  return connection;
+}
+
 }  // namespace
 
 struct Session::Parts {
@@ -97,45 +136,51 @@ struct Session::Parts {
   Mount mount;
   const std::filesystem::path source;
   const Options& options;
-  fuse_session* session = nullptr;
-  bool is_mounted = false;
+  LibfuseSession session{nullptr, fuse_session_destroy};
+  std::optional<OwnMount> own;
+
+  /// Nothing if the connection has ended: then somebody has unmounted, or aborted it, and another mount may
+  /// have the numbers of ours.
+  [[nodiscard]] const OwnMount* connected() const {
+    struct pollfd device = {.fd = fuse_session_fd(session.get()), .events = 0, .revents = 0};
+    const bool has_ended = ::poll(&device, 1, 0) == 1 && (device.revents & POLLERR) != 0;
+    return has_ended || !own ? nullptr : &*own;
+  }
+  /// Ends the connection: the session has its last descriptor, whose number then is of /dev/null.
+  void disconnect() {
+    const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    ::dup3(nothing.get(), fuse_session_fd(session.get()), O_CLOEXEC);
+  }
 };
 
 Session::Session(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Result<std::unique_ptr<Session>> Session::mount(Forest& forest, const std::filesystem::path& source,
-                                                const Options& options) {
+                                                const MountPoint& point, const Options& options) {
   std::unique_ptr<Session> session(new Session(std::make_unique<Parts>(forest, source, options)));
   Parts& parts = *session->parts_;
   parts.mount.refuses_modes = options.refuses_modes;
   if (auto decided = decide_passthrough(parts.mount, options); !decided) return pass_on(std::move(decided));
   fuse_set_log_func(log_line_of_libfuse);
-  std::vector<std::string> words = session_arguments(options, source, forest.is_read_only());
-  std::vector<char*> argv;
-  argv.reserve(words.size());
-  for (std::string& word : words) argv.push_back(word.data());
-  fuse_args arguments = FUSE_ARGS_INIT(static_cast<int>(argv.size()), argv.data());
-  parts.session = fuse_session_new(&arguments, &fuse_operations(), sizeof(fuse_lowlevel_ops), &parts.mount);
-  fuse_opt_free_args(&arguments);
-  if (parts.session == nullptr) {
+  const auto words = session_arguments(options, source, forest.is_read_only(), may_administer());
+  const LibfuseSession mounting = new_session(words, parts.mount);
+  parts.session = new_session(words, parts.mount);
+  if (!mounting || !parts.session)
     return fail(ErrorCode::System, EINVAL, "libfuse refuses the options; the reason is above");
-  }
-  if (fuse_session_mount(parts.session, options.mount_point.c_str()) != 0) {
-    return fail(
-        ErrorCode::System, EPERM,
-        fmt::format(
-            "{}: can't be mounted; the reason is above. An ordinary user needs fusermount3 (package "
-            "fuse3), access to /dev/fuse and a mount point that belongs to the user; allow_other needs "
-            "user_allow_other in /etc/fuse.conf",
-            options.mount_point.string()));
-  }
-  parts.is_mounted = true;
+  auto connection = mount_on(point, mounting.get());
+  if (!connection) return pass_on(std::move(connection));
+  fuse_session_mount(parts.session.get(), fmt::format("/dev/fd/{}", connection->release()).c_str());
+  auto found = OwnMount::find(point, options.kernel_type());
+  if (!found) return pass_on(std::move(found));
+  parts.own.emplace(std::move(*found));
   return session;
 }
 
 Session::~Session() {
-  if (parts_->is_mounted) fuse_session_unmount(parts_->session);
-  if (parts_->session != nullptr) fuse_session_destroy(parts_->session);
+  const OwnMount* const mounted = parts_->own ? parts_->connected() : nullptr;
+  if (mounted == nullptr) return;
+  parts_->disconnect();
+  mounted->unmount();
 }
 
 Result<void> Session::go_to_background() {
@@ -146,21 +191,21 @@ Result<void> Session::go_to_background() {
 
 Result<void> Session::serve() {
   Parts& parts = *parts_;
-  const Guard guard(parts.options);  // until the connection has ended
+  const Guard guard(*parts.own, parts.options);  // until the connection has ended
   const bool backs_files = parts.mount.wants_passthrough;
   if (auto dropped = drop_capabilities(backs_files ? AdminRight::Effective : AdminRight::InReserve); !dropped)
     log::warning("{}; this program keeps rights that it does not need", dropped.error().message);
   Forest& forest = parts.mount.forest;
-  Invalidator invalidator(parts.session, [&forest](const Stale& stale, const Invalidator::Visit& visit) {
-    if (const Forest::Pin model = forest.model_of(stale.first)) model->visit_cached(stale, visit);
-  });
+  Invalidator invalidator(parts.session.get(),
+                          [&forest](const Stale& stale, const Invalidator::Visit& visit) {
+                            if (const Forest::Pin model = forest.model_of(stale.first))
+                              model->visit_cached(stale, visit);
+                          });
   SlowRequests slow(parts.options.threads);
   parts.mount.invalidator = &invalidator;
   parts.mount.slow = &slow;
-  parts.mount.session = parts.session;
-  parts.mount.on_first_open = [&parts] {
-    raise_readahead(parts.options.mount_point, parts.options.kernel_type());
-  };
+  parts.mount.session = parts.session.get();
+  parts.mount.on_first_open = [device = parts.own->numbers().device] { raise_readahead(device); };
   invalidator.start();
   Janitor janitor({.tidy = [&forest] { forest.tidy(); }, .rest = [&forest] { forest.close_gaps(); }});
   forest.connect_to(
@@ -184,8 +229,8 @@ Result<void> Session::serve() {
             forest.is_read_only() ? ", read-only" : "");
 
   EndingSignals signals;
-  signals.start([&parts] { fuse_session_exit(parts.session); });
-  const int ended = serve_requests(parts.session, parts.options.threads);
+  signals.start([&parts] { fuse_session_exit(parts.session.get()); });
+  const int ended = serve_requests(parts.session.get(), parts.options.threads);
   signals.stop();
   slow.stop();
 
@@ -195,18 +240,19 @@ Result<void> Session::serve() {
   // is closed. The watcher may be waiting for the invalidator's thread, so it stops later.
   constexpr std::chrono::seconds kPatience{1};
   forest.give_up_opening();
-  if (!invalidator.finish_within(kPatience))
-    abort_connection(parts.options.mount_point, parts.options.kernel_type());
+  const bool is_mounted = parts.own->is_mounted();
+  const OwnMount* const connected = parts.connected();
+  if (!invalidator.finish_within(kPatience) && connected != nullptr) connected->abort();
   invalidator.stop();
   watcher.stop();
-  fuse_session_unmount(parts.session);
-  parts.is_mounted = false;
+  parts.disconnect();
+  if (connected != nullptr) connected->unmount();
+  parts.own.reset();
   janitor.stop();
   forest.end();
   log::info("{}: unmounted from {}", parts.source.string(), parts.options.mount_point.string());
   // ECONNABORTED means that a request was waiting when the connection ended; libfuse gives ENODEV if none
   // was.
-  const bool is_mounted = mounted_at(parts.options.mount_point).has_value();
   if (ended == -ECONNABORTED && !is_mounted) return {};
   if (ended < 0) return fail_system(-ended, parts.options.mount_point.string(), "serve");
   return {};

@@ -1,4 +1,4 @@
-// A running mount: from mounting with fusermount3 to the last reply.
+// A running mount: from mounting to the last reply.
 #pragma once
 
 #include <filesystem>
@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "fs/model/forest.h"
+#include "fs/mount/mount_point.h"
 #include "fs/mount/options.h"
 
 namespace stfs {
@@ -15,7 +16,7 @@ class Session {
   /// Mounts. Requests wait until serve(). No thread is started yet, so the process may still fork.
   /// @param source  the source's name in the kernel's table of mounts.
   static Result<std::unique_ptr<Session>> mount(Forest& forest, const std::filesystem::path& source,
-                                                const Options& options);
+                                                const MountPoint& point, const Options& options);
   /// Unmounts if it is still mounted.
   ~Session();
   Session(const Session&) = delete;

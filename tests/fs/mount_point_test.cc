@@ -19,7 +19,7 @@ using stfs::test::TemporaryDirectory;
 
 namespace {
 
-std::string message_of(const Result<std::filesystem::path>& result) {
+std::string message_of(const Result<MountPoint>& result) {
   return result ? "" : result.error().message;
 }
 
@@ -29,7 +29,7 @@ TEST_CASE("an empty directory may be mounted on", "[fs][mount_point]") {
   const TemporaryDirectory directory;
   const auto checked = check_mount_point(directory.path(), false);
   REQUIRE(checked);
-  CHECK(*checked == std::filesystem::canonical(directory.path()));
+  CHECK(checked->path == std::filesystem::canonical(directory.path()));
 }
 
 TEST_CASE("a mount point is given back absolute, its links resolved", "[fs][mount_point]") {
@@ -37,13 +37,13 @@ TEST_CASE("a mount point is given back absolute, its links resolved", "[fs][moun
   std::filesystem::create_directory(directory / "real");
   std::filesystem::create_directory_symlink("real", directory / "link");
   const auto real = std::filesystem::canonical(directory / "real");
-  CHECK(check_mount_point(directory / "link", false) == real);
-  CHECK(check_mount_point(directory / "real/../link/.", false) == real);
+  CHECK(check_mount_point(directory / "link", false)->path == real);
+  CHECK(check_mount_point(directory / "real/../link/.", false)->path == real);
   const auto before = std::filesystem::current_path();
   std::filesystem::current_path(directory.path());
   const auto relative = check_mount_point("link", false);
   std::filesystem::current_path(before);
-  CHECK(relative == real);
+  CHECK(relative->path == real);
 }
 
 TEST_CASE("a mount point that does not exist says how to create it", "[fs][mount_point]") {
@@ -125,26 +125,35 @@ TEST_CASE("a directory below a mount is not a mount", "[fs][mount_point]") {
   CHECK_FALSE(mounted_at(""));
 }
 
-TEST_CASE("read-ahead is raised for a mount of ours and for nothing else", "[fs][mount_point]") {
+TEST_CASE("read-ahead is raised for a device of ours and nothing else", "[fs][mount_point]") {
   const TemporaryDirectory directory;
-  const auto proc = mounted_at("/proc");
-  REQUIRE(proc);
-  const std::filesystem::path setting = directory.path() / proc->device / "read_ahead_kb";
+  const std::filesystem::path setting = directory.path() / "0:77" / "read_ahead_kb";
   std::filesystem::create_directories(setting.parent_path());
-  const auto set = [&](const std::string& at, std::string_view type) {
+  const auto set = [&](const std::string& device) {
     std::ofstream(setting) << "128";
-    raise_readahead(at, type, directory.path());
+    raise_readahead(device, directory.path());
     std::string text;
     std::ifstream(setting) >> text;
     return text;
   };
-  CHECK(set("/proc", "fuse.safetensorsfs") == "128");
-  CHECK(set("/proc/self", "proc") == "128");  // no mount
-  CHECK(set(directory.path(), "proc") == "128");
-  CHECK(set(directory / "absent", "proc") == "128");
-  CHECK(set("/proc", "proc") == "1024");
+  CHECK(set("0:78") == "128");
+  CHECK(set("0:77") == "1024");
   // Where the setting is not ours to make, nothing comes of it.
   std::filesystem::remove_all(setting.parent_path());
-  raise_readahead("/proc", "proc", directory.path());
+  raise_readahead("0:77", directory.path());
   CHECK_FALSE(std::filesystem::exists(setting.parent_path()));
+}
+
+TEST_CASE("a mount point is the directory that was checked, whatever its path leads to later",
+          "[fs][mount_point]") {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directory(directory / "checked");
+  const auto point = check_mount_point(directory / "checked", false);
+  REQUIRE(point);
+  const auto moved = std::filesystem::canonical(directory.path()) / "moved";
+  std::filesystem::rename(directory / "checked", moved);
+  directory.write("in the way", "");
+  std::filesystem::create_directory_symlink("/", directory / "checked");
+  CHECK(present_path(point->directory) == moved);
+  CHECK(std::filesystem::equivalent(path_of_descriptor(point->directory), moved));
 }

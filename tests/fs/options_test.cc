@@ -198,19 +198,19 @@ TEST_CASE("a path that begins with a dash comes after --", "[fs][options]") {
 }
 
 TEST_CASE("the kernel's mount is always nosuid and nodev, and named after the source", "[fs][options]") {
-  const auto arguments = session_arguments(Options{}, "/models/a.safetensors", false);
+  const auto arguments = session_arguments(Options{}, "/models/a.safetensors", false, false);
   REQUIRE(arguments.size() == 3);
   CHECK(arguments[1] == "-o");
   CHECK(arguments[2] == "subtype=safetensorsfs,fsname=/models/a.safetensors,nosuid,nodev");
 }
 
 TEST_CASE("commas and backslashes of the source's path do not end its name", "[fs][options]") {
-  CHECK(contains(session_arguments(Options{}, "/a,ro\\b", false)[2], "fsname=/a\\,ro\\\\b,nosuid"));
+  CHECK(contains(session_arguments(Options{}, "/a,ro\\b", false, false)[2], "fsname=/a\\,ro\\\\b,nosuid"));
 }
 
 TEST_CASE("-o fsname and subtype take the place of the source's path and of safetensorsfs", "[fs][options]") {
   const Options options = with_options("fsname=my model,subtype=model.v2");
-  CHECK(session_arguments(options, "/a", false)[2] == "subtype=model.v2,fsname=my model,nosuid,nodev");
+  CHECK(session_arguments(options, "/a", false, false)[2] == "subtype=model.v2,fsname=my model,nosuid,nodev");
   CHECK(options.kernel_type() == "fuse.model.v2");
   CHECK(Options{}.kernel_type() == "fuse.safetensorsfs");
   for (const char* wrong : {"fsname=", "fsname", "subtype=", "subtype", "subtype=a b", "subtype=a/b"}) {
@@ -224,9 +224,10 @@ TEST_CASE("-o fsname and subtype take the place of the source's path and of safe
 TEST_CASE("the options for the kernel reach it", "[fs][options]") {
   Options options = with_options("ro,allow_other,auto_unmount,noexec");
   options.shows_requests = true;
-  const auto arguments = session_arguments(options, "/a", options.filesystem.is_read_only);
+  const auto arguments = session_arguments(options, "/a", true, false);
   CHECK(
       arguments[2] ==
       "subtype=safetensorsfs,fsname=/a,nosuid,nodev,ro,allow_other,default_permissions,auto_unmount,noexec");
   CHECK(arguments.back() == "-d");
+  CHECK_FALSE(contains(session_arguments(options, "/a", true, true)[2], "auto_unmount"));
 }
