@@ -7,6 +7,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +17,9 @@ import pytest
 from lease_client import NEWER, STFS, Gone, Lease, query
 from mounted import eventually
 from served_archive import TENSORS, change_b, directory, path, serve, source, stfs  # noqa: F401
+
+PYTHON = mounted.BUILD / "python"
+ATTACH = "import sys; sys.path.insert(0, sys.argv[1]); import stfs; stfs.attach(sys.argv[2])"
 
 
 def test_clients_map_the_archives_bytes(serve, source, path):
@@ -136,6 +140,43 @@ def test_other_users_are_refused(serve, source, path, directory, nobody):
                              capture_output=True, text=True)
     assert refused.stdout == f"{errno.EPERM} {path}: serves another user\n", refused.stderr
     assert query(path)["leases"] == []
+
+
+@pytest.mark.needs_root
+@pytest.mark.skipif(not list((PYTHON / "stfs").glob("_stfs.*so")), reason="the module stfs is not built")
+@pytest.mark.skipif(mounted.is_sanitized(), reason="a module with a sanitizer can't be loaded into a Python without")
+def test_root_attaches_to_no_server_that_another_user_has_put_in_a_common_directory(source, directory, nobody):
+    program = shutil.copy2(STFS, nobody.directory / "stfs")
+    os.chmod(directory, 0o1777)
+    for there, due in ((directory, f"is served by another user (uid {nobody.uid}), in a directory"), (nobody.directory, None)):
+        model = nobody.own(shutil.copy2(source, nobody.directory / "model.safetensors"))
+        path = there / "planted"
+        server = subprocess.Popen([*nobody.before, program, "serve", model, "--device", "cpu", "--socket", path, "--json"],
+                                  stdout=subprocess.PIPE)
+        try:
+            assert b"serving" in server.stdout.readline()
+            attached = subprocess.run([sys.executable, "-c", ATTACH, PYTHON, path], capture_output=True, text=True)
+            assert (attached.returncode == 0) == (due is None), attached.stderr
+            assert due is None or due in attached.stderr
+            assert query(path)["leases"] == []  # for its status, root asks everybody
+        finally:
+            server.terminate()
+            server.communicate()
+
+
+@pytest.mark.needs_root
+def test_a_planted_lock_is_called_by_its_owner(source, directory, nobody):
+    os.chmod(directory, 0o1777)
+    path = directory / "s"
+    planted = directory / "s.lock"
+    planted.touch()
+    nobody.own(planted)
+    for who in (["sh", "-c", 'exec flock "$0" "$@"', planted], []):
+        refused = subprocess.run([*who, STFS, "serve", source, "--device", "cpu", "--socket", path],
+                                 capture_output=True, text=True)
+        assert refused.returncode == 1
+        assert f"{planted}: belongs to another user (uid {nobody.uid})" in refused.stderr
+    assert planted.exists()
 
 
 @pytest.mark.needs_root

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -57,13 +58,23 @@ Result<UniqueFd> connect_until(const std::filesystem::path& path, Clock::time_po
 }
 
 /// Refuses a server of another user, because any user can bind a socket in /tmp and pose as a server. A
-/// server of root is accepted, and a client of root accepts every server.
-Result<void> check_server(int socket) {
+/// server of root is accepted. A client of root accepts a server of the user who owns the socket's directory.
+/// It asks every server for its status.
+Result<void> check_server(int socket, const std::filesystem::path& path, ServeKind question) {
   const auto peer = peer_of(socket);
   if (!peer) return tl::unexpected(peer.error());
   const uid_t self = ::geteuid();
-  if (self == 0 || peer->uid == 0 || peer->uid == self) return {};
-  return fail(ErrorCode::System, EPERM, fmt::format("is served by another user (uid {})", peer->uid));
+  if (peer->uid == 0 || peer->uid == self) return {};
+  if (self != 0)
+    return fail(ErrorCode::System, EPERM, fmt::format("is served by another user (uid {})", peer->uid));
+  struct stat directory {};
+  const std::filesystem::path place = path.has_parent_path() ? path.parent_path() : ".";
+  if (question == ServeKind::Query ||
+      (::stat(place.c_str(), &directory) == 0 && directory.st_uid == peer->uid))
+    return {};
+  return fail(
+      ErrorCode::System, EPERM,
+      fmt::format("is served by another user (uid {}), in a directory that is not that user's", peer->uid));
 }
 
 Result<void> wait_readable(int socket, Clock::time_point deadline) {
@@ -80,8 +91,9 @@ Result<void> wait_readable(int socket, Clock::time_point deadline) {
 }
 
 /// Sends one request to a server and receives the answer.
-Result<ReceivedMessage> ask(int socket, ServeKind question, ServeKind wanted, Clock::time_point deadline) {
-  if (auto checked = check_server(socket); !checked) return pass_on(std::move(checked));
+Result<ReceivedMessage> ask(int socket, const std::filesystem::path& path, ServeKind question,
+                            ServeKind wanted, Clock::time_point deadline) {
+  if (auto checked = check_server(socket, path, question); !checked) return pass_on(std::move(checked));
   // On EPIPE continue: a server that has closed the connection may have sent the reason before.
   if (auto sent = send_message(socket, ServeMessage{question}); !sent && sent.error().errno_value != EPIPE) {
     return pass_on(std::move(sent));
@@ -126,7 +138,7 @@ Result<Lease> Lease::attach(const std::filesystem::path& socket, const AttachOpt
     const auto deadline = Clock::now() + options.patience;
     auto connected = connect_until(socket, deadline);
     if (!connected) return pass_on(std::move(connected));
-    auto granted = ask(connected->get(), ServeKind::Attach, ServeKind::Grant, deadline);
+    auto granted = ask(connected->get(), socket, ServeKind::Attach, ServeKind::Grant, deadline);
     if (!granted) return tl::unexpected(std::move(granted.error()).within(socket.native()));
     Lease lease;
     std::error_code ignored;
@@ -272,7 +284,7 @@ Result<std::string> query_server(const std::filesystem::path& socket) {
   const auto deadline = Clock::now() + kQueryPatience;
   const auto connected = connect_until(socket, deadline);
   if (!connected) return tl::unexpected(connected.error());
-  const auto answered = ask(connected->get(), ServeKind::Query, ServeKind::Report, deadline);
+  const auto answered = ask(connected->get(), socket, ServeKind::Query, ServeKind::Report, deadline);
   if (!answered) return tl::unexpected(Error(answered.error()).within(socket.native()));
   auto text = document_of(*answered);
   if (!text) return tl::unexpected(std::move(text.error()).within(socket.native()));

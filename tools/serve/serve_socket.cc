@@ -81,9 +81,20 @@ Result<bool> is_still_there(int lock, const std::filesystem::path& path) {
   return held.st_dev == there.st_dev && held.st_ino == there.st_ino;
 }
 
+/// Anybody may make a file of the lock's name in a directory like /tmp.
+Result<void> check_own(const std::filesystem::path& lock_at) {
+  struct stat there {};
+  if (::lstat(lock_at.c_str(), &there) != 0 || there.st_uid == ::geteuid()) return {};
+  return fail(ErrorCode::System, EPERM,
+              fmt::format("{}: belongs to another user (uid {}): choose a --socket in a directory where only "
+                          "you may make files",
+                          lock_at.native(), there.st_uid));
+}
+
 Result<UniqueFd> take_lock(const std::filesystem::path& path, const sockaddr_un& address) {
   const std::filesystem::path lock_at = lock_path(path);
   for (;;) {
+    if (auto is_own = check_own(lock_at); !is_own) return pass_on(std::move(is_own));
     UniqueFd lock(::open(lock_at.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, kMode));
     if (!lock) return fail_system(errno, lock_at.native(), "open");
     if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -92,7 +103,9 @@ Result<UniqueFd> take_lock(const std::filesystem::path& path, const sockaddr_un&
     }
     const auto is_there = is_still_there(lock.get(), lock_at);
     if (!is_there) return tl::unexpected(is_there.error());
-    if (*is_there) return lock;
+    if (!*is_there) continue;
+    if (auto is_own = check_own(lock_at); !is_own) return pass_on(std::move(is_own));  // made meanwhile
+    return lock;
   }
 }
 

@@ -33,6 +33,7 @@ class ServeSocket {
  public:
   /// @return EADDRINUSE if another server or another program listens there;
   ///         EEXIST if the path is a file that is no socket;
+  ///         EPERM if another user has made the lock's file;
   ///         ENAMETOOLONG; the errors of the directory.
   static Result<ServeSocket> listen(const std::filesystem::path& path);
 
