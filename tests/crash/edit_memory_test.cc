@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "core/archive/archive.h"
 #include "core/archive/archive_writer.h"
+#include "core/journal/file_lock.h"
 #include "core/model/delta_base.h"
 #include "core/model/model_edit.h"
 #include "core/model/transaction_group.h"
@@ -206,6 +208,30 @@ TEST_CASE("an edit of a delta without memory is done or not", "[crash][memory]")
 
 TEST_CASE("a commit of shards without memory is done or not", "[crash][memory]") {
   fail_each(scene_of_shards, write_bytes, other_bytes());
+}
+
+TEST_CASE("an archive that can't be opened for writing still tells others that it is read",
+          "[crash][memory][archive]") {
+  const auto scene = scene_of_archive();
+  const auto other = system_storage().open(scene->source, Access::ReadWrite).value();
+  std::uint64_t failures = 0;
+  for (std::uint64_t nth = 1;; ++nth) {
+    CAPTURE(nth);
+    const auto archive = Archive::open(scene->source, Access::ReadWrite).value();
+    Result<void> opened;
+    bool has_failed = false;
+    {
+      const AllocationFaults faults(nth, false);
+      opened = archive->open_for_writing();
+      has_failed = AllocationFaults::has_failed();
+    }
+    CHECK(other->is_locked_by_other(kReadersByte, LockKind::Exclusive) == true);
+    REQUIRE(archive->open_for_writing());
+    CHECK(other->is_locked_by_other(kReadersByte, LockKind::Exclusive) == true);
+    if (!has_failed) break;
+    failures += opened ? 0U : 1U;
+  }
+  CHECK(failures > 3);
 }
 
 }  // namespace stfs::test

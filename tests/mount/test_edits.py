@@ -225,3 +225,22 @@ def test_metadata_stay_when_a_shard_loses_its_tensors(tmp_path):
     assert "also holds" not in subprocess.run([STFS, "info", model.target], capture_output=True, text=True, check=True).stderr
     stfs("rm", model.target, "s1.*")
     assert model.read()[1] == {"kept": "yes", "key": "value"}
+
+
+@pytest.mark.parametrize("keeps", [False, True], ids=["closed", "kept"])
+@pytest.mark.parametrize("verb", ["apply", "commit"])
+def test_a_delta_that_deletes_leaves_a_gap_only_where_it_is_kept(archive, tmp_path, verb, keeps):
+    path, due = archive
+    without = tmp_path / "without.safetensors"
+    del due["c"]
+    safetensors.numpy.save_file({name: np.frombuffer(data, "u1") for name, data in due.items()}, without,
+                                metadata={"room": "made"})
+    delta = tmp_path / "delta.safetensors"
+    subprocess.run([STFS, "diff", path, without, "--out", delta], stdout=subprocess.DEVNULL, check=True)
+    target = [path, delta] if verb == "apply" else ["--base", path, delta]
+    done = subprocess.run([STFS, verb, *["--keep-space"] * keeps, *map(str, target)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with safetensors.safe_open(path, "np") as stored:
+        assert any(name.startswith(FREE) for name in stored.keys()) == keeps
+    assert ("--keep-space was given. `stfs compact " in done.stderr) == keeps
+    assert content(path) == due
