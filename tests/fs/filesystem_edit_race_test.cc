@@ -1,6 +1,10 @@
 // Edits while other threads look up, read, list and write: each call sees one version of the model.
+#include <fmt/format.h>
+
 #include <atomic>
+#include <mutex>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "tests/fs/driven_filesystem.h"
@@ -28,18 +32,43 @@ bool has_one_letter(std::string_view bytes) {
   return bytes.find_first_not_of(bytes.empty() ? '\0' : bytes.front()) == std::string_view::npos;
 }
 
-/// Looks a name up and reads the file, as the kernel does for a program. @return false if it got a mix.
-bool read_whole(Filesystem& filesystem, Ino parent, std::string_view name, std::size_t head) {
+/// What went wrong first. Any thread may call.
+class Faults {
+ public:
+  template <typename T>
+  void check(const Result<T>& result, std::string_view what) {
+    if (!result) note(fmt::format("{}: {}", what, result.error().message));
+  }
+  void note(std::string fault) {
+    const std::scoped_lock lock(mutex_);
+    if (first_.empty()) first_ = std::move(fault);
+  }
+  [[nodiscard]] std::string first() const {
+    const std::scoped_lock lock(mutex_);
+    return first_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string first_;
+};
+
+/// Looks a name up and reads the file, as the kernel does for a program.
+void read_whole(Filesystem& filesystem, Ino parent, std::string_view name, std::size_t head, Faults& faults) {
   const auto pin = filesystem.pin();
   const auto found = filesystem.lookup(parent, name);
-  if (!found) return found.error().errno_value == ENOENT;
+  if (!found && found.error().errno_value == ENOENT) return;
+  faults.check(found, "look-up");
+  if (!found) return;
   const Ino ino = found->st_ino;
   filesystem.note_lookup(ino);
   const auto bytes = filesystem.read(ino, head, 1 << 20);
-  const bool is_right = bytes && has_one_letter(text_of(bytes->copy().value()));
-  const bool has_size = filesystem.attributes(ino).has_value();
+  // The file may have been deleted before note_lookup(). Then the kernel looks the name up again.
+  const auto present = filesystem.lookup(parent, name);
+  if (bytes || (present && present->st_ino == ino)) faults.check(bytes, "read");
+  if (bytes && !has_one_letter(text_of(bytes->copy().value()))) faults.note(fmt::format("{} is a mix", name));
+  if (bytes) faults.check(filesystem.attributes(ino), "attributes");
   filesystem.forget(ino, 1);
-  return is_right && has_size;
 }
 
 }  // namespace
@@ -49,21 +78,20 @@ TEST_CASE("readers see whole tensors while others are deleted, renamed, made and
   Filesystem& filesystem = *mount;
   const Ino npy = mount.ino("npy", mount.ino(".safetensors"));
   std::atomic<bool> is_over = false;
-  std::atomic<int> wrong = 0;
+  Faults faults;
   std::vector<std::thread> readers;
   for (unsigned seed = 0; seed < 3; ++seed) {
     readers.emplace_back([&, seed] {
       std::minstd_rand random(seed);
       while (!is_over) {
         const std::string name = "t" + std::to_string(random() % (2 * kTensors));
-        if (!read_whole(filesystem, kRootIno, name, 0)) ++wrong;
-        // Behind the NumPy header.
-        if (!read_whole(filesystem, npy, name + ".npy", 128)) ++wrong;
+        read_whole(filesystem, kRootIno, name, 0, faults);
+        read_whole(filesystem, npy, name + ".npy", 128, faults);  // behind the NumPy header
         const auto pin = filesystem.pin();
         for (const Ino directory : {Ino{kRootIno}, npy}) {
-          if (!filesystem.read_directory(directory, 0,
-                                         [](std::string_view, Ino, std::uint64_t) { return true; }))
-            ++wrong;
+          faults.check(filesystem.read_directory(directory, 0,
+                                                 [](std::string_view, Ino, std::uint64_t) { return true; }),
+                       "listing");
         }
         static_cast<void>(filesystem.statistics());
       }
@@ -93,13 +121,13 @@ TEST_CASE("readers see whole tensors while others are deleted, renamed, made and
         if (filesystem.lookup(kRootIno, one)) break;
         const auto made = filesystem.create(kRootIno, one, O_WRONLY, ::getpid()).value();
         const std::string bytes(kBytes, static_cast<char>('A' + step % 26));
-        if (!filesystem.write(*made.file, bytes_of(bytes), 0, Caller(1, ::getpid()))) ++wrong;
+        faults.check(filesystem.write(*made.file, bytes_of(bytes), 0, Caller(1, ::getpid())), "write");
         const std::string shape = "[" + std::to_string(kBytes) + "]";
         for (const auto& [key, value] : {std::pair("dtype", std::string("U8")), std::pair("shape", shape)}) {
           const std::string attribute = std::string("user.safetensors.") + key;
-          if (!filesystem.set_extended_attribute(made.status.st_ino, attribute, value)) ++wrong;
+          faults.check(filesystem.set_extended_attribute(made.status.st_ino, attribute, value), attribute);
         }
-        if (!filesystem.flush(*made.file, 1, ::getpid())) ++wrong;
+        faults.check(filesystem.flush(*made.file, 1, ::getpid()), "close");
         filesystem.release(made.file);
         ++done;
       }
@@ -107,7 +135,7 @@ TEST_CASE("readers see whole tensors while others are deleted, renamed, made and
   }
   is_over = true;
   for (std::thread& reader : readers) reader.join();
-  CHECK(wrong == 0);
+  CHECK(faults.first() == "");
   CHECK(done > 30);
   for (const auto& [name, bytes] : stored_tensors(mount)) {
     CHECK(bytes.size() == kBytes);

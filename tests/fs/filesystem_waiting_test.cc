@@ -251,7 +251,7 @@ TEST_CASE("a small commit does not wait for a large one of another tensor, all o
   SlowDisk disk;
   disk.slow = {FileCall::Sync, FileRole::Journal};
   InterceptedStorage storage(system_storage(), disk);
-  const DrivenFilesystem mount(kBesideLarge, {}, storage);
+  const DrivenFilesystem mount(kBesideLarge, waits_for_a_hang(), storage);
   Descriptor writer(mount, "large", O_WRONLY);
   REQUIRE(writer.write(kLarge, 0));
   disk.is_slow = true;
@@ -290,7 +290,7 @@ TEST_CASE("a small commit does not wait for a large transaction of another tenso
   SlowDisk disk;
   disk.slow = {FileCall::Sync, FileRole::Journal};
   InterceptedStorage storage(system_storage(), disk);
-  const DrivenFilesystem mount(kBesideLarge, {}, storage);
+  const DrivenFilesystem mount(kBesideLarge, waits_for_a_hang(), storage);
   const Ino directory = mount->make_directory(kTransactions, "T")->st_ino;
   {
     Member member(mount, directory, "large");
