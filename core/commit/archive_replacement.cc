@@ -61,7 +61,7 @@ Result<void> replace_unguarded(Archive& archive, JournalFile& content, const Com
   if (!locks) return pass_on(std::move(locks));
   if (auto same = check_archive(archive, options); !same) return same;
   if (auto checked = check(); !checked) return checked;
-  if (auto copied = storage.copy_attributes(archive.real_path(), *content.file); !copied) return copied;
+  if (auto copied = storage.copy_attributes(archive.file(), *content.file); !copied) return copied;
   if (syncs) {
     if (auto synced = content.file->sync_all(); !synced) return synced;
   }

@@ -281,9 +281,8 @@ Result<void> Journal::retire(Durability durability) {
 Result<void> Journal::end(Durability durability) {
   // A lane journal's owner settles it later (lane_journal.h, invariant 4).
   if (lane_journal_ != nullptr) return {};
-  if (durability == Durability::Power) {
-    if (auto gone = make_void(*file_, kHead); !gone) return gone;
-  }
+  // Also with durability=process: another user may have given the journal another name for a while.
+  if (auto gone = make_void(*file_, kHead, durability); !gone) return gone;
   return storage_.remove(path_);
 }
 

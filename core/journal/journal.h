@@ -33,7 +33,8 @@
 //         the next commit.
 //      b. The journal, void. The archive was synced before. The finder syncs the void journal once more.
 //      c. No journal. It was void on stable storage before its name was removed. With durability=process
-//         nothing has to survive a power loss.
+//         nothing has to survive a power loss, but it was void too: a name that another user has moved away
+//         and brings back promises nothing.
 //     The locks put waiting writers in order and tell which process is in the way. A commit that neither
 //     finds the locks held nor waits for the journal is lost where both share a block (mutant_table.py).
 //  6. Applying a journal again changes nothing.
@@ -118,8 +119,9 @@ class Journal {
   /// its name. The staged bytes stay, and the next seal() moves them to another file. Does nothing in another
   /// state than "committed".
   void take_back(Durability durability);
-  /// Makes the journal void on stable storage and removes its name. A name may come back after a power loss:
-  /// recovery would then apply a journal that still had its record over newer commits.
+  /// Makes the journal void and removes its name. A name may come back after a power loss, or by a user who
+  /// may write the directory: recovery would then apply a journal that still had its record over newer
+  /// commits. With durability=process nothing is synced.
   Result<void> retire(Durability durability);
   /// Takes the file of a retired journal. Closing the file frees its space, which takes time.
   [[nodiscard]] std::unique_ptr<File> take_file();

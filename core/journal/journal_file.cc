@@ -72,10 +72,10 @@ Result<std::filesystem::path> find_archive(Storage& storage, const std::filesyst
   return found == names->end() ? std::filesystem::path() : journal.parent_path() / *found;
 }
 
-Result<void> make_void(File& journal, ByteRange heads) {
+Result<void> make_void(File& journal, ByteRange heads, Durability durability) {
   const std::string zeros(heads.size_bytes, '\0');
   auto done = journal.write(std::as_bytes(std::span(zeros)), heads.offset);
-  return done ? journal.sync() : done;
+  return done && durability == Durability::Power ? journal.sync() : done;
 }
 
 }  // namespace stfs

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "core/base/byte_range.h"
+#include "core/base/durability.h"
 #include "core/base/error.h"
 #include "core/journal/journal_format.h"
 #include "core/storage/file.h"
@@ -37,7 +38,8 @@ Result<bool> is_listed(Storage& storage, const std::filesystem::path& journal);
 Result<std::filesystem::path> find_archive(Storage& storage, const std::filesystem::path& journal);
 
 /// Writes zeros over a journal's heads and syncs them. Only this ends the journal's promise for good: a
-/// removed name may come back after a power loss, and the file's content with it.
-Result<void> make_void(File& journal, ByteRange heads);
+/// removed name may come back after a power loss, and the file's content with it. With Durability::Process
+/// nothing is synced.
+Result<void> make_void(File& journal, ByteRange heads, Durability durability = Durability::Power);
 
 }  // namespace stfs

@@ -228,6 +228,11 @@ class Scan {
     auto doubt = why_not_believed(storage_, file, -1, status_);
     if (!doubt || !doubt->is_of_stranger) return true;
     found.file.reset();
+    if (may_have_right(file) && is_too_short(kind, file)) {
+      ignore(found, doubt->why + ", and it is too short to hold a commit");
+      found.report.next_step = "delete it";
+      return false;
+    }
     if (may_have_right(file)) {
       distrust(found, kind, std::move(*doubt));
       return false;
@@ -238,6 +243,13 @@ class Scan {
         "archive's owner (chown) and run `stfs recover`",
         file.uid);
     return false;
+  }
+
+  /// A journal has its name only after all of its bytes are on stable storage (journal.h, invariant 2): one
+  /// without a record is no commit, whoever has made it.
+  static bool is_too_short(NameKind kind, const FileStatus& file) {
+    const std::uint64_t least = kind == NameKind::Lanes ? kLaneJournalBytes : kHead.size_bytes + 1;
+    return file.identity.size_bytes < least;
   }
 
   /// Whether a stranger may have a right to the archive that this process can't see: as a user whom this user

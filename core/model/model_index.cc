@@ -100,14 +100,14 @@ class ModelIndexReader {
   Result<void> read_weight_map() {
     if (json_.peek() != '{') return refuse(json_.position(), "weight_map is not an object of file names");
     return json_.for_each_member([&](std::string_view tensor, std::size_t key_at) -> Result<void> {
-      if (json_.peek() != '"')
-        return refuse(json_.position(), "tensor {}: its shard is not a string", in_quotes(tensor));
+      // Another user may have linked a private file to the index's name: the message shows none of its text.
+      if (json_.peek() != '"') return refuse(json_.position(), "the shard of this tensor is not a string");
       const std::size_t value_at = json_.position();
       const std::string_view shard = without_dot(json_.take_string(shard_text_));
       const auto number = intern(shard);
       if (!number) {
         const std::string_view fault = shard_fault(shard);
-        return refuse(value_at, "tensor {}: the shard {} {}", in_quotes(tensor), in_quotes(shard),
+        return refuse(value_at, "the name of this shard {}",
                       fault.empty() ? "exceeds the limit of shards" : fault);
       }
       index_.rows_.push_back({static_cast<std::uint32_t>(index_.names_.size()),
@@ -138,8 +138,8 @@ class ModelIndexReader {
     for (ModelIndex::Row& row : index_.rows_) row.shard = places[row.shard];
     if (const auto twins = index_.sort()) {
       return fail(ErrorCode::DuplicateKey, EINVAL,
-                  fmt::format("byte {}: tensor {} is given twice, first at byte {}", twins->second.key_at,
-                              in_quotes(index_.name_of(twins->first)), twins->first.key_at));
+                  fmt::format("byte {}: this tensor is given twice, first at byte {}", twins->second.key_at,
+                              twins->first.key_at));
     }
     return std::move(index_);
   }

@@ -132,6 +132,10 @@ class SystemStorage final : public Storage {
     return copy_file_attributes(from, to.descriptor());
   }
 
+  Result<void> copy_attributes(const File& from, File& to) override {
+    return copy_file_attributes(from.descriptor(), to.descriptor());
+  }
+
   Result<void> sync_directory(const std::filesystem::path& directory) override {
     const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!fd) return fail_system(errno, directory.string(), "open");
@@ -290,6 +294,10 @@ Result<void> Storage::rename(const std::filesystem::path&, const std::filesystem
 
 Result<void> Storage::copy_attributes(const std::filesystem::path& from, File&) {
   return fail_system(EOPNOTSUPP, from.string(), "copy the attributes");
+}
+
+Result<void> Storage::copy_attributes(const File&, File&) {
+  return fail_system(EOPNOTSUPP, "a file", "copy the attributes");
 }
 
 Result<bool> Storage::make_directory(const std::filesystem::path& path) {

@@ -194,6 +194,8 @@ class Storage {
                               bool replaces);
   /// Gives an open file the mode, owner and attributes of the one at the path (file_attributes.h).
   virtual Result<void> copy_attributes(const std::filesystem::path& from, File& to);
+  /// The same from an open file, whatever its path names now.
+  virtual Result<void> copy_attributes(const File& from, File& to);
   /// Gives a regular file new bytes, whole or not at all, also after a loss of power: a new file takes its
   /// name, mode, owner and attributes. The path must be no link. Durable when it returns.
   /// With Durability::Process nothing is synced: a loss of power can leave the old file, the new or an empty

@@ -9,9 +9,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "core/base/absolute_path.h"
 #include "core/base/unique_fd.h"
 
 namespace stfs {
@@ -38,17 +40,36 @@ Result<void> copy_attribute(const std::string& from, int to, const char* name, c
   return fail_system(errno, path, fmt::format("preserve its attribute {}", name));
 }
 
-}  // namespace
-
-Result<void> copy_file_attributes(const std::filesystem::path& path, int to) {
-  const UniqueFd opened(::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-  if (!opened) return fail_system(errno, path.native(), "open");
+/// A file, and the directory in which its name was found.
+struct Named {
+  UniqueFd file;
   struct stat status {};
-  if (::fstat(opened.get(), &status) != 0) return fail_system(errno, path.native(), "stat");
-  if (!S_ISREG(status.st_mode)) return {};
+  struct stat directory {};
+};
+
+/// The name is not followed. errno says what has failed.
+std::optional<Named> open_named(const std::filesystem::path& path) {
+  Named named;
+  const UniqueFd directory(::open(directory_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!directory || ::fstat(directory.get(), &named.directory) != 0) return std::nullopt;
+  named.file = UniqueFd(::openat(directory.get(), path.filename().c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (!named.file || ::fstat(named.file.get(), &named.status) != 0) return std::nullopt;
+  return named;
+}
+
+bool is_planted(const Named& named) {
+  const struct stat& file = named.status;
+  // With an access control list, the group's bits are its mask: single users may have them.
+  if (!S_ISREG(file.st_mode) || (named.directory.st_mode & (S_IWGRP | S_IWOTH)) == 0) return false;
+  const bool is_own = file.st_uid == 0 || file.st_uid == ::geteuid();
+  return file.st_nlink > 1 || (!is_own && file.st_uid != named.directory.st_uid);
+}
+
+/// @param path  for messages.
+Result<void> copy_all(int opened, const struct stat& status, int to, const std::filesystem::path& path) {
   if (auto ok = copy_owner_and_mode(status, to, path.native()); !ok) return ok;
   // It leads to the file that was looked at, whatever the path names now.
-  const std::string from = fmt::format("/proc/self/fd/{}", opened.get());
+  const std::string from = fmt::format("/proc/self/fd/{}", opened);
   std::string names(XATTR_LIST_MAX, '\0');
   const ssize_t size = ::listxattr(from.c_str(), names.data(), names.size());
   if (size < 0 && errno == EOPNOTSUPP) return {};
@@ -62,6 +83,27 @@ Result<void> copy_file_attributes(const std::filesystem::path& path, int to) {
     if (auto ok = copy_attribute(from, to, names.c_str() + at, path.native()); !ok) return ok;
   }
   return {};
+}
+
+}  // namespace
+
+Result<void> copy_file_attributes(const std::filesystem::path& path, int to) {
+  const auto named = open_named(path);
+  if (!named) return fail_system(errno, path.native(), "open");
+  if (!S_ISREG(named->status.st_mode) || is_planted(*named)) return {};
+  return copy_all(named->file.get(), named->status, to, path);
+}
+
+Result<void> copy_file_attributes(int from, int to) {
+  struct stat status {};
+  if (::fstat(from, &status) != 0) return fail_system(errno, "an open file", "stat");
+  return copy_all(from, status, to, "an open file");
+}
+
+bool may_be_planted(const Storage& storage, const std::filesystem::path& path) {
+  if (&storage != &system_storage()) return false;
+  const auto named = open_named(path);
+  return named && is_planted(*named);
 }
 
 }  // namespace stfs

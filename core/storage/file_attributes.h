@@ -4,14 +4,22 @@
 #include <filesystem>
 
 #include "core/base/error.h"
+#include "core/storage/file.h"
 
 namespace stfs {
 
 /// Gives the open file `to` the permissions, owner, group and extended attributes of the regular file at
-/// the path. Who plants a file there must not give rights to these bytes: so a link, or any other kind of
-/// file, gives nothing. Set-id bits, the sticky bit and attributes of `security.` and `trusted.` are never
-/// copied. Without an administrator's rights it leaves out a foreign owner and access control lists. Losing
-/// an attribute of `user.` is a failure.
+/// the path. A user who plants a file there must not get rights to these bytes: so a link, any other kind of
+/// file, and a file that may_be_planted() gives nothing. Set-id bits, the sticky bit and attributes of
+/// `security.` and `trusted.` are never copied. Without an administrator's rights it leaves out a foreign
+/// owner and access control lists. Losing an attribute of `user.` is a failure.
 Result<void> copy_file_attributes(const std::filesystem::path& path, int to);
+/// The same from an open regular file, which the caller believes.
+Result<void> copy_file_attributes(int from, int to);
+
+/// Whether a user may have put the file at this path who may not replace every file there: group or others
+/// may write the directory, and the file belongs neither to the directory's owner, nor to this process's user
+/// or root, or it has other names. False for a link, and in a storage of a test.
+bool may_be_planted(const Storage& storage, const std::filesystem::path& path);
 
 }  // namespace stfs

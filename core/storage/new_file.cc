@@ -15,6 +15,7 @@
 
 #include "core/base/absolute_path.h"
 #include "core/storage/attribute_names.h"
+#include "core/storage/file_attributes.h"
 
 namespace stfs {
 namespace {
@@ -24,7 +25,8 @@ constexpr std::size_t kGatheredBytes = 256 * 1024;
 constexpr std::string_view kTemporaryPrefix = ".stfs-";
 constexpr std::string_view kTemporarySuffix = ".tmp";
 
-// Checks whether a file may take the place of what is at the path. True if it replaces a regular file.
+// Checks whether a file may take the place of what is at the path. True if it replaces a regular file, and
+// takes that one's mode, owner and attributes.
 Result<bool> check_target(Storage& storage, const std::filesystem::path& path, bool replace) {
   // A link is itself replaced. Nothing of its target counts.
   std::error_code unknown;
@@ -41,7 +43,7 @@ Result<bool> check_target(Storage& storage, const std::filesystem::path& path, b
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 fmt::format("{}: replace: not a regular file", path.native()));
   }
-  return true;
+  return !may_be_planted(storage, path);
 }
 
 // Whether a directory lies in a mount of this program: its root, or one above on the same file system, tells.
@@ -98,7 +100,8 @@ Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace,
   std::filesystem::path temporary;
   auto created = create_temporary(storage, path, *replaces ? 0600 : mode, temporary);
   if (!created) return pass_on(std::move(created));
-  file.hold(std::move(*created), std::move(temporary));
+  if (auto held = file.hold(std::move(*created), std::move(temporary)); !held)
+    return pass_on(std::move(held));
   return file;
 }
 
@@ -111,20 +114,27 @@ Result<NewFile> NewFile::create_as(const std::filesystem::path& temporary, const
   file.replace_ = true;
   auto created = storage.create(temporary, *replaces ? 0600 : mode);
   if (!created) return pass_on(std::move(created));
-  file.hold(std::move(*created), temporary);
+  if (auto held = file.hold(std::move(*created), temporary); !held) return pass_on(std::move(held));
   return file;
 }
 
-void NewFile::hold(std::unique_ptr<File> file, std::filesystem::path temporary) {
+Result<void> NewFile::hold(std::unique_ptr<File> file, std::filesystem::path temporary) {
+  const auto made = file->status();
+  if (!made) {
+    static_cast<void>(storage_->remove(temporary));
+    return tl::unexpected(made.error());
+  }
   file_ = std::move(file);
-  temporary_ = {new std::filesystem::path(std::move(temporary)), Remove{storage_}};
+  temporary_ = {new std::filesystem::path(std::move(temporary)), Remove{storage_, made->identity}};
   gathered_.reserve(kGatheredBytes);
+  return {};
 }
 
 NewFile::~NewFile() = default;
 
 void NewFile::Remove::operator()(std::filesystem::path* path) const {
-  static_cast<void>(storage->remove(*path));
+  const auto there = storage->status_of_name(*path);
+  if (!there || there->identity.same_file(made)) static_cast<void>(storage->remove(*path));
   delete path;
 }
 
@@ -197,28 +207,29 @@ Result<void> NewFile::write(std::span<const std::byte> bytes) {
   return ok;
 }
 
-Result<void> NewFile::settle(const std::function<Result<void>(File&)>& change) {
+Result<void> NewFile::settle(const std::function<Result<void>(File&)>& give_access) {
   if (!file_) return fail_system(EBADF, path_.native(), "settle a file that is closed");
-  auto ok = complete(Durability::Power, change);
+  auto ok = complete(Durability::Power, give_access);
   if (!ok) discard();
   return ok;
 }
 
-Result<void> NewFile::complete(Durability durability, const std::function<Result<void>(File&)>& change) {
+Result<void> NewFile::complete(Durability durability, const std::function<Result<void>(File&)>& give_access) {
   if (auto ok = write_gathered(); !ok) return ok;
   gathered_ = {};  // a caller may keep thousands of settled files
   if (reserved_bytes_ > appended_bytes_) {
     if (auto ok = told(file_->resize(appended_bytes_), "give back reserved space"); !ok) return ok;
   }
+  bool takes_attributes = false;
   if (replace_) {  // else the renaming checks for a new file atomically
     const Result<bool> replaces = check_target(*storage_, path_, replace_);
     if (!replaces) return tl::unexpected(replaces.error());
-    if (*replaces) {
-      if (auto ok = storage_->copy_attributes(path_, *file_); !ok) return ok;
-    }
+    takes_attributes = *replaces;
   }
-  if (change) {
-    if (auto ok = change(*file_); !ok) return ok;
+  if (takes_attributes) {
+    if (auto ok = storage_->copy_attributes(path_, *file_); !ok) return ok;
+  } else if (give_access) {
+    if (auto ok = give_access(*file_); !ok) return ok;
   }
   if (durability == Durability::Power) {
     if (auto ok = told(file_->sync_all(), "sync"); !ok) return ok;
@@ -245,10 +256,23 @@ Result<void> NewFile::finish_unsynced(const std::filesystem::path& path) {
 }
 
 Result<void> NewFile::rename(const std::filesystem::path& path) {
+  if (auto own = check_own(); !own) return own;
   if (auto ok = storage_->rename(*temporary_, path, replace_); !ok) return ok;
   // The file has its final name now: there is no temporary file to remove.
   const std::unique_ptr<std::filesystem::path> renamed(temporary_.release());
   return {};
+}
+
+Result<void> NewFile::check_own() const {
+  const std::filesystem::path& name = *temporary_;
+  const auto there = storage_->status_of_name(name);
+  if (there && there->identity.same_file(temporary_.get_deleter().made)) return {};
+  if (!there && there.error().errno_value != ENOENT) return tl::unexpected(there.error());
+  return fail(
+      ErrorCode::System, ESTALE,
+      fmt::format("{}: another user or program has removed the new file {}, or has put another one in "
+                  "its place: nothing has got the name",
+                  path_.native(), name.filename().native()));
 }
 
 }  // namespace stfs

@@ -2,6 +2,12 @@
 //
 // It grows beside its path under a temporary name, and finish() renames it. A writer that is destroyed
 // earlier leaves nothing.
+//
+// Other users may write the directory and exchange the temporary file for another one. So all access is given
+// through the descriptor, and the file that is renamed, or removed, must be the one that was made (ESTALE).
+// Between that check and the rename, such a user can still exchange it, and could as well rename that file
+// without us. A user who may write a directory above may exchange the directory: a caller with many files
+// opens it first, and names them through the open directory (open_directory.h).
 #pragma once
 
 #include <sys/types.h>
@@ -61,16 +67,17 @@ class NewFile {
 
   /// Gives the file the mode, owner and attributes of the file that it replaces, syncs it and closes it: only
   /// its name is missing. For a caller that writes many files and names them together.
-  /// @param change  runs before the sync, to change mode and owner: afterwards its name may be another
-  /// file's.
-  Result<void> settle(const std::function<Result<void>(File&)>& change = {});
+  /// @param give_access  runs instead if it takes nothing from another file: it replaces none, or one that
+  /// may_be_planted() (file_attributes.h).
+  Result<void> settle(const std::function<Result<void>(File&)>& give_access = {});
   /// Settles the file if that was not done, renames it, and syncs the directory. A symbolic link at the path
   /// is itself replaced; its target stays as it is.
   /// @param durability  Process: nothing is synced. After a loss of power the file can be the old one, the
   ///                    new one, or empty.
   Result<void> finish(Durability durability = Durability::Power);
   /// Renames a settled file to another path in the same directory, and does not sync the directory: for a
-  /// caller that names many files and then syncs it once. A file at the path is replaced.
+  /// caller that names many files and then syncs it once. A file at the path is replaced. ESTALE: another
+  /// user has exchanged the temporary file.
   Result<void> finish_unsynced(const std::filesystem::path& path);
 
   /// Removes the temporary file.
@@ -80,18 +87,21 @@ class NewFile {
 
  private:
   NewFile(Storage& storage, std::filesystem::path path) : storage_(&storage), path_(std::move(path)) {}
-  void hold(std::unique_ptr<File> file, std::filesystem::path temporary);
+  Result<void> hold(std::unique_ptr<File> file, std::filesystem::path temporary);
   Result<void> gather(std::span<const std::byte> bytes);
   Result<void> write_gathered();
   Result<void> write(std::span<const std::byte> bytes);
-  Result<void> complete(Durability durability, const std::function<Result<void>(File&)>& change = {});
+  Result<void> complete(Durability durability, const std::function<Result<void>(File&)>& give_access = {});
   Result<void> rename(const std::filesystem::path& path);
+  /// ESTALE unless the temporary name is that of the file that was made.
+  [[nodiscard]] Result<void> check_own() const;
   /// The same result; a failure names the file's path instead of the temporary one.
   Result<void> told(Result<void> done, std::string_view action) const;
 
-  /// Removes the file when it is destroyed.
+  /// Removes the file when it is destroyed, but not another one that has its name.
   struct Remove {
     Storage* storage;
+    FileIdentity made;
     void operator()(std::filesystem::path* path) const;
   };
   Storage* storage_;

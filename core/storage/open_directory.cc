@@ -46,7 +46,19 @@ bool is_newly_made(int directory) {
   return ::fstat(directory, &st) == 0 && st.st_uid == ::geteuid() && is_empty(directory);
 }
 
-Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::path& path) {
+Error OpenDirectory::with_shown_paths(Error error, const std::filesystem::path& shown) const {
+  const std::string& hidden = path.native();
+  std::string& message = error.message;
+  for (std::size_t at = 0; fd && (at = message.find(hidden, at)) != std::string::npos;) {
+    const std::size_t end = at + hidden.size();
+    const bool is_other = end < message.size() && message[end] >= '0' && message[end] <= '9';
+    if (!is_other) message.replace(at, hidden.size(), shown.native());
+    at = is_other ? end : at + shown.native().size();
+  }
+  return error;
+}
+
+Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::path& path, LastLink link) {
   OpenDirectory opened;
   if (&storage != &system_storage()) {
     auto there = storage.status(path);
@@ -56,7 +68,9 @@ Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::pa
     opened.status = *there;
     return opened;
   }
-  opened.fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const int flags =
+      O_DIRECTORY | O_CLOEXEC | (link == LastLink::Refused ? O_RDONLY | O_NOFOLLOW : O_PATH);
+  opened.fd = UniqueFd(::open(path.c_str(), flags));
   if (!opened.fd && (errno == ENOTDIR || errno == ELOOP)) return no_directory(path);
   if (!opened.fd) return fail_system(errno, path.string(), "open");
   struct stat st {};

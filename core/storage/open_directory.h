@@ -2,7 +2,9 @@
 // a user who gives the directory's path to another one afterwards changes nothing.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
@@ -17,11 +19,21 @@ struct OpenDirectory {
 
   /// A file in it.
   [[nodiscard]] std::filesystem::path file(const std::filesystem::path& name) const { return path / name; }
+  /// The same error. A message that has a path of file() gets the path for people.
+  /// @param shown  the directory's path for people.
+  [[nodiscard]] Error with_shown_paths(Error error, const std::filesystem::path& shown) const;
 };
 
-/// Opens the directory at the path. Only the last component must be no link.
-/// @return ENOTDIR: it is a link or a file. ENOENT: there is none.
-Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::path& path);
+enum class LastLink : std::uint8_t {
+  Refused,
+  Followed,  // for a path that a person has given. The descriptor only leads to files (O_PATH)
+};
+
+/// Opens the directory at the path.
+/// @param link  whether the last component may be a link. Those before it may.
+/// @return ENOTDIR: it is a file, or a link that is refused. ENOENT: there is none.
+Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::path& path,
+                                     LastLink link = LastLink::Refused);
 
 /// Whether a directory that this process has just made and opened is that one, and not one that another user
 /// has moved to its name: it belongs to this process's user, and is empty.

@@ -89,6 +89,29 @@ TEST_CASE("a journal of a stranger is not opened, and blocks commits only if the
   CHECK(scene.recover_one().action == JournalAction::Applied);
 }
 
+TEST_CASE("a file that is too short for a commit blocks nobody, whoever its owner is",
+          "[core][journal_scan]") {
+  if (::geteuid() != 0) {
+    test::note_skip("needs root, to give a journal to somebody else");
+    return;
+  }
+  const Scene scene;
+  REQUIRE(::chmod(scene.path.c_str(), 0664) == 0);
+  const auto journal = scene.plant();
+  REQUIRE(::chown(journal.c_str(), 12345, 12345) == 0);  // no user of this host, so its groups are not known
+  CHECK(scene.recover_one().blocks_commits);
+  for (const std::uint64_t size_bytes : {kBlockBytes, std::uint64_t{1}, std::uint64_t{0}}) {
+    CAPTURE(size_bytes);
+    std::filesystem::resize_file(journal, size_bytes);
+    const JournalReport report = scene.recover_one();
+    CHECK_FALSE(report.blocks_commits);
+    CHECK(report.is_ignored);
+    CHECK(report.explanation.find("too short") != std::string::npos);
+    CHECK(std::filesystem::exists(journal));
+    CHECK(scene.obstacle(system_storage()).has_value());
+  }
+}
+
 TEST_CASE_METHOD(Planted, "a look at journals takes no lock", "[core][journal_scan]") {
   WatchedStorage storage;
   const auto file = storage.open(scene.path, Access::ReadOnly).value();

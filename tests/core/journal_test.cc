@@ -1,6 +1,9 @@
 // One journal's file, from staging to retirement.
 #include "core/journal/journal.h"
 
+#include <filesystem>
+
+#include "core/journal/journal_scan.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
 #include "tests/support/plain.h"
@@ -47,6 +50,20 @@ TEST_CASE("a journal has no name before it is published, and none when it is ret
   CHECK_FALSE(journal->spoiled());
   REQUIRE(journal->retire(durability));
   CHECK(count_files(directory.path()) == 0);
+}
+
+TEST_CASE("a journal that another user has moved away promises nothing when it comes back",
+          "[core][journal]") {
+  const TemporaryDirectory directory;
+  const auto durability = GENERATE(Durability::Power, Durability::Process);
+  auto journal = Journal::create(system_storage(), directory / "m.safetensors").value();
+  REQUIRE(journal->seal(record_of(*journal, journal->allocate(10)), durability));
+  REQUIRE(journal->publish(durability));
+  const std::filesystem::path away = directory.path() / "away";
+  std::filesystem::rename(journal->path(), away);
+  static_cast<void>(journal->retire(durability));  // its name is gone
+  const auto file = system_storage().open(away, Access::ReadOnly).value();
+  CHECK(is_void(*file, file->size_bytes().value()).value());
 }
 
 TEST_CASE("a published journal reads back as it was sealed", "[core][journal]") {

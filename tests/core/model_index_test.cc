@@ -35,10 +35,10 @@ std::string weight_map(const std::string& entries) {
   return R"({"weight_map":{)" + entries + "}}";
 }
 
-/// The message about a tensor "a" of that shard, behind the byte; the text is that of a JSON string.
+/// What the message says of that shard, behind the byte; the text is that of a JSON string.
 std::string shard_failure(const std::string& shard) {
   const std::string message = index_failure(weight_map("\"a\":\"" + shard + "\""));
-  const std::string due = "byte 19: tensor \"a\": the shard ";
+  const std::string due = "byte 19: the name of this shard ";
   REQUIRE(message.substr(0, due.size()) == due);
   return message.substr(due.size());
 }
@@ -113,31 +113,30 @@ TEST_CASE("names of tensors are any text", "[core][model_index]") {
 }
 
 TEST_CASE("a shard is a file in the index's own directory", "[core][model_index]") {
-  const std::string way_out = " leads out of the directory of the index";
+  const std::string way_out = "leads out of the directory of the index";
   for (const char* shard : {"../s.safetensors", "/s.safetensors", "/etc/passwd", "x/../s.safetensors", "/",
                             "..//../s.safetensors", "x/.."}) {
-    CHECK(shard_failure(shard) == "\"" + std::string(shard) + "\"" + way_out);
+    CHECK(shard_failure(shard) == way_out);
   }
-  CHECK(shard_failure("./../s.safetensors") == "\"../s.safetensors\"" + way_out);
+  CHECK(shard_failure("./../s.safetensors") == way_out);
   for (const char* shard : {"x/s.safetensors", "x/./s.safetensors", "..x/s.safetensors"}) {
-    CHECK(shard_failure(shard) ==
-          "\"" + std::string(shard) + "\" lies in a sub-folder: all shards must lie beside the index");
+    CHECK(shard_failure(shard) == "lies in a sub-folder: all shards must lie beside the index");
   }
-  CHECK(shard_failure("\\u002e\\u002e\\u002fs.safetensors") == "\"../s.safetensors\"" + way_out);
-  CHECK(shard_failure("\\/s.safetensors") == "\"/s.safetensors\"" + way_out);
-  CHECK(shard_failure("s\\u0000.safetensors") == "\"s\\u0000.safetensors\" holds a control character");
-  CHECK(shard_failure("\\u001b]0;.safetensors") == "\"\\u001b]0;.safetensors\" holds a control character");
+  CHECK(shard_failure("\\u002e\\u002e\\u002fs.safetensors") == way_out);
+  CHECK(shard_failure("\\/s.safetensors") == way_out);
+  CHECK(shard_failure("s\\u0000.safetensors") == "holds a control character");
+  CHECK(shard_failure("\\u001b]0;.safetensors") == "holds a control character");
   CHECK(shard_failure("\\ns\x7f.safetensors").ends_with("holds a control character"));
   for (const char* shard : {"", ".", "..", "s", "s.bin", "s.safetensors ", "s.SAFETENSORS", "safetensors",
                             "s.safetensors.index.json"}) {
-    CHECK(shard_failure(shard) == "\"" + std::string(shard) + "\" does not end in .safetensors");
+    CHECK(shard_failure(shard) == "does not end in .safetensors");
   }
   const std::string longest = std::string(243, 's') + ".safetensors";
   CHECK(parsed(weight_map("\"a\":\"" + longest + "\"")).shards() == std::vector{longest});
-  CHECK(shard_failure("s" + longest).ends_with("(256 bytes) is longer than a file name can be"));
+  CHECK(shard_failure("s" + longest).ends_with("is longer than a file name can be"));
   // A later one is looked at as well.
   CHECK(index_failure(weight_map(R"("a":"s.safetensors","b":"s.safetensors","c":"../s.safetensors")"))
-            .find("\"c\"") != std::string::npos);
+            .starts_with("byte 59: "));
   CHECK(parsed(weight_map(R"("a":"..s.safetensors","b":" .safetensors","c":"s\\t.safetensors")")).size() ==
         3);
 }
@@ -146,13 +145,13 @@ TEST_CASE("what is given twice is refused with both places", "[core][model_index
   const Error twins =
       error_of_index(weight_map(R"("b":"s.safetensors","a":"s.safetensors","b":"t.safetensors")"));
   CHECK(twins.code == ErrorCode::DuplicateKey);
-  CHECK(twins.message == "byte 55: tensor \"b\" is given twice, first at byte 15");
+  CHECK(twins.message == "byte 55: this tensor is given twice, first at byte 15");
   std::string many;
   for (int i = 0; i < 1000; ++i) many += R"("b":"s.safetensors",)";
   CHECK(index_failure(weight_map(many + R"("a":"s.safetensors")")) ==
-        "byte 35: tensor \"b\" is given twice, first at byte 15");
+        "byte 35: this tensor is given twice, first at byte 15");
   CHECK(index_failure(weight_map(R"("a":"s.safetensors","\u0061":"s.safetensors")")) ==
-        "byte 35: tensor \"a\" is given twice, first at byte 15");
+        "byte 35: this tensor is given twice, first at byte 15");
   CHECK(error_of_index(R"({"weight_map":{},"weight_map":{}})").code == ErrorCode::DuplicateKey);
   CHECK(index_failure(R"({"weight_map":{},"weight_map":{}})") == "byte 17: weight_map is given twice");
   CHECK(index_failure(R"({"metadata":{},"metadata":null,"weight_map":{}})") ==
@@ -179,7 +178,7 @@ TEST_CASE("values of the wrong type are refused with their place", "[core][model
   CHECK(index_failure(R"({"metadata":[],"weight_map":{}})") == "byte 12: metadata is not an object");
   for (const char* value : {"1", "null", "{}", "[\"s.safetensors\"]", "false"}) {
     CHECK(index_failure(weight_map("\"a\": " + std::string(value))) ==
-          "byte 20: tensor \"a\": its shard is not a string");
+          "byte 20: the shard of this tensor is not a string");
   }
 }
 
@@ -216,7 +215,7 @@ TEST_CASE("deep nesting, long strings and very many shards are survived", "[core
     shards += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":\"" + std::to_string(i) + ".safetensors\"";
   }
   CHECK(index_failure(weight_map(shards))
-            .ends_with("the shard \"65536.safetensors\" exceeds the limit of shards"));
+            .ends_with("the name of this shard exceeds the limit of shards"));
   CHECK(index_failure(std::string(kMaxModelIndexBytes + 1, ' ')) ==
         "byte 0: an index of 268435457 bytes, at most 268435456 are allowed");
 }

@@ -1,7 +1,12 @@
 // core/storage/new_file.h. What an archive needs of it is in archive_writer_test.cc.
 #include "core/storage/new_file.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 
 #include "tests/support/catch.h"
@@ -11,7 +16,25 @@
 using namespace stfs;
 using namespace stfs::test;
 
-namespace {}  // namespace
+namespace {
+
+/// The temporary file beside a path.
+std::filesystem::path temporary_in(const std::filesystem::path& directory) {
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    if (is_temporary_file_name(entry.path().filename().string())) return entry.path();
+  throw std::runtime_error("no temporary file");
+}
+
+/// The status of the file that replaces the one at the path.
+struct stat replaced(const std::string& path) {
+  auto file = NewFile::create(path, true, 0640);
+  if (!file || !file->append(bytes_of("new")) || !file->finish()) throw std::runtime_error("not replaced");
+  struct stat made {};
+  REQUIRE(::stat(path.c_str(), &made) == 0);
+  return made;
+}
+
+}  // namespace
 
 TEST_CASE("a new file has its name when it is finished, and all its bytes", "[core][new_file]") {
   const test::TemporaryDirectory directory;
@@ -100,4 +123,69 @@ TEST_CASE("a new file that is settled takes no descriptor, and has its name when
   CHECK_FALSE(file->finish());
   CHECK(test::content_of(path) == "new");
   CHECK(count_files(directory.path()) == 1);
+}
+
+TEST_CASE("a temporary file that was exchanged for another one gets no name and stays", "[core][new_file]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.write("file", "old");
+  const bool is_settled = GENERATE(false, true);
+  CAPTURE(is_settled);
+  std::filesystem::path temporary;
+  {
+    auto file = NewFile::create(path, true);
+    REQUIRE(file);
+    REQUIRE(file->append(bytes_of("new")));
+    if (is_settled) REQUIRE(file->settle());
+    temporary = temporary_in(directory.path());
+    std::filesystem::rename(temporary, directory / "away");
+    std::filesystem::rename(directory.write("private", "private"), temporary);
+    const auto done = is_settled ? file->finish_unsynced(path) : file->finish();
+    REQUIRE_FALSE(done);
+    CHECK(done.error().errno_value == ESTALE);
+    CHECK(done.error().message.find(path) == 0);
+  }
+  CHECK(content_of(path) == "old");
+  CHECK(content_of(temporary) == "private");
+}
+
+TEST_CASE("a file that another user may have planted gives its mode and owner to no other",
+          "[core][new_file]") {
+  if (::geteuid() != 0) return;  // only root may give files away
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.write("file", "planted");
+  const mode_t mask = ::umask(027);
+  const auto plant = [&](uid_t owner, mode_t mode, uid_t directory_owner, mode_t directory_mode) {
+    REQUIRE(::chown(path.c_str(), owner, owner) == 0);
+    REQUIRE(::chmod(path.c_str(), mode) == 0);
+    REQUIRE(::chown(directory.path().c_str(), directory_owner, 0) == 0);
+    REQUIRE(::chmod(directory.path().c_str(), directory_mode) == 0);
+  };
+  const auto takes = [&](uid_t owner, mode_t mode) {
+    const auto made = replaced(path);
+    CHECK(made.st_uid == owner);
+    CHECK((made.st_mode & 07777U) == mode);
+  };
+  SECTION("where everybody or the group may write") {
+    for (const mode_t open_to : {01777U, 0777U, 0775U}) {
+      CAPTURE(open_to);
+      plant(4321, 0666, 0, open_to);
+      takes(0, 0640);
+    }
+  }
+  SECTION("but in a private directory") {
+    plant(4321, 0660, 0, 0755);
+    takes(4321, 0660);
+  }
+  SECTION("and of the directory's owner") {
+    plant(4321, 0660, 4321, 0777);
+    takes(4321, 0660);
+  }
+  SECTION("a file of this process's user with another name") {
+    plant(0, 0606, 0, 0777);
+    takes(0, 0606);
+    plant(0, 0606, 0, 0777);
+    std::filesystem::create_hard_link(path, directory / "other");
+    takes(0, 0640);
+  }
+  ::umask(mask);
 }

@@ -1,5 +1,6 @@
 # What every mounted test starts from: a kernel that lets us, a sample archive, and mounts that are
 # taken down whatever happens.
+import contextlib
 import os
 import pwd
 import shutil
@@ -17,6 +18,7 @@ import archive_file  # noqa: E402
 import mount_namespace  # noqa: E402
 import mount_set  # noqa: E402
 import mounted  # noqa: E402
+import own_disk  # noqa: E402
 import sharded_model  # noqa: E402
 import written_tensor  # noqa: E402
 
@@ -59,6 +61,26 @@ def archive_path(tmp_path):
 @pytest.fixture
 def archive(archive_path):
     return archive_file.ArchiveFile(archive_path)
+
+
+@pytest.fixture(params=["disk", "tmpfs"])
+def planted_ground(request):
+    """Two directories that all users reach: on the plain disk, and below it on the plain disk or on a tmpfs."""
+    if shutil.which("setpriv") is None:
+        pytest.skip("there is no setpriv")
+    directory = Path(tempfile.mkdtemp(prefix="stfs-planted-"))
+    directory.chmod(0o755)
+    try:
+        with contextlib.ExitStack() as undo:
+            ground = directory / "ground"
+            if request.param == "tmpfs":
+                undo.enter_context(own_disk.own_disk("tmpfs", ground))
+            else:
+                ground.mkdir()
+            ground.chmod(0o755)
+            yield directory, ground
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture

@@ -1,18 +1,14 @@
 # A user who may write the directory of somebody else's archive plants files there: journals, group records, and what looks like
 # them. Root's tool, another user's tool and root's mount must neither believe nor follow them, nor wait for them.
-import contextlib
 import os
-import shutil
 import socket
 import struct
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
 import xxhash
 from archive_file import random_bytes
-from own_disk import own_disk
 from test_journal_users import ALICE, BLOCK, GROUP, Shared, is_run_by
 
 MALLORY = 45678
@@ -21,33 +17,13 @@ VICTIMS = {"root's tool": 0, "another user's tool": ALICE}
 pytestmark = pytest.mark.needs_root
 
 
-@contextlib.contextmanager
-def planted_ground(kind):
-    """A directory that all users reach, on the plain disk or on a tmpfs."""
-    directory = Path(tempfile.mkdtemp(prefix="stfs-planted-"))
-    directory.chmod(0o755)
-    try:
-        with contextlib.ExitStack() as undo:
-            ground = directory / "ground"
-            if kind == "tmpfs":
-                undo.enter_context(own_disk("tmpfs", ground))
-            else:
-                ground.mkdir()
-            ground.chmod(0o755)
-            yield directory, ground
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-@pytest.fixture(params=["disk", "tmpfs"])
-def shared(request):
+@pytest.fixture
+def shared(planted_ground):
     """Alice's archive, in a directory of hers that everybody may write."""
-    if shutil.which("setpriv") is None:
-        pytest.skip("there is no setpriv")
-    with planted_ground(request.param) as (directory, ground):
-        shared = Shared(directory, ground / "archives")
-        shared.give(0o644, 0o777, ALICE)
-        yield shared
+    directory, ground = planted_ground
+    shared = Shared(directory, ground / "archives")
+    shared.give(0o644, 0o777, ALICE)
+    return shared
 
 
 def as_mallory(script, *arguments, **more):

@@ -7,8 +7,9 @@ import stat
 import archive_file
 import pytest
 from mounted import BUILD
-from test_journal_users import is_run_by
-from test_planted_files import MALLORY, VICTIMS, as_mallory, planted_ground
+from published_weights import INDEX, save
+from test_journal_users import ALICE, is_run_by
+from test_planted_files import MALLORY, VICTIMS, as_mallory
 
 TENSORS = {"a": archive_file.random_array("f4", (40, 10), 1), "b": archive_file.random_array("u1", (345,), 2)}
 OTHER = {"a": archive_file.random_array("f4", (40, 10), 3), "b": TENSORS["b"]}
@@ -49,18 +50,10 @@ class Place:
         return is_run_by(self.victim, self.victim, [self.stfs, *words, *more], timeout=60)
 
 
-@pytest.fixture(params=["disk", "tmpfs"])
-def ground(request):
-    if shutil.which("setpriv") is None:
-        pytest.skip("there is no setpriv")
-    with planted_ground(request.param) as places:
-        yield places
-
-
 @pytest.mark.parametrize("verb", OUTPUTS)
 @pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
-def test_an_output_takes_nothing_from_a_planted_link(ground, victim, verb):
-    place = Place(*ground, victim)
+def test_an_output_takes_nothing_from_a_planted_link(planted_ground, victim, verb):
+    place = Place(*planted_ground, victim)
     name, words = OUTPUTS[verb]
     for at, target in enumerate((place.program, place.secret, place.nothing)):
         out = place.outputs / f"{at}{name}"
@@ -82,9 +75,28 @@ def test_an_output_takes_nothing_from_a_planted_link(ground, victim, verb):
             assert (after.st_mode, after.st_uid, after.st_mtime_ns) == (before.st_mode, before.st_uid, before.st_mtime_ns)
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
 @pytest.mark.parametrize("verb", OUTPUTS)
-def test_an_output_takes_no_set_id_bit_from_the_file_that_it_replaces(ground, verb):
-    place = Place(*ground, 0)
+def test_an_output_takes_no_owner_and_no_mode_from_a_planted_file(planted_ground, verb, mode):
+    place = Place(*planted_ground, 0)
+    name, words = OUTPUTS[verb]
+    out = place.outputs / name
+    as_mallory('echo > "$1"; chmod 0666 "$1"', out)
+    place.outputs.chmod(mode)
+    done = place.run(words, out, "--force")
+    assert done.returncode == 0, done
+    made = os.lstat(out)
+    assert made.st_uid == 0 and made.st_mode & 0o022 == 0
+    # In a directory of its owner, the owner keeps it.
+    os.chown(place.outputs, MALLORY, MALLORY)
+    os.chown(out, MALLORY, MALLORY)
+    assert place.run(words, out, "--force").returncode == 0
+    assert os.lstat(out).st_uid == MALLORY
+
+
+@pytest.mark.parametrize("verb", OUTPUTS)
+def test_an_output_takes_no_set_id_bit_from_the_file_that_it_replaces(planted_ground, verb):
+    place = Place(*planted_ground, 0)
     name, words = OUTPUTS[verb]
     out = place.outputs / name
     shutil.copy2(place.program, out)
@@ -96,9 +108,9 @@ def test_an_output_takes_no_set_id_bit_from_the_file_that_it_replaces(ground, ve
 
 
 @pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
-def test_a_version_is_not_published_through_a_planted_link(ground, victim):
-    place = Place(*ground, victim)
-    private = ground[1] / "private"
+def test_a_version_is_not_published_through_a_planted_link(planted_ground, victim):
+    place = Place(*planted_ground, victim)
+    private = planted_ground[1] / "private"
     private.mkdir()
     leftover = private / "model-00001-of-00002.safetensors"
     leftover.write_text("the victim's")
@@ -112,14 +124,14 @@ def test_a_version_is_not_published_through_a_planted_link(ground, victim):
     assert os.listdir(private) == [leftover.name] and leftover.read_text() == "the victim's"
 
 
-def test_a_published_file_takes_no_mode_from_a_planted_link(ground):
+def test_a_published_file_takes_no_mode_from_a_planted_link(planted_ground):
     """The directory of the model is Mallory's to write: `run` names a set-id program."""
-    place = Place(*ground, 0)
-    version = ground[1] / "published/weight_v000001"
+    place = Place(*planted_ground, 0)
+    version = planted_ground[1] / "published/weight_v000001"
     version.mkdir(parents=True)
     archive_file.save_with_reference(version / "model.safetensors", TENSORS)
     (version / "run").write_text("#!/bin/sh\n")
-    model = ground[1] / "model"
+    model = planted_ground[1] / "model"
     model.mkdir()
     model.chmod(0o777)
     as_mallory('ln -s "$1" "$2"', place.program, model / "run")
@@ -131,11 +143,11 @@ def test_a_published_file_takes_no_mode_from_a_planted_link(ground):
 
 
 @pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
-def test_a_delta_of_another_user_does_not_choose_its_base(ground, victim):
-    place = Place(*ground, victim)
+def test_a_delta_of_another_user_does_not_choose_its_base(planted_ground, victim):
+    place = Place(*planted_ground, victim)
     place.model.chmod(0o600)
     before = place.model.read_bytes()
-    out = ground[1] / "x.delta.safetensors"
+    out = planted_ground[1] / "x.delta.safetensors"
     assert place.run(OUTPUTS["diff"][1], out).returncode == 0
     os.chown(out, MALLORY, MALLORY)
     out.chmod(0o644)
@@ -153,3 +165,27 @@ def test_a_delta_of_another_user_does_not_choose_its_base(ground, victim):
     assert place.model.read_bytes() == before
     done = place.run(["commit", "{out}", "--base", "{model}"], moved)
     assert done.returncode == 0, done
+
+
+def test_an_index_and_links_of_another_user_do_not_choose_the_base(planted_ground):
+    """The delta is the victim's. Mallory's index beside it names links to the victim's shards."""
+    place = Place(*planted_ground, ALICE)
+    base, other = planted_ground[1] / "base", planted_ground[1] / "new"
+    save(base, TENSORS, 2)
+    save(other, OTHER, 2)
+    for path in [base, other, *base.iterdir(), *other.iterdir()]:
+        os.chown(path, ALICE, ALICE)
+    shards = sorted(base.glob("*.safetensors"))
+    before = [path.read_bytes() for path in shards]
+    delta = planted_ground[1] / "x.delta.safetensors"
+    made = place.run(["diff", str(base), str(other), "--out", "{out}"], delta)
+    assert made.returncode == 0, made
+    moved = place.outputs / delta.name
+    shutil.copy2(delta, moved)
+    os.chown(moved, ALICE, ALICE)
+    as_mallory('cat "$1" > "$2"', base / INDEX, place.outputs / INDEX)
+    for path in shards:
+        as_mallory('ln -s "$1" "$2"', path, place.outputs / path.name)
+    refused = place.run(["commit", "{out}"], moved)
+    assert refused.returncode == 1 and f"belongs to user {MALLORY}" in refused.stderr and "--base" in refused.stderr, refused
+    assert [path.read_bytes() for path in shards] == before

@@ -13,7 +13,7 @@ import pytest
 from mounted import BUILD
 from published_weights import INDEX, Trainer, save, tensors_of, version_directory
 from test_journal_users import ALICE, is_run_by
-from test_planted_files import MALLORY, VICTIMS, as_mallory, plant, planted_ground
+from test_planted_files import MALLORY, VICTIMS, as_mallory, plant
 
 OLD = {"a": archive_file.random_array("f2", (4001,), 1), "b": archive_file.random_array("u1", (12_345,), 2)}
 NEW = {"a": archive_file.random_array("f4", (77, 3), 4), "d": archive_file.random_array("f2", (9,), 6)}
@@ -63,17 +63,9 @@ class Host:
         return {path.name: path.read_text() for path in self.private.iterdir()}
 
 
-@pytest.fixture(params=["disk", "tmpfs"])
-def ground(request):
-    if shutil.which("setpriv") is None:
-        pytest.skip("there is no setpriv")
-    with planted_ground(request.param) as places:
-        yield places
-
-
 @pytest.fixture(params=VICTIMS.values(), ids=VICTIMS.keys())
-def host(request, ground):
-    return Host(*ground, request.param)
+def host(request, planted_ground):
+    return Host(*planted_ground, request.param)
 
 
 def check_refused(host, done, *words):
@@ -235,9 +227,9 @@ def test_a_shard_in_another_directory_is_refused(host):
     check_refused(host, host.pull(), INDEX)
 
 
-def test_the_publication_may_be_named_by_a_link(host, ground):
+def test_the_publication_may_be_named_by_a_link(host, planted_ground):
     trainer = host.step()
-    link = ground[1] / "latest"
+    link = planted_ground[1] / "latest"
     link.symlink_to(host.published)
     done = host.pull(published=link)
     assert done.returncode == 0, done
@@ -245,9 +237,10 @@ def test_the_publication_may_be_named_by_a_link(host, ground):
 
 
 @pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
-def test_new_files_are_no_more_readable_than_the_model(ground, victim):
-    host = Host(*ground, victim)
-    os.chown(host.model / "model.safetensors", ALICE, ALICE)
+def test_new_files_are_no_more_readable_than_the_model(planted_ground, victim):
+    host = Host(*planted_ground, victim)
+    for path in host.model, host.model / "model.safetensors":
+        os.chown(path, ALICE, ALICE)
     (host.model / "model.safetensors").chmod(0o600)
     assert host.pull().returncode == 0
     version = version_directory(host.published, 1)
@@ -259,3 +252,23 @@ def test_new_files_are_no_more_readable_than_the_model(ground, victim):
     assert tensors_of(host.model) == {name: np.ascontiguousarray(array).tobytes() for name, array in NEW.items()}
     for path in [*host.model.glob("*.safetensors"), host.model / "config.json"]:
         assert (os.stat(path).st_mode & 0o777, os.stat(path).st_uid) == (0o600, ALICE), path
+
+
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_pull_gives_its_files_to_no_user_who_has_planted_the_model(planted_ground, victim):
+    """The directory is the victim's, and everybody may write it. The model in it is Mallory's, and for everybody to write."""
+    host = Host(*planted_ground, victim)
+    os.chown(host.model / "model.safetensors", MALLORY, MALLORY)
+    (host.model / "model.safetensors").chmod(0o666)
+    done = host.pull()
+    assert done.returncode == 0, done
+    version = version_directory(host.published, 1)
+    save(version, NEW, 2)
+    (version / "config.json").write_text("{}")
+    own(host.published, MALLORY)
+    done = host.pull()
+    assert done.returncode == 0, done
+    assert tensors_of(host.model) == {name: np.ascontiguousarray(array).tobytes() for name, array in NEW.items()}
+    for path in [*host.model.glob("*.safetensors"), host.model / "config.json"]:
+        made = os.stat(path)
+        assert made.st_uid == victim and made.st_mode & 0o022 == 0, path

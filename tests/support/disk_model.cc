@@ -274,6 +274,18 @@ Result<void> DiskProcess::copy_attributes(const std::filesystem::path& from, Fil
   return {};
 }
 
+Result<void> DiskProcess::copy_attributes(const File& from, File& to) {
+  const NoAllocationFaults pause;
+  const std::scoped_lock lock(model_.mutex_);
+  if (auto ok = alive("copy attributes"); !ok) return ok;
+  const auto* theirs = dynamic_cast<const DiskFile*>(&from);
+  auto* ours = dynamic_cast<DiskFile*>(&to);
+  if (theirs == nullptr || ours == nullptr) return fail_system(ENOENT, "a file", "copy attributes");
+  model_.image_.change(ours->inode()).access = model_.image_.at(theirs->inode()).access;
+  model_.changed("copy attributes");
+  return {};
+}
+
 Result<void> DiskProcess::publish(File& file, const std::filesystem::path& path) {
   const NoAllocationFaults pause;
   const std::scoped_lock lock(model_.mutex_);

@@ -133,6 +133,7 @@ class InterceptedFile final : public File {
   int descriptor() const override { return inner_->descriptor(); }
 
   [[nodiscard]] File& inner() const { return *inner_; }
+  [[nodiscard]] FileRole role() const { return role_; }
 
  private:
   [[nodiscard]] Question ask(FileCall kind, std::uint64_t size_bytes = 0) const {
@@ -254,6 +255,17 @@ Result<void> InterceptedStorage::copy_attributes(const std::filesystem::path& fr
   if (!question.passes()) return question.failure();
   auto* wrapped_file = dynamic_cast<InterceptedFile*>(&to);
   return inner_.copy_attributes(from, wrapped_file != nullptr ? wrapped_file->inner() : to);
+}
+
+Result<void> InterceptedStorage::copy_attributes(const File& from, File& to) {
+  const auto* wrapped_from = dynamic_cast<const InterceptedFile*>(&from);
+  const FileRole role = wrapped_from != nullptr ? wrapped_from->role() : FileRole::Archive;
+  const Question question(interceptor_, FileCall::SetMode, role);
+  if (question.is_lie()) return {};
+  if (!question.passes()) return question.failure();
+  auto* wrapped_file = dynamic_cast<InterceptedFile*>(&to);
+  return inner_.copy_attributes(wrapped_from != nullptr ? wrapped_from->inner() : from,
+                                wrapped_file != nullptr ? wrapped_file->inner() : to);
 }
 
 Result<bool> InterceptedStorage::make_directory(const std::filesystem::path& path) {

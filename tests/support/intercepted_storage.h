@@ -84,6 +84,7 @@ class InterceptedStorage : public Storage, public MemberStorage {
   Result<void> rename(const std::filesystem::path& from, const std::filesystem::path& to,
                       bool replaces) override;
   Result<void> copy_attributes(const std::filesystem::path& from, File& to) override;
+  Result<void> copy_attributes(const File& from, File& to) override;
   Result<void> sync_directory(const std::filesystem::path& directory) override;
   Result<bool> make_directory(const std::filesystem::path& path) override;
   Result<void> remove_directory(const std::filesystem::path& path) override;

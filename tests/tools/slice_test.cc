@@ -1,8 +1,12 @@
 // stfs slice: exactly the elements that are asked for, or nothing.
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "core/tensor/npy.h"
 #include "tests/support/archive_bytes.h"
@@ -207,4 +211,32 @@ TEST_CASE("slice finds the tensor in whichever shard has it", "[tools][slice]") 
   for (const char* own : {"1.safetensors", "2.safetensors", "model.safetensors.index.json"}) {
     CHECK(run_verb(tools::slice, {index, "b[0]", "-o", directory / own}).code == 1);
   }
+}
+
+TEST_CASE("a slice is no more readable than the shard that it comes from", "[tools][slice]") {
+  const SliceModel model;
+  const mode_t mask = ::umask(0);
+  for (const mode_t mode : {0600U, 0640U, 0444U, 0666U}) {
+    CAPTURE(mode);
+    REQUIRE(::chmod(model.path.c_str(), mode) == 0);
+    for (const auto& words : {std::vector<std::string>{"m[1]", "-o"}, {"m[1]", "--npy", "-o"}}) {
+      const std::string out = model.directory / "out";
+      std::vector<std::string> arguments = {model.path};
+      arguments.insert(arguments.end(), words.begin(), words.end());
+      arguments.push_back(out);
+      REQUIRE(run_verb(tools::slice, arguments).code == 0);
+      struct stat made {};
+      REQUIRE(::stat(out.c_str(), &made) == 0);
+      CHECK((made.st_mode & 07777U) == (mode | 0600U));
+      std::filesystem::remove(out);
+    }
+  }
+  if (::geteuid() == 0) {
+    REQUIRE(::chown(model.path.c_str(), 12345, 12345) == 0);
+    REQUIRE(::chmod(model.path.c_str(), 0664) == 0);
+    const std::string out = model.directory / "of another group";
+    REQUIRE(run_verb(tools::slice, {model.path, "m[1]", "-o", out}).code == 0);
+    CHECK(std::filesystem::status(out).permissions() == std::filesystem::perms{0644});
+  }
+  ::umask(mask);
 }

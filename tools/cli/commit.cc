@@ -51,36 +51,62 @@ struct CommitRequest {
   EditOptions options;
 };
 
-/// Whether a model is there that the delta fits, as far as its headers tell.
-bool fits_delta(const std::string& base, const OpenDelta& delta) {
-  const auto model = open_whole(base, Use::Tensors);
-  return model && check_delta(delta.keys, delta.model->tensors(), (*model)->tensors());
+/// Whether the delta fits the model, as far as their headers tell.
+bool fits_delta(const Model& model, const OpenDelta& delta) {
+  return check_delta(delta.keys, delta.model->tensors(), model.tensors()).has_value();
 }
 
-/// Refuses a base that the delta, or a link, names, if the owner of one of these may not write the base: the
-/// delta would write where its owner may not.
-Result<void> check_naming(const std::filesystem::path& base, const OpenDelta& delta) {
+/// A file or a link that says what the base is.
+struct Namer {
+  std::string shown;
+  FileStatus status;
+};
+
+/// Adds the name if it is a link. ESTALE if it is another file than the one that was opened.
+Result<void> add_link(const std::filesystem::path& name, const FileStatus& opened,
+                      std::vector<Namer>& namers) {
+  auto there = system_storage().status_of_name(name);
+  if (!there) return pass_on(std::move(there));
+  if (S_ISREG(there->mode) && !there->identity.same_file(opened.identity)) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                printable(name.native()) + ": was exchanged for another file after it was opened");
+  }
+  if (!S_ISLNK(there->mode)) return {};
+  there->links = 1;
+  there->mode &= ~07777U;  // of a link they say nothing
+  namers.push_back({name.native(), *there});
+  return {};
+}
+
+/// Refuses a base that the delta, an index or a link names, if the owner of one of these may not write the
+/// base: the delta would write where its owner may not.
+/// @param model  the base, open: its files count, whatever their names are now.
+Result<void> check_naming(const std::filesystem::path& base, const OpenDelta& delta, const Model& model) {
   Storage& storage = system_storage();
-  const auto model = open_whole(base.native(), Use::Tensors);
-  if (!model) return {};  // the caller's opening tells why
-  auto file = strict_status_of(storage, delta.model->path());
-  if (!file) return pass_on(std::move(file));
-  auto link = storage.status_of_name(base);
-  if (!link) return pass_on(std::move(link));
-  link->links = 1;
-  link->mode &= ~07777U;  // of a link they say nothing
-  for (const Shard& shard : (*model)->shards()) {
-    const auto target = strict_status_of(storage, shard.path);
+  const auto of_delta = strict_status_of(delta.model->shards().front().archive->file());
+  if (!of_delta) return tl::unexpected(of_delta.error());
+  std::vector<Namer> always = {{delta.named, *of_delta}};
+  if (model.is_sharded()) {
+    auto index = storage.status_of_name(base);
+    if (!index) return pass_on(std::move(index));
+    always.push_back({base.native(), *index});
+  }
+  for (const Shard& shard : model.shards()) {
+    if (!shard.archive) continue;  // its problem is reported
+    const auto target = strict_status_of(shard.archive->file());
     if (!target) return tl::unexpected(target.error());
-    // The owner counts. A delta that its group may write is an ordinary file where the umask is 002.
-    auto doubt = why_not_believed(storage, *file, -1, *target, shard.path.native());
-    const bool is_of_delta = doubt && doubt->is_of_stranger;
-    if (!is_of_delta && S_ISLNK(link->mode))
-      doubt = why_not_believed(storage, *link, -1, *target, shard.path.native());
-    if (doubt && doubt->is_of_stranger) {
-      const std::string of = is_of_delta ? delta.named : base.native();
-      return fail(ErrorCode::System, EPERM,
-                  fmt::format("{}: {}: name the base with --base", printable(of), printable(doubt->why)));
+    std::vector<Namer> namers = always;
+    if (auto added = add_link(shard.path, *target, namers); !added) return added;
+    if (!model.is_sharded() && shard.path != base) {
+      if (auto added = add_link(base, *target, namers); !added) return added;
+    }
+    for (const Namer& namer : namers) {
+      // The owner counts. A delta that its group may write is an ordinary file where the umask is 002.
+      const auto doubt = why_not_believed(storage, namer.status, -1, *target, shard.path.native());
+      if (!doubt || !doubt->is_of_stranger) continue;
+      return fail(
+          ErrorCode::System, EPERM,
+          fmt::format("{}: {}: name the base with --base", printable(namer.shown), printable(doubt->why)));
     }
   }
   return {};
@@ -97,15 +123,18 @@ Result<std::string> base_of(const CommitRequest& request, const OpenDelta& delta
   }
   if (const auto known = known_path_of_base(delta.model->front())) candidates.emplace_back(*known);
   for (const std::filesystem::path& candidate : candidates) {
-    if (!fits_delta(candidate, delta)) continue;
-    if (auto named = check_naming(candidate, delta); !named) return tl::unexpected(named.error());
+    const auto model = open_whole(candidate, Use::Tensors);
+    if (!model || !fits_delta(**model, delta)) continue;
+    if (auto named = check_naming(candidate, delta, **model); !named) return tl::unexpected(named.error());
     return candidate.native();
   }
   // Tells what is wrong with the first that is there.
   std::error_code failed;
   for (const std::filesystem::path& candidate : candidates) {
     if (!std::filesystem::exists(candidate, failed)) continue;
-    if (auto named = check_naming(candidate, delta); !named) return tl::unexpected(named.error());
+    if (const auto model = open_whole(candidate, Use::Tensors)) {  // else the caller's opening tells why
+      if (auto named = check_naming(candidate, delta, **model); !named) return tl::unexpected(named.error());
+    }
     return candidate.native();
   }
   if (candidates.empty()) {
@@ -187,10 +216,12 @@ int commit(const Arguments& arguments, Streams& streams) {
   }
   const auto base = base_of(request, *delta);
   if (!base) return report_failure(streams, base.error().message);
-  return line.has("--into") ? write_into(request, *base, *delta, streams)
-                            : attempt_beside_others(request.options.change, streams, [&] {
-                                return commit_delta({*base, request.options}, *delta, streams);
-                              });
+  if (line.has("--into")) return write_into(request, *base, *delta, streams);
+  DeltaCommit how{.base = *base, .options = request.options};
+  if (request.base.empty())
+    how.check_base = [&](const Model& opened) { return check_naming(*base, *delta, opened); };
+  return attempt_beside_others(request.options.change, streams,
+                               [&] { return commit_delta(how, *delta, streams); });
 }
 
 }  // namespace stfs::tools

@@ -175,6 +175,10 @@ Result<int> commit_delta(const DeltaCommit& commit, const OpenDelta& delta, Stre
   // base when the edit begins: so the other one is closed at once.
   auto target = open_for_edit(commit.base, streams);
   if (!target) return kFailed;
+  if (commit.check_base) {
+    if (auto checked = commit.check_base(*target->model); !checked)
+      return report_failure(streams, checked.error().message);
+  }
   if (const auto variant = open_variant(commit.base, delta, streams); !variant) {
     return report_failure(streams, variant.error().message);
   }

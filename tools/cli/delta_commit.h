@@ -1,6 +1,7 @@
 // Merges a delta into its base, in place: for stfs commit and stfs apply.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -32,6 +33,8 @@ struct DeltaCommit {
   std::string base;
   EditOptions options;
   bool keeps_metadata = false;  // the base keeps its own
+  /// Looks at the base that was opened, before anything of it changes. Optional.
+  std::function<Result<void>(const Model& base)> check_base{};
 };
 
 /// Makes all changes of the delta in its base as one, and prints them. For attempt_beside_others().

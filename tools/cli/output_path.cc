@@ -34,7 +34,7 @@ std::optional<std::string> obstacle_at(const std::filesystem::path& path,
   return std::nullopt;
 }
 
-Result<NewFile> create_output(const std::string& path, const Model& model, bool is_replacing) {
+Result<NewFile> create_output(const std::string& path, const Model& model, bool is_replacing, mode_t mode) {
   if (path.empty()) return fail(ErrorCode::InvalidArgument, ENOENT, "the name of the output file is empty");
   if (has_file(model, path)) {
     return fail(ErrorCode::InvalidArgument, EEXIST,
@@ -42,7 +42,7 @@ Result<NewFile> create_output(const std::string& path, const Model& model, bool 
   }
   if (const auto why = obstacle_at(path, {}, is_replacing))
     return fail(ErrorCode::InvalidArgument, EEXIST, path + ": " + *why);
-  return NewFile::create(path, is_replacing);
+  return NewFile::create(path, is_replacing, mode);
 }
 
 }  // namespace stfs::tools

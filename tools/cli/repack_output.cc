@@ -8,9 +8,10 @@
 #include <optional>
 #include <sstream>
 #include <string>
-#include <system_error>
 #include <utility>
 
+#include "core/base/absolute_path.h"
+#include "core/storage/open_directory.h"
 #include "core/tensor/float_conversion.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/piece_conversion.h"
@@ -35,6 +36,16 @@ class Repack {
         progress_(streams, plan.data_bytes) {}
 
   Result<std::uint64_t> run() {
+    const std::filesystem::path above = directory_of(plan_.out);
+    auto directory = open_directory(system_storage(), above, LastLink::Followed);
+    if (!directory) return fail_system(directory.error().errno_value, plan_.out.native(), "create");
+    directory_ = std::move(*directory);
+    auto done = run_in_directory();
+    return done ? done : tl::unexpected(directory_.with_shown_paths(std::move(done).error(), above));
+  }
+
+ private:
+  Result<std::uint64_t> run_in_directory() {
     for (const RepackedFile& file : plan_.files) {
       if (auto done = write(file); !done) return pass_on(std::move(done));
     }
@@ -48,7 +59,11 @@ class Repack {
     return overflows_;
   }
 
- private:
+  /// The path of an output, through the open directory: another user may give its path to another one.
+  [[nodiscard]] std::filesystem::path reached(const std::filesystem::path& output) const {
+    return directory_.file(output.filename());
+  }
+
   Result<void> write(const RepackedFile& file) {
     const auto tensors = std::span(plan_.tensors).subspan(file.first, file.count);
     std::vector<TensorSpec> specs;
@@ -58,7 +73,7 @@ class Repack {
       specs.push_back({std::string(source.name), tensor.dtype, {source.shape.begin(), source.shape.end()}});
     }
     auto writer = ArchiveWriter::create(
-        file.path, specs, plan_.metadata, output_.is_replacing,
+        reached(file.path), specs, plan_.metadata, output_.is_replacing,
         {.alignment = output_.alignment, .slack_bytes = output_.slack_bytes, .mode = mode_});
     if (!writer) return pass_on(std::move(writer));
     for (const RepackedTensor& tensor : tensors) {
@@ -130,7 +145,7 @@ class Repack {
     document["weight_map"] = std::move(names);
     std::ostringstream text;
     write_json(document, text);
-    auto file = NewFile::create(plan_.out, output_.is_replacing, mode_);
+    auto file = NewFile::create(reached(plan_.out), output_.is_replacing, mode_);
     if (!file) return pass_on(std::move(file));
     const std::string bytes = std::move(text).str();
     if (auto done = file->append(std::as_bytes(std::span(bytes))); !done) return done;
@@ -141,8 +156,7 @@ class Repack {
   void take_back() const {
     if (output_.is_replacing) return;
     for (std::size_t at = 0; at < finished_; ++at) {
-      std::error_code ignored;
-      std::filesystem::remove(plan_.files[at].path, ignored);
+      static_cast<void>(system_storage().remove(reached(plan_.files[at].path)));
     }
   }
 
@@ -152,6 +166,7 @@ class Repack {
   const mode_t mode_;
   const std::uint64_t piece_bytes_;
   Progress progress_;
+  OpenDirectory directory_;             // of the outputs
   std::vector<ArchiveWriter> writers_;  // settled
   std::size_t finished_ = 0;            // the number of archives that have their names
   std::uint64_t overflows_ = 0;

@@ -16,6 +16,7 @@
 #include "tools/cli/output_path.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/verb.h"
+#include "tools/target/common_mode.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"
@@ -157,7 +158,7 @@ Result<void> write_stream(const Model& model, const Found& found, std::ostream& 
 
 Result<void> write_file(const Model& model, const Found& found, const SliceRequest& request,
                         Streams& streams) {
-  auto file = create_output(request.output, model, request.force);
+  auto file = create_output(request.output, model, request.force, mode_of_tensor(model, found.tensor));
   if (!file) return pass_on(std::move(file));
   if (auto ok = file->reserve(found.head.size() + found.slice.size_bytes); !ok) return ok;
   Result<void> written = file->append(std::as_bytes(std::span(found.head)));

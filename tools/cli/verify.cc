@@ -19,6 +19,7 @@
 #include "tools/cli/tensor_scan.h"
 #include "tools/cli/verb.h"
 #include "tools/compare/changed_files.h"
+#include "tools/target/common_mode.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"
@@ -109,7 +110,7 @@ Result<Verdict> judge(const Target& target, const VerifyRequest& request, Stream
   if (!recorded) return pass_on(std::move(recorded));
   std::optional<NewFile> record;
   if (!request.record.empty()) {
-    auto file = create_output(request.record, model, request.is_replacing);
+    auto file = create_output(request.record, model, request.is_replacing, common_mode(model));
     if (!file) return pass_on(std::move(file));
     record.emplace(std::move(*file));
   }

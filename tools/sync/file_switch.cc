@@ -104,19 +104,19 @@ Result<void> rename_file(Storage& storage, const std::filesystem::path& from,
 
 Result<void> sync_all(Storage& storage, const SyncPlace& place) {
   auto synced = storage.sync_directory(place.open_folder());
-  return synced ? storage.sync_directory(place.directory) : synced;
+  return synced ? storage.sync_directory(place.model_folder()) : synced;
 }
 
 /// What comes after the step. May be repeated.
 Result<void> finish(Storage& storage, const SyncPlace& place, const FileSwitch& files) {
   for (const FileSwitch::Move& move : files.after) {
-    if (auto named = rename_file(storage, place.directory / move.from, place.directory / move.to); !named)
+    if (auto named = rename_file(storage, place.model_file(move.from), place.model_file(move.to)); !named)
       return named;
   }
   if (auto named = rename_file(storage, next_sync_state(place), place.state_file()); !named) return named;
   if (auto synced = sync_all(storage, place); !synced) return synced;
   for (const std::string& name : files.removed) {
-    if (auto removed = remove_if_there(storage, place.directory / name); !removed) return removed;
+    if (auto removed = remove_if_there(storage, place.model_file(name)); !removed) return removed;
   }
   if (auto removed = remove_if_there(storage, place.file(kStateBefore)); !removed) return removed;
   if (auto synced = sync_all(storage, place); !synced) return synced;
@@ -130,10 +130,10 @@ Result<void> step(Storage& storage, const SyncPlace& place, const FileSwitch& fi
   const std::filesystem::path state = place.state_file();
   if (auto hidden = rename_file(storage, state, place.file(kStateBefore)); !hidden) return hidden;
   if (auto synced = storage.sync_directory(place.open_folder()); !synced) return synced;
-  const std::filesystem::path to = place.directory / files.step.to;
-  if (auto named = storage.rename(place.directory / files.step.from, to, true); !named) return named;
+  const std::filesystem::path to = place.model_file(files.step.to);
+  if (auto named = storage.rename(place.model_file(files.step.from), to, true); !named) return named;
   is_taken = true;
-  return storage.sync_directory(place.directory);
+  return storage.sync_directory(place.model_folder());
 }
 
 }  // namespace
@@ -180,7 +180,7 @@ Result<void> undo_switch(Storage& storage, const SyncPlace& place, const FileSwi
   for (const FileSwitch::Move& move : files.after) names.push_back(move.from);
   if (auto removed = remove_if_there(storage, next_sync_state(place)); !removed) return removed;
   for (const std::string& name : names) {
-    if (auto removed = remove_if_there(storage, place.directory / name); !removed) return removed;
+    if (auto removed = remove_if_there(storage, place.model_file(name)); !removed) return removed;
   }
   // Where a note is ready and `step.from` is not there, the step was taken: whoever finished that would
   // remove the model.
@@ -189,7 +189,7 @@ Result<void> undo_switch(Storage& storage, const SyncPlace& place, const FileSwi
   if (*note && (*note)->is_ready) {
     if (auto noted = write_note(storage, place, files, false); !noted) return noted;
   }
-  if (auto removed = remove_if_there(storage, place.directory / files.step.from); !removed) return removed;
+  if (auto removed = remove_if_there(storage, place.model_file(files.step.from)); !removed) return removed;
   if (auto synced = sync_all(storage, place); !synced) return synced;
   return remove_if_there(storage, place.file(kNoteName));
 }
@@ -200,7 +200,7 @@ Result<void> recover_switch(Storage& storage, const SyncPlace& place) {
   if (auto removed = remove_if_there(storage, place.file(kNextNote)); !removed) return removed;
   if (!*note) return {};
   const FileSwitch& files = (*note)->files;
-  const bool is_taken = (*note)->is_ready && !is_taken_name(storage, place.directory / files.step.from);
+  const bool is_taken = (*note)->is_ready && !is_taken_name(storage, place.model_file(files.step.from));
   return is_taken ? finish(storage, place, files) : undo_switch(storage, place, files);
 }
 
@@ -216,7 +216,7 @@ std::filesystem::path present_sync_state(Storage& storage, const SyncPlace& plac
   const auto note = read_note(storage, place);
   if (!note || !*note || !(*note)->is_ready) return state;
   std::filesystem::path hidden = place.file(
-      is_taken_name(storage, place.directory / (*note)->files.step.from) ? kStateBefore : kStateAfter);
+      is_taken_name(storage, place.model_file((*note)->files.step.from)) ? kStateBefore : kStateAfter);
   return is_taken_name(storage, hidden) ? hidden : state;
 }
 

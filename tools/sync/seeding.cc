@@ -1,6 +1,8 @@
 // Copies, then switches.
 #include "tools/sync/seeding.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <map>
@@ -16,6 +18,7 @@
 #include "core/journal/journal_format.h"
 #include "core/model/model_index.h"
 #include "core/storage/file.h"
+#include "core/storage/file_attributes.h"
 #include "core/storage/new_file.h"
 #include "core/storage/permissions.h"
 #include "tools/sync/file_switch.h"
@@ -92,7 +95,7 @@ class Seeding {
       if (auto appended = file->append(piece); !appended) return appended;
       if (auto goes_on = on_bytes_(piece.size()); !goes_on) return goes_on;
     }
-    if (auto settled = settle(*file, directory_ / as, directory_ / over); !settled) return settled;
+    if (auto settled = settle(*file); !settled) return settled;
     return file->finish_unsynced(directory_ / as);
   }
 
@@ -102,16 +105,22 @@ class Seeding {
     auto file = NewFile::create_as(temporary, over, first_mode() & 0644U, storage_);
     if (!file) return pass_on(std::move(file));
     if (auto appended = file->append(std::as_bytes(std::span(text))); !appended) return appended;
-    if (auto settled = settle(*file, temporary, over); !settled) return settled;
+    if (auto settled = settle(*file); !settled) return settled;
     return file->finish_unsynced(temporary);
   }
 
-  /// The access that all archives of the model give that is there.
+  /// The access that all archives of the model give that is there. A file that another user may have planted
+  /// gives access only to this process's user.
   Result<void> look_at_present() {
     for (const std::string& name : plan_.present) {
       auto status = strict_status_of(storage_, directory_ / name);
       if (!status && status.error().errno_value == ENOENT) continue;
       if (!status) return pass_on(std::move(status));
+      if (may_be_planted(storage_, directory_ / name)) {
+        status->uid = storage_.user();
+        status->gid = ::getegid();
+        status->mode &= ~std::uint32_t{0077};
+      }
       if (present_) status->mode &= present_->mode;
       present_ = *status;
     }
@@ -119,11 +128,9 @@ class Seeding {
   }
   /// Of a file that replaces none, before the umask and before settle().
   [[nodiscard]] mode_t first_mode() const { return present_ ? 0600 : 0666; }
-  /// Settles a file. One that replaces none gets the access that the model has, by its descriptor: another
-  /// user may have given its name to another file.
-  [[nodiscard]] Result<void> settle(NewFile& file, const std::filesystem::path& path,
-                                    const std::filesystem::path& over) const {
-    if (!present_ || (path != over && is_taken_name(storage_, over))) return file.settle();
+  /// Settles a file. One that takes its access from no other file gets that of the model.
+  [[nodiscard]] Result<void> settle(NewFile& file) const {
+    if (!present_) return file.settle();
     return file.settle([&](File& made) { return give_access(storage_, made, *present_); });
   }
 

@@ -80,7 +80,7 @@ Result<Present> look_at(const std::filesystem::path& model, const PublishedVersi
   const std::string name = located->archive.filename();
   if (name.ends_with(kModelIndexSuffix)) {
     present.index = name;
-    auto archives = archives_of(storage, located->archive);
+    auto archives = archives_of(storage, state.place().model_file(name));
     if (!archives) return pass_on(std::move(archives));
     present.archives = std::move(*archives);
     return present;

@@ -42,14 +42,14 @@ Result<std::optional<Disbelief>> doubt_about(Storage& storage, const FileStatus&
   };
   std::optional<Disbelief> doubt;
   if (!place.model.empty()) {
-    const auto model = strict_status_of(storage, place.directory / place.model);
+    const auto model = strict_status_of(storage, place.model_file(place.model));
     if (model) doubt = ask(*model);
     if (model && !doubt) return doubt;
     if (!model && model.error().errno_value != ENOENT) return tl::unexpected(model.error());
   }
   // The owner of the directory, and its group, may replace any model in it. Where everybody may write it,
   // everybody may put a new file there, but that is no right to a model.
-  auto directory = strict_status_of(storage, place.directory);
+  auto directory = strict_status_of(storage, place.model_folder());
   if (!directory) return tl::unexpected(directory.error());
   directory->mode &= ~std::uint32_t{S_IWOTH};
   // There, others than the owner remove only files of their own.
@@ -58,8 +58,18 @@ Result<std::optional<Disbelief>> doubt_about(Storage& storage, const FileStatus&
   return still && doubt ? doubt : still;
 }
 
+Result<SyncPlace> with_model_directory(const SyncPlace& place, Storage& storage) {
+  if (place.opened_directory) return place;
+  auto opened = open_directory(storage, place.directory, LastLink::Followed);
+  if (!opened) return tl::unexpected(opened.error());
+  SyncPlace begun = place;
+  begun.opened_directory = std::make_shared<OpenDirectory>(std::move(*opened));
+  return begun;
+}
+
+/// @param place  of with_model_directory().
 Result<SyncPlace> open_checked(const SyncPlace& place, Storage& storage, bool is_new) {
-  auto opened = open_directory(storage, place.folder());
+  auto opened = open_directory(storage, place.model_file(place.name));
   if (!opened && opened.error().errno_value == ENOENT) return place;
   if (!opened && opened.error().errno_value == ENOTDIR) {
     return fail(ErrorCode::InvalidArgument, ELOOP,
@@ -88,12 +98,8 @@ Result<SyncPlace> open_checked(const SyncPlace& place, Storage& storage, bool is
 }  // namespace
 
 Error SyncPlace::with_shown_paths(Error error) const {
-  if (!opened) return error;
-  const std::string& hidden = opened->path.native();
-  const std::string shown = folder();
-  for (std::size_t at = 0; (at = error.message.find(hidden, at)) != std::string::npos; at += shown.size())
-    error.message.replace(at, hidden.size(), shown);
-  return error;
+  if (opened) error = opened->with_shown_paths(std::move(error), folder());
+  return opened_directory ? opened_directory->with_shown_paths(std::move(error), directory) : error;
 }
 
 Result<void> check_maker(Storage& storage, const SyncPlace& place, std::string_view name, const File& file) {
@@ -109,14 +115,19 @@ Result<void> check_maker(Storage& storage, const SyncPlace& place, std::string_v
 }
 
 Result<SyncPlace> open_place(const SyncPlace& place, Storage& storage) {
-  return place.opened ? place : open_checked(place, storage, false);
+  if (place.opened) return place;
+  const auto begun = with_model_directory(place, storage);
+  if (!begun && begun.error().errno_value == ENOENT) return place;
+  return begun ? begun->told(open_checked(*begun, storage, false)) : begun;
 }
 
 Result<SyncPlace> make_place(const SyncPlace& place, Storage& storage) {
-  const auto is_new = storage.make_directory(place.folder());
+  const auto begun = with_model_directory(place, storage);
+  if (!begun) return begun;
+  const auto is_new = begun->told(storage.make_directory(begun->model_file(place.name)));
   // Of a link it says that there is no directory.
   if (!is_new && is_new.error().errno_value != EEXIST) return tl::unexpected(is_new.error());
-  return open_checked(place, storage, is_new && *is_new);
+  return begun->told(open_checked(*begun, storage, is_new && *is_new));
 }
 
 SyncPlace sync_place_of(const std::filesystem::path& directory, const std::string& model, Storage& storage) {

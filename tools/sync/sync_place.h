@@ -12,7 +12,8 @@
 //
 // Other users may write the model's directory, so a place counts only if its directory is no link, and
 // belongs to a user who may write the model, or the directory that holds both: see journal_access.h of
-// core/journal. Then only such users have put files into it.
+// core/journal. Then only such users have put files into it. A user who may write a directory above may give
+// the model's directory another name: so it is opened once, and all files are reached through it.
 #pragma once
 
 #include <filesystem>
@@ -33,10 +34,12 @@ struct SyncPlace {
   SyncPlace(std::filesystem::path its_directory, std::string its_name, std::string its_model)
       : directory(std::move(its_directory)), name(std::move(its_name)), model(std::move(its_model)) {}
 
-  std::filesystem::path directory;                // the model's
-  std::string name = ".weight_sync";              // of the place
-  std::string model{};                            // the file name of the archive or index; empty: not known
-  std::shared_ptr<const OpenDirectory> opened{};  // of open_place()
+  std::filesystem::path directory;    // the model's, for messages
+  std::string name = ".weight_sync";  // of the place
+  std::string model{};                // the file name of the archive or index; empty: not known
+  // Of open_place():
+  std::shared_ptr<const OpenDirectory> opened_directory{};  // the model's
+  std::shared_ptr<const OpenDirectory> opened{};            // the place's
 
   /// The path for messages.
   [[nodiscard]] std::filesystem::path folder() const { return directory / name; }
@@ -45,12 +48,19 @@ struct SyncPlace {
   [[nodiscard]] std::filesystem::path file(std::string_view file_name) const {
     return open_folder() / file_name;
   }
-  [[nodiscard]] std::filesystem::path open_folder() const { return opened ? opened->path : folder(); }
+  [[nodiscard]] std::filesystem::path open_folder() const { return opened ? opened->path : model_file(name); }
+  /// The same of the model's directory.
+  [[nodiscard]] std::filesystem::path model_folder() const {
+    return opened_directory ? opened_directory->path : directory;
+  }
+  [[nodiscard]] std::filesystem::path model_file(const std::filesystem::path& file_name) const {
+    return model_folder() / file_name;
+  }
   [[nodiscard]] std::filesystem::path state_file() const { return file("state.json"); }
-  /// The same result. A message that has a path of file() gets the path for people.
+  /// The same result. A message that has a path of file() or model_file() gets the path for people.
   template <class T>
   [[nodiscard]] Result<T> told(Result<T> done) const {
-    if (done || !opened) return done;
+    if (done) return done;
     return tl::unexpected(with_shown_paths(std::move(done).error()));
   }
   [[nodiscard]] Error with_shown_paths(Error error) const;
@@ -62,7 +72,8 @@ struct SyncPlace {
 SyncPlace sync_place_of(const std::filesystem::path& directory, const std::string& model,
                         Storage& storage = system_storage());
 
-/// Opens the directory of a place, without following a link. A place that has none is returned as it is.
+/// Opens the model's directory, and without following a link that of the place. A place that has none is
+/// returned as it is.
 /// @return EPERM: it belongs to a user who may write neither the model nor the model's directory, or such a
 ///   user may write it. InvalidArgument (ELOOP): it is a link or a file.
 Result<SyncPlace> open_place(const SyncPlace& place, Storage& storage = system_storage());

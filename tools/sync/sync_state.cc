@@ -125,8 +125,8 @@ bool is_sync_locked(const SyncPlace& place) {
 
 void SyncState::keep_private(File& lock) const {
   // Who may write the model, or give its name to another file, may update it. No others may hold the lock.
-  const auto model = strict_status_of(*storage_, place_.directory / place_.model);
-  const auto directory = storage_->status(place_.directory);
+  const auto model = strict_status_of(*storage_, place_.model_file(place_.model));
+  const auto directory = storage_->status(place_.model_folder());
   FileStatus writers = model && !place_.model.empty() ? *model : directory.value_or(FileStatus{});
   if (directory && (directory->mode & S_ISVTX) == 0 && directory->gid == writers.gid)
     writers.mode |= directory->mode & 0222U;
@@ -196,11 +196,11 @@ void SyncState::leave_nothing() const {
                        });
   if (!is_bare) return;
   if (storage_->remove(place_.file(kLockName)))
-    static_cast<void>(storage_->remove_directory(place_.folder()));
+    static_cast<void>(storage_->remove_directory(place_.model_file(place_.name)));
 }
 
 Result<void> SyncState::tidy() const {
-  const std::filesystem::path& directory = model_directory();
+  const std::filesystem::path directory = model_directory();
   static_cast<void>(storage_->remove(temporary_state(place_)));  // a failure is that of write()
   if (!storage_->status(place_.state_file())) {
     // The first state must not be lost with its directory, nor with the model's, which may be as new.

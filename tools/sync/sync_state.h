@@ -70,7 +70,7 @@ class SyncState {
   void leave_nothing() const;
   [[nodiscard]] Storage& storage() const { return *storage_; }
   [[nodiscard]] const SyncPlace& place() const { return place_; }
-  [[nodiscard]] const std::filesystem::path& model_directory() const { return place_.directory; }
+  [[nodiscard]] std::filesystem::path model_directory() const { return place_.model_folder(); }
   /// Reads state.json. Fails as read_sync_state() does.
   Result<void> read();
   // After read():

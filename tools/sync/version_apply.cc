@@ -88,10 +88,13 @@ class VersionApply {
       return damaged("{}: is not whole: {}", model_.path().string(), model_.problems().front().message);
     }
     std::error_code failed;
-    const auto directory = std::filesystem::weakly_canonical(state_.model_directory(), failed);
+    const auto directory = std::filesystem::weakly_canonical(state_.place().directory, failed);
     for (const Shard& shard : model_.shards()) {
       const std::filesystem::path& path = shard.archive->real_path();
-      if (path.parent_path() == directory) continue;
+      if (path.parent_path() == directory) {
+        if (auto same = check_in_open_directory(*shard.archive); !same) return same;
+        continue;
+      }
       return fail(
           ErrorCode::InvalidArgument, EOPNOTSUPP,
           fmt::format("{}: lies in another directory than {}: one transaction cannot change both; copy "
@@ -99,6 +102,18 @@ class VersionApply {
                       path.string(), state_.place().state().string()));
     }
     return {};
+  }
+
+  /// A user who may write a directory above may have given the model's path to another model meanwhile.
+  [[nodiscard]] Result<void> check_in_open_directory(const Archive& archive) const {
+    const std::filesystem::path name = archive.real_path().filename();
+    const auto there = state_.storage().status(state_.place().model_file(name));
+    if (there && there->identity.same_file(archive.identity())) return {};
+    if (!there && there.error().errno_value != ENOENT) return tl::unexpected(there.error());
+    return fail(
+        ErrorCode::ArchiveChanged, ESTALE,
+        fmt::format("{}: its directory, or it, was exchanged for another one since the pull has begun",
+                    archive.path().string()));
   }
 
   Result<void> find_tensors() {

@@ -4,6 +4,9 @@
 // then the directory is synced; then the index gets its name. A publisher that dies earlier leaves a
 // directory without an index, which receivers take for an unfinished one, and the next publisher of the same
 // version cleans up.
+//
+// A user who may write a directory above may give the path to another directory meanwhile: so the directory
+// is opened once, and all its files are reached through it.
 #pragma once
 
 #include <sys/types.h>
@@ -17,6 +20,7 @@
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
 #include "core/storage/file.h"
+#include "core/storage/open_directory.h"
 #include "tools/sync/version_shard.h"
 
 namespace stfs::sync {
@@ -42,20 +46,27 @@ class VersionDirectory {
   /// do so with them. The modes of the models do not matter: many writers of checkpoints give them 0600, and
   /// receivers may be other users.
   [[nodiscard]] mode_t file_mode() const { return mode_; }
-  /// The path of a shard. Numbers begin with 1.
+  /// The path of a shard, through the open directory. Numbers begin with 1.
   [[nodiscard]] std::filesystem::path shard_path(std::size_t number, std::size_t count) const;
   /// Names the settled shards in this order, then writes the index. Everything is on stable storage when it
   /// returns.
   Result<void> finish(std::span<VersionShard> shards, std::string_view index, mode_t mode);
+  /// The same result. A message that has a path of shard_path() gets the path for people.
+  [[nodiscard]] Result<void> told(Result<void> done) const;
 
  private:
-  VersionDirectory(Storage& storage, std::filesystem::path path, mode_t mode, bool is_made, UniqueFd lock)
-      : storage_(&storage), path_(std::move(path)), mode_(mode), is_made_(is_made), lock_(std::move(lock)) {}
+  VersionDirectory(Storage& storage, std::filesystem::path path, OpenDirectory published, OpenDirectory own)
+      : storage_(&storage), path_(std::move(path)), published_(std::move(published)), own_(std::move(own)) {}
+  /// Finds out whether this publisher may go on, and removes what another has left.
+  Result<void> begin();
+  Result<void> finish_unguarded(std::span<VersionShard> shards, std::string_view index, mode_t mode);
 
   Storage* storage_;
-  std::filesystem::path path_;  // empty: moved from
-  mode_t mode_ = 0;             // of files
-  bool is_made_ = false;        // by us
+  std::filesystem::path path_;  // for messages; empty: moved from
+  OpenDirectory published_;
+  OpenDirectory own_;
+  mode_t mode_ = 0;       // of files
+  bool is_made_ = false;  // by us
   bool is_finished_ = false;
   UniqueFd lock_;  // of the directory: keeps other publishers out
   std::vector<std::filesystem::path> named_;

@@ -52,7 +52,7 @@ class Publisher {
     if (!directory) return pass_on(std::move(directory));
     written_.path = directory->path();
     mode_ = directory->file_mode();
-    auto done = write_shards(*directory);
+    auto done = directory->told(write_shards(*directory));
     if (done) done = check_unchanged();
     if (done) done = finish(*directory);
     shards_.clear();  // removes their files, before the directory is removed

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/model/model.h"
@@ -168,6 +169,64 @@ TEST_CASE("a pull tells each event, and an error of the caller ends it", "[tools
   const auto reached = pull(model, published, options);
   REQUIRE(reached);
   CHECK((*reached)->number == 1);
+}
+
+/// Gives the path of a directory to a link to another one, as a user who may write the directory above.
+void exchange(const std::filesystem::path& path, const char* other) {
+  std::filesystem::rename(path, path.parent_path() / "moved");
+  std::filesystem::create_directory_symlink(other, path);
+}
+
+TEST_CASE("a pull writes to the directory that it has opened, whatever its path names then",
+          "[tools][sync]") {
+  const Host host;
+  const std::filesystem::path& above = host.directory.path();
+  std::filesystem::create_directories(above / "published/weight_v000001");
+  std::filesystem::create_directories(above / "private/.weight_sync");
+  const std::string other_tensors =
+      test::archive_bytes(R"({"x":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", "abcd");
+  host.directory.write("published/weight_v000001/model.safetensors", other_tensors);
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json", ".stfs-seed-0.tmp",
+                           ".weight_sync/state.json", ".weight_sync/switch.json"})
+    host.directory.write(std::string("private/") + name, "private");
+  bool is_exchanged = false;
+  PullOptions options;
+  options.apply.on_read = [&](std::uint64_t) {
+    if (!std::exchange(is_exchanged, true)) exchange(above / "host", "private");
+  };
+  REQUIRE(pull(above / "host", above / "published", options));
+  CHECK(is_exchanged);
+  CHECK(test::content_of(above / "moved/model.safetensors") == other_tensors);
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json", ".stfs-seed-0.tmp",
+                           ".weight_sync/state.json", ".weight_sync/switch.json"})
+    CHECK(test::content_of(above / "private" / name) == "private");
+}
+
+TEST_CASE("a pull patches no other model that has got the path meanwhile", "[tools][sync]") {
+  const Host host;
+  const std::filesystem::path& above = host.directory.path();
+  std::filesystem::create_directories(above / "private");
+  std::filesystem::copy_file(above / "next/model.safetensors", above / "private/model.safetensors");
+  static_cast<void>(host.publish(DiffEncoding::Xor));
+  {
+    const auto before = host.open("next");
+    const auto after = host.open("host");
+    PublishOptions second;
+    second.version = 2;
+    second.base_version = 1;
+    REQUIRE(publish_version({*before, *after}, above / "published", second));
+  }
+  PullOptions options;
+  options.on_event = [&](const PullEvent& event) -> Result<void> {
+    if (event.version == "000001") exchange(above / "host", "private");
+    return {};
+  };
+  const auto pulled = pull(above / "host", above / "published", options);
+  REQUIRE_FALSE(pulled);
+  CHECK(pulled.error().errno_value == ESTALE);
+  CHECK(pulled.error().message.find("exchanged") != std::string::npos);
+  CHECK(test::content_of(above / "private/model.safetensors") == model_of('A'));
+  CHECK(test::content_of(above / "moved/model.safetensors") == model_of('A'));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/model/model.h"
@@ -207,6 +208,35 @@ TEST_CASE("two publishers of one version: one of them is refused", "[tools][sync
     CHECK(errno_of(models.publish({})) == EBUSY);
   }
   CHECK(models.publish({}));
+}
+
+TEST_CASE("a publisher writes to the directory that it has opened, whatever its path names then",
+          "[tools][sync]") {
+  const Models models(before_tensors(), after_tensors());
+  const fs::path above = models.directory.path();
+  const bool goes_on = GENERATE(true, false);
+  CAPTURE(goes_on);
+  fs::create_directories(above / "private/weight_v000001");
+  const std::set<std::string> names = {"model-00001-of-00001.safetensors",
+                                       "model-00001-of-00001.safetensors.tmp", "model.safetensors.index.json",
+                                       "model.safetensors.index.json.tmp"};
+  for (const std::string& name : names) models.directory.write("private/weight_v000001/" + name, "private");
+  bool is_exchanged = false;
+  const auto published = models.publish({.watch = [&](std::uint64_t) {
+    if (!std::exchange(is_exchanged, true)) {
+      fs::rename(models.published(), above / "moved");
+      fs::create_directory_symlink("private", models.published());
+    }
+    return goes_on;
+  }});
+  CHECK(is_exchanged);
+  CHECK(published.has_value() == goes_on);
+  CHECK(names_in(above / "private/weight_v000001") == names);
+  for (const std::string& name : names)
+    CHECK(content_of(above / "private/weight_v000001" / name) == "private");
+  CHECK(names_in(above / "moved").empty() == !goes_on);
+  if (goes_on) CHECK(PublishedVersion::open(above / "moved/weight_v000001"));
+  if (!goes_on) CHECK(published.error().message.find("/proc/self") == std::string::npos);
 }
 
 TEST_CASE("a stopped or failed publisher leaves nothing that it has made", "[tools][sync]") {
