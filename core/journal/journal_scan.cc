@@ -248,8 +248,8 @@ class Scan {
   /// A journal has its name only after all of its bytes are on stable storage (journal.h, invariant 2): one
   /// without a record is no commit, whoever has made it.
   static bool is_too_short(NameKind kind, const FileStatus& file) {
-    const std::uint64_t least = kind == NameKind::Lanes ? kLaneJournalBytes : kHead.size_bytes + 1;
-    return file.identity.size_bytes < least;
+    if (kind == NameKind::Lanes) return file.identity.size_bytes < kLaneJournalBytes;
+    return kind == NameKind::Ordinary && file.identity.size_bytes <= kHead.size_bytes;
   }
 
   /// Whether a stranger may have a right to the archive that this process can't see: as a user whom this user

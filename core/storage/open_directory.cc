@@ -68,8 +68,7 @@ Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::pa
     opened.status = *there;
     return opened;
   }
-  const int flags =
-      O_DIRECTORY | O_CLOEXEC | (link == LastLink::Refused ? O_RDONLY | O_NOFOLLOW : O_PATH);
+  const int flags = O_DIRECTORY | O_CLOEXEC | (link == LastLink::Refused ? O_RDONLY | O_NOFOLLOW : O_PATH);
   opened.fd = UniqueFd(::open(path.c_str(), flags));
   if (!opened.fd && (errno == ENOTDIR || errno == ELOOP)) return no_directory(path);
   if (!opened.fd) return fail_system(errno, path.string(), "open");

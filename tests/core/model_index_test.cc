@@ -214,8 +214,7 @@ TEST_CASE("deep nesting, long strings and very many shards are survived", "[core
   for (std::uint32_t i = 0; i <= kMaxShards; ++i) {
     shards += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":\"" + std::to_string(i) + ".safetensors\"";
   }
-  CHECK(index_failure(weight_map(shards))
-            .ends_with("the name of this shard exceeds the limit of shards"));
+  CHECK(index_failure(weight_map(shards)).ends_with("the name of this shard exceeds the limit of shards"));
   CHECK(index_failure(std::string(kMaxModelIndexBytes + 1, ' ')) ==
         "byte 0: an index of 268435457 bytes, at most 268435456 are allowed");
 }

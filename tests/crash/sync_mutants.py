@@ -11,15 +11,15 @@ PULLS = ("pulls",)
 SYNC_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an index of a version is named before its shards are sure",
-        "  if (auto ok = storage_->sync_directory(path_); !ok) return ok;\n",
-        "",
+        "  }\n  if (auto ok = storage_->sync_directory(own_.path); !ok) return ok;\n",
+        "  }\n",
         PULLS,
         scenario="chain",
     ),
     Mutant(
         "a version that is published already is not made sure of",
-        "    for (const std::filesystem::path& named : {path, published}) {\n"
-        "      if (auto ok = storage.sync_directory(named); !ok) return pass_on(std::move(ok));\n    }\n",
+        "    for (const OpenDirectory* named : {&own_, &published_}) {\n"
+        "      if (auto ok = storage_->sync_directory(named->path); !ok) return ok;\n    }\n",
         "",
         PULLS,
         scenario="chain",

@@ -14,6 +14,7 @@ LEASE = """
 for path in sys.argv[1:]:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     os.fchmod(fd, 0o666)
+    os.write(fd, bytes(8192))  # long enough for a commit
     fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 stay()
 """

@@ -2,7 +2,9 @@
 # What root's tools and another user's write replaces the link, or is refused, and takes no mode from what the link names.
 import os
 import shutil
+import signal
 import stat
+import subprocess
 
 import archive_file
 import pytest
@@ -105,6 +107,30 @@ def test_an_output_takes_no_set_id_bit_from_the_file_that_it_replaces(planted_gr
     done = place.run(words, out, "--force")
     assert done.returncode == 0, done
     assert os.lstat(out).st_mode & 0o7000 == 0
+
+
+def test_a_repack_stays_in_the_directory_that_it_has_opened(planted_ground):
+    """Mallory may write the directory above. A stop at the first file of many gives him the time."""
+    place = Place(*planted_ground, 0)
+    source, private = planted_ground[1] / "many.safetensors", planted_ground[1] / "private"
+    archive_file.save_with_reference(source, {str(at): archive_file.random_array("u1", (1,), at) for at in range(300)})
+    private.mkdir(mode=0o700)
+    made = place.outputs / "made"
+    made.mkdir()
+    before = os.stat(private).st_mtime_ns
+    with subprocess.Popen([place.stfs, "repack", "--shard-size", "1", source, made / "s.safetensors.index.json"]) as repack:
+        while not os.listdir(made):
+            assert repack.poll() is None
+        repack.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, repack.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        is_early = not (made / "s.safetensors.index.json").exists()
+        as_mallory('mv "$1" "$1.moved" && ln -s "$2" "$1"', made, private)
+        repack.send_signal(signal.SIGCONT)
+    assert repack.returncode == 0
+    assert os.listdir(private) == [] and os.stat(private).st_mtime_ns == before
+    assert len(os.listdir(f"{made}.moved")) == 301
+    if not is_early:
+        pytest.skip("it was too fast to be stopped")
 
 
 @pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
