@@ -29,6 +29,7 @@ constexpr std::size_t kShown = 10;
 void log_journals(const Archive& archive) {
   std::size_t ignored = 0;
   for (const JournalReport& report : archive.recovered()) {
+    ignored += report.more_ignored;
     if (report.is_ignored && ++ignored > kShown) continue;
     std::string_view why = report.explanation;
     const std::string path = report.path.string();
