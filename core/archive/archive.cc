@@ -106,6 +106,9 @@ Result<void> Archive::recover_journals() {
   auto reports = recover(storage(), real_path(), file());
   // Nothing can be committed either: each commit looks again, and fails.
   if (!reports && reports.error().code == ErrorCode::Unlistable) return {};
+  // A user who may only read the archive can hold a lock on it for ever. Reads go through the journals, and
+  // each commit tries to apply them again.
+  if (!reports && reports.error().code == ErrorCode::Busy) reports = show_pending_journals();
   if (!reports) return pass_on(std::move(reports));
   recovered_ = std::move(*reports);
   note_left_void(recovered_);
@@ -134,7 +137,8 @@ Result<bool> Archive::finish_dead_commits() {
       auto reports = opened ? recover(storage(), real_path(), file()) : tl::unexpected(opened.error());
       if (reports) note_left_void(*reports);
       if (reports) return true;
-      if (!is_refusal(reports.error().errno_value)) return pass_on(std::move(reports));
+      const bool is_busy = reports.error().code == ErrorCode::Busy;
+      if (!is_busy && !is_refusal(reports.error().errno_value)) return pass_on(std::move(reports));
     }
     auto not_shown = show_pending_journals();
     return not_shown ? Result<bool>(!is_as_in_file()) : pass_on(std::move(not_shown));

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -20,6 +21,7 @@ Result<ArchiveLocks> lock_and_settle(Archive& archive, const std::vector<ByteRan
   const auto deadline = std::chrono::steady_clock::now() + options.lock_patience;
   LaneJournal& lane_journal = archive.lane_journal();
   bool has_recovered = false;
+  std::optional<Error> why_not_recovered;
   ArchiveLocks locks;
   bool is_locked = false;
   bool has_seen_others = false;
@@ -69,6 +71,7 @@ Result<ArchiveLocks> lock_and_settle(Archive& archive, const std::vector<ByteRan
     }
     const bool has_tried = std::exchange(has_recovered, *obstacle == Obstacle::DeadOwner);
     if ((*obstacle == Obstacle::Recovery || has_tried) && std::chrono::steady_clock::now() >= deadline) {
+      if (why_not_recovered) return tl::unexpected(std::move(*why_not_recovered));
       return fail(ErrorCode::Busy, EBUSY,
                   archive.path().string() + ": another process is recovering its journals");
     }
@@ -81,6 +84,7 @@ Result<ArchiveLocks> lock_and_settle(Archive& archive, const std::vector<ByteRan
       auto recovered = recover(archive.storage(), archive.real_path(), archive.file());
       if (!recovered && recovered.error().code != ErrorCode::Busy) return pass_on(std::move(recovered));
       if (recovered) archive.note_left_void(*recovered);
+      if (!recovered) why_not_recovered = std::move(recovered).error();
     } else {
       std::this_thread::sleep_for(kPause);
     }

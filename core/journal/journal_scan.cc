@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <set>
 
 #include "core/format/header.h"
 #include "core/journal/byte_patch.h"
@@ -125,8 +126,12 @@ class Scan {
     if (names->empty()) return found;
     std::ranges::sort(*names);
     if (auto known = look_at_archive(); !known) return pass_on(std::move(known));
+    strangers_.clear();  // the archive's mode may have changed
+    std::size_t ignored = 0;
+    std::size_t last_ignored = 0;  // its place in `found`
     for (const std::string& name : *names) {
       FoundJournal journal;
+      has_examples_ = ignored >= kMostIgnoredNames;
       journal.report.path = archive_path_.parent_path() / name;
       auto is_there = look_at(journal, name);
       if (!is_there && says_gone(is_there.error())) {
@@ -136,9 +141,13 @@ class Scan {
         is_there = !journal.report.explanation.empty();
       }
       if (!is_there) return pass_on(std::move(is_there));
-      if (*is_there && !journal.is_hidden) found.push_back(std::move(journal));
       has_vanished = has_vanished || !*is_there;
+      if (!*is_there || journal.is_hidden) continue;
+      if (journal.report.is_ignored && ++ignored > kMostIgnoredNames) continue;
+      if (journal.report.is_ignored) last_ignored = found.size();
+      found.push_back(std::move(journal));
     }
+    if (ignored > kMostIgnoredNames) found[last_ignored].report.more_ignored = ignored - kMostIgnoredNames;
     std::ranges::stable_sort(found, {}, [](const FoundJournal& journal) { return journal.record.sequence; });
     return found;
   }
@@ -163,7 +172,7 @@ class Scan {
     const std::filesystem::path& path = found.report.path;
     const auto kind = kind_of(rest_of(name));
     if (!kind) {
-      set(found, JournalState::Unknown, "its name is not a journal's name");
+      ignore(found, "its name is not a journal's name");
       return true;
     }
     auto named = storage_.status_of_name(path);
@@ -215,6 +224,11 @@ class Scan {
   /// Whether a writer of the archive may have made a file of this type and owner. If not, explains that and
   /// leaves the file closed.
   bool may_be_of_writer(FoundJournal& found, NameKind kind, const FileStatus& file) {
+    if (has_examples_ && strangers_.contains(file.uid)) {
+      found.file.reset();
+      found.report.is_ignored = true;
+      return false;
+    }
     found.settlers = settlers_of(file);
     found.advice = settling_advice(file, storage_.user());
     found.uid = file.uid;
@@ -237,6 +251,7 @@ class Scan {
       distrust(found, kind, std::move(*doubt));
       return false;
     }
+    strangers_.insert(file.uid);
     ignore(found, doubt->why + ", so it is not read");
     found.report.next_step = fmt::format(
         "delete it, or if user {} wrote to the archive before its owner or its mode changed, give it to the "
@@ -375,6 +390,9 @@ class Scan {
   ArchiveStamp stamp_;
   FileStatus status_;
   std::uint32_t mode_ = 0;  // of the archive, as stat(2) has it
+  // Of one round:
+  std::set<std::uint32_t> strangers_;  // users whose files are ignored
+  bool has_examples_ = false;          // enough ignored files have a report
 };
 
 }  // namespace

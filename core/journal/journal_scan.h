@@ -4,7 +4,8 @@
 // first asks whether the owner lives: the content of a living owner's journal is not hashed.
 //
 // The status of a name comes first. A file that no writer can have made costs that status and no more: it is
-// never opened (JournalReport::is_ignored). So planted names, pipes and leases hold up nobody.
+// never opened (JournalReport::is_ignored). So planted names, pipes and leases hold up nobody. Each scan asks
+// for each status: root may give such a file to a writer of the archive (chown), which changes no directory.
 //
 // A journal blocks commits if it can't be read, or if its right to the archive can't be known: a process that
 // can read it would later apply it over newer commits.
@@ -56,7 +57,10 @@ struct JournalReport {
   /// No writer can have made this file: it is no regular file, or it belongs to a user who has no right to
   /// write the archive. It was not opened, it blocks nobody, and it is named only.
   bool is_ignored = false;
+  /// Only the first kMostIgnoredNames such files have a report. The last of these reports counts the others.
+  std::uint64_t more_ignored = 0;
 };
+inline constexpr std::size_t kMostIgnoredNames = 100;
 
 /// One journal. A directory may hold thousands of planted names, so a file stays open only while the journal
 /// is in use or committed.

@@ -30,19 +30,41 @@ Result<bool> only_knows_its_blocks(const File& archive, const File& journal, con
   return *blocks != KnownBlocks::Other && *blocks != KnownBlocks::Torn;
 }
 
+/// Takes the journal's lock. True: a process that may write the journal holds it. A user who may only read the
+/// journal can hold a shared lock on it for ever, and no owner and no recovery holds a shared lock. So readers
+/// do not count: the locks of the archive exclude other recoveries that apply this journal.
+Result<bool> conflicts_with_writer(File& journal) {
+  auto conflict = journal.try_lock(kOwnerByte, LockKind::Exclusive);
+  if (!conflict && lacks_locks(conflict.error())) return false;
+  if (!conflict) return pass_on(std::move(conflict));
+  if (!*conflict) return false;
+  return journal.is_locked_by_other(kOwnerByte, LockKind::Shared);
+}
+
+ByteRange heads_of(const FoundJournal& found) {
+  return found.is_lane_journal ? kLaneHeads : kHead;
+}
+
+/// Whether the heads of an open journal are zeros.
+Result<bool> is_taken_back(const FoundJournal& found) {
+  if (auto seen = found.file->refresh(kWholeFile); !seen) return pass_on(std::move(seen));
+  auto size_bytes = found.file->size_bytes();
+  if (!size_bytes) return pass_on(std::move(size_bytes));
+  if (!found.is_lane_journal || *size_bytes < kLaneHeads.end()) return is_void(*found.file, *size_bytes);
+  auto heads = read_text(*found.file, kLaneHeads);
+  if (!heads) return pass_on(std::move(heads));
+  return heads->find_first_not_of('\0') == std::string::npos;
+}
+
 Result<bool> take_named(Storage& storage, FoundJournal& found) {
-  auto owner = found.file->try_lock(kOwnerByte, LockKind::Exclusive);
-  if (!owner && !lacks_locks(owner.error())) return pass_on(std::move(owner));
+  auto is_used = conflicts_with_writer(*found.file);
+  if (!is_used) return is_used;
   auto is_there = is_listed(storage, found.report.path);
-  if (is_there && *is_there && owner && *owner) {
+  if (is_there && *is_there && *is_used) {
     return fail(ErrorCode::Busy, EBUSY, found.report.path.string() + ": another process is using it");
   }
-  // The content of a dead owner's lane journal does not change. A process that settles it removes it.
-  if (!is_there || !*is_there || found.is_lane_journal) return is_there;
-  if (auto seen = found.file->refresh(kWholeFile); !seen) return pass_on(std::move(seen));
-  auto opened = found.file->status();
-  if (!opened) return pass_on(std::move(opened));
-  auto taken_back = is_void(*found.file, opened->identity.size_bytes);
+  if (!is_there || !*is_there) return is_there;
+  auto taken_back = is_taken_back(found);
   if (!taken_back) return taken_back;
   return !*taken_back || found.report.state == JournalState::Unfinished;
 }
@@ -79,10 +101,6 @@ tl::unexpected<Error> only_others_may(const FoundJournal& found) {
   return fail(ErrorCode::System, EACCES,
               fmt::format("{}: {}; this process may not write it: {}", found.report.path.string(),
                           found.report.explanation, found.advice));
-}
-
-ByteRange heads_of(const FoundJournal& found) {
-  return found.is_lane_journal ? kLaneHeads : kHead;
 }
 
 /// Makes the other lane void, which may hold an earlier record. Otherwise a crash while both are made void

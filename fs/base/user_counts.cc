@@ -48,6 +48,10 @@ tl::unexpected<Error> over_user_limit(uid_t user, std::size_t most, std::string_
               fmt::format("user {} has {} {}, and one user may have no more: {}", user, most, what, advice));
 }
 
+bool is_unlimited(uid_t user) {
+  return user == 0 || user == ::geteuid();
+}
+
 uid_t requesting_user() {
   const Requester* const requester = Requester::present();
   return requester != nullptr && requester->uid() ? *requester->uid() : ::geteuid();

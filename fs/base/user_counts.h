@@ -23,6 +23,12 @@ struct UserLimits {
   // The kernel forgets slices and figures soon after their last close, so these are open.
   std::size_t slices = 1 << 16;
   std::size_t logs = 1024;  // states of the log that programs have open
+  /// Files of a source directory that programs write to, and as many that are deleted and still open. Each
+  /// takes a descriptor of the mount.
+  std::size_t source_files = 1024;
+  /// Models in a mounted directory that have come or were replaced since the mount, with versions that were
+  /// replaced or deleted and are still open. They count for the owner of the archive.
+  std::size_t models = 1000;
 };
 
 /// Any thread may call.
@@ -51,6 +57,9 @@ class UserCounts {
 /// @param advice  what the user can do.
 tl::unexpected<Error> over_user_limit(uid_t user, std::size_t most, std::string_view what,
                                       std::string_view advice);
+
+/// Whether no limit counts: for root and for the user of this process.
+bool is_unlimited(uid_t user);
 
 /// The user whose request this thread serves. Without a request, or for one of the kernel: this process's.
 uid_t requesting_user();

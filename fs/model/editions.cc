@@ -8,7 +8,7 @@
 
 namespace stfs {
 
-Result<Editions::Number> Editions::add(std::unique_ptr<Filesystem> filesystem) {
+Result<Editions::Number> Editions::add(std::unique_ptr<Filesystem> filesystem, UserCounts::Share share) {
   const std::scoped_lock lock(mutex_);
   const auto free = std::ranges::find_if(by_number_, [](const auto& edition) { return edition == nullptr; });
   const auto at = static_cast<Number>(free - by_number_.begin());
@@ -16,7 +16,7 @@ Result<Editions::Number> Editions::add(std::unique_ptr<Filesystem> filesystem) {
     return fail(ErrorCode::System, ENFILE, fmt::format("{} older versions are still open", most_));
   }
   if (free == by_number_.end()) by_number_.emplace_back();
-  by_number_[at] = std::make_unique<Edition>(std::move(filesystem), first_ + at);
+  by_number_[at] = std::make_unique<Edition>(std::move(filesystem), first_ + at, std::move(share));
   return first_ + at;
 }
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "fs/base/user_counts.h"
 #include "fs/model/filesystem.h"
 
 namespace stfs {
@@ -29,9 +30,11 @@ class Editions {
 
  private:
   struct Edition {
-    Edition(std::unique_ptr<Filesystem> made, Number its) : filesystem(std::move(made)), number(its) {}
+    Edition(std::unique_ptr<Filesystem> made, Number its, UserCounts::Share of_owner)
+        : filesystem(std::move(made)), number(its), share(std::move(of_owner)) {}
     std::unique_ptr<Filesystem> filesystem;
     const Number number;
+    const UserCounts::Share share;
     std::atomic<std::uint64_t> holders = 1;  // the caller of add()
   };
 
@@ -70,8 +73,9 @@ class Editions {
     Epochs::Pin epoch_;
   };
 
+  /// @param share  is kept until the file system ends.
   /// @return the file system's number, with one holder; ENFILE if no number is free.
-  Result<Number> add(std::unique_ptr<Filesystem> filesystem);
+  Result<Number> add(std::unique_ptr<Filesystem> filesystem, UserCounts::Share share = {});
   /// Holds the file system of that number. The pin is false if there is none.
   [[nodiscard]] Pin pin(Number number) const;
   /// Takes off that many holders.

@@ -30,17 +30,15 @@ tl::unexpected<Error> Forest::not_among_models() {
 }
 
 Forest::Forest(Member only) : is_lone_(true), editions_(0, kNumbers) {
-  trees_.reserve(1);
   add(std::move(only));
 }
 
 Forest::Forest(std::vector<Member> members) : is_lone_(false), editions_(1, kNumbers - 1) {
-  trees_.reserve(kMostMembers);
   for (Member& member : members) add(std::move(member));
 }
 
 void Forest::add(Member member) {
-  auto tree = std::make_unique<Tree>();
+  auto tree = std::make_shared<Tree>();
   tree->name = std::move(member.name);
   tree->path = std::move(member.path);
   tree->open = std::move(member.open);
@@ -54,31 +52,35 @@ void Forest::add(Member member) {
   add(std::move(tree));
 }
 
-void Forest::add(std::unique_ptr<Tree> tree) {
-  {
-    const std::scoped_lock lock(mutex_);
-    by_file_.emplace(tree->path.filename().string(), tree.get());
+void Forest::add(std::shared_ptr<Tree> tree) {
+  const std::scoped_lock lock(mutex_);
+  by_file_.emplace(tree->path.filename().string(), tree);
+  // A listing of the root has a position for each place.
+  const auto free = std::ranges::find_if(trees_, [](const auto& one) { return is_free(*one); });
+  if (trees_.size() < kMostMembers || free == trees_.end()) {
+    trees_.push_back(std::move(tree));
+    return;
   }
-  trees_.push_back(std::move(tree));
-  tree_count_.store(trees_.size(), std::memory_order_release);
+  by_file_.erase((*free)->path.filename().string());
+  *free = std::move(tree);
 }
 
 Forest::Pin Forest::model_of(Ino ino) const {
-  if (is_shared(ino)) return pin_current(*trees().front());
+  if (is_shared(ino)) return pin_current(*first_tree());
   if (ino == kRootIno) return Pin();
   Pin model = editions_.pin(InodeSpace::number_of(ino));
   if (!model || !model->is_replaced()) return model;
   const Ino local = InodeSpace::local(ino);
   const bool is_same_in_all =
       local == kRootIno || local == kHiddenIno || local == PretrainedDirectory::kDirectory;
-  const Tree* const tree = is_same_in_all ? tree_of(model) : nullptr;
+  const auto tree = is_same_in_all ? tree_of(model) : nullptr;
   if (tree == nullptr) return model;
   Pin present = pin_current(*tree);
   return present ? std::move(present) : std::move(model);
 }
 
-Forest::Tree* Forest::tree_of(const Pin& model) const {
-  return is_lone_ ? trees().front().get() : tree_of_file(model->model().path().filename().string());
+std::shared_ptr<Forest::Tree> Forest::tree_of(const Pin& model) const {
+  return is_lone_ ? first_tree() : tree_of_file(model->model().path().filename().string());
 }
 
 Forest::Pin Forest::pin_current(const Tree& tree) const {
@@ -88,7 +90,7 @@ Forest::Pin Forest::pin_current(const Tree& tree) const {
 
 bool Forest::is_current(Number number) const {
   const std::shared_lock lock(mutex_);
-  return std::ranges::any_of(trees(), [&](const auto& tree) { return tree->current == number; });
+  return std::ranges::any_of(trees_, [&](const auto& tree) { return tree->current == number; });
 }
 
 Result<struct stat> Forest::lookup(Ino parent, std::string_view name) const {
@@ -196,7 +198,7 @@ struct stat Forest::stat_of_root() const {
   st.st_ino = kRootIno;
   const std::shared_lock lock(mutex_);
   st.st_nlink = 2 + static_cast<nlink_t>(std::ranges::count_if(
-                        trees(), [](const auto& tree) { return tree->current != kNone; }));
+                        trees_, [](const auto& tree) { return tree->current != kNone; }));
   return st;
 }
 
@@ -326,7 +328,7 @@ std::string Forest::label_of(Ino ino, std::string_view name) const {
     const std::filesystem::path path = source_->path_of(ino);
     return (name.empty() ? path : path / name).string();
   }
-  const std::string directory = trees().front()->path.parent_path().string();
+  const std::string directory = first_tree()->path.parent_path().string();
   const std::string file = ino == kHiddenIno ? std::string(kViewsDirectory) : std::string();
   if (file.empty()) return name.empty() ? directory : fmt::format("{}: {}", directory, name);
   return fmt::format("{}: {}/{}", directory, file, name);
@@ -334,7 +336,7 @@ std::string Forest::label_of(Ino ino, std::string_view name) const {
 
 Activity& Forest::activity(const Pin& model) const {
   // The counts of a model outlive its file systems.
-  return model ? *model->activity() : *trees().front()->activity;
+  return model ? *model->activity() : *first_tree()->activity;
 }
 
 bool Forest::is_read_only(const Pin& model) const {

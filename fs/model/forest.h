@@ -25,6 +25,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fs/base/user_counts.h"
 #include "fs/model/editions.h"
 #include "fs/model/filesystem.h"
 #include "fs/model/source_directory.h"
@@ -54,6 +55,8 @@ class Forest {
     Open open{};
   };
   static constexpr std::size_t kMostMembers = 4095;
+  /// Of a directory that has more archives, this many are mounted.
+  static constexpr std::size_t kMostAtFirst = 4000;
   static constexpr std::size_t kNoMember = ~std::size_t{0};
 
   /// @param only  must have a file system; its name is ignored.
@@ -228,16 +231,29 @@ class Forest {
   [[nodiscard]] Result<struct stat> find(Ino parent, std::string_view name) const;
   [[nodiscard]] Pin pin_current(const Tree& tree) const;
   /// The tree of a model, also of one that was replaced; null: its archive was deleted or renamed here.
-  [[nodiscard]] Tree* tree_of(const Pin& model) const;
+  [[nodiscard]] std::shared_ptr<Tree> tree_of(const Pin& model) const;
   /// False for a file system whose model was replaced.
   [[nodiscard]] bool is_current(Number number) const;
-  /// The models, with those that are absent. Later ones may be added while it is in use.
-  [[nodiscard]] std::span<const std::unique_ptr<Tree>> trees() const {
-    return {trees_.data(), tree_count_.load(std::memory_order_acquire)};
+  /// The models, with those that are absent. Another model may get the place of one that was deleted.
+  [[nodiscard]] std::vector<std::shared_ptr<Tree>> trees() const {
+    const std::shared_lock lock(mutex_);
+    return trees_;
+  }
+  [[nodiscard]] std::shared_ptr<Tree> first_tree() const {
+    const std::shared_lock lock(mutex_);
+    return trees_.front();
   }
   void add(Member member);
   /// The caller holds showing_mutex_, or is the constructor.
-  void add(std::unique_ptr<Tree> tree);
+  void add(std::shared_ptr<Tree> tree);
+  /// Whether the model was deleted or renamed here, so that another one may get its place. The caller holds
+  /// mutex_.
+  [[nodiscard]] static bool is_free(const Tree& tree) {
+    return tree.current == kNone && tree.why_absent && tree.why_absent->code == ErrorCode::NotFound;
+  }
+  /// EDQUOT if the owner of the archive has too many models (UserLimits::models). Root and the mounting user
+  /// have no limit. Nothing for a mount of one model.
+  [[nodiscard]] Result<UserCounts::Share> share_of_owner(const std::filesystem::path& archive);
   [[nodiscard]] Result<struct stat> find_in_root(std::string_view name) const;
   /// Finds an entry beside the models, and adds a look-up.
   [[nodiscard]] Result<struct stat> find_in_source(Ino parent, std::string_view name) const;
@@ -249,13 +265,13 @@ class Forest {
   }
   [[nodiscard]] struct stat stat_of_hidden(Ino ino) const;
   /// The tree of an archive in the source directory, shown or not; null: there was none so far.
-  [[nodiscard]] Tree* tree_of_file(std::string_view file_name) const;
+  [[nodiscard]] std::shared_ptr<Tree> tree_of_file(std::string_view file_name) const;
   /// The same, if the model is shown.
-  [[nodiscard]] Tree* shown_tree_of_file(std::string_view file_name) const;
+  [[nodiscard]] std::shared_ptr<Tree> shown_tree_of_file(std::string_view file_name) const;
   /// The tree of a model's directory, shown or not; null: there is none.
-  [[nodiscard]] Tree* tree_named(std::string_view name) const;
+  [[nodiscard]] std::shared_ptr<Tree> tree_named(std::string_view name) const;
   [[nodiscard]] bool is_shown(const Tree& tree) const;
-  /// EEXIST, ENOSPC if there can be no model of that archive.
+  /// EEXIST, ENOSPC, EDQUOT if there can be no model of that archive.
   [[nodiscard]] Result<void> check_model_name(std::string_view file_name) const;
   /// The same, and EEXIST if the model's directory would hide another entry of the source directory.
   [[nodiscard]] Result<void> check_new_model(std::string_view file_name) const;
@@ -304,20 +320,20 @@ class Forest {
   const bool is_lone_;
   bool is_read_only_ = true;
   std::atomic<bool> is_ending_ = false;
-  std::vector<std::unique_ptr<Tree>> trees_;  // has room for all, and only grows; read by trees()
-  std::atomic<std::size_t> tree_count_ = 0;
+  UserCounts models_{"models and open versions of them", UserLimits().models};
   mutable Editions editions_;
   mutable LogViews logs_{Views::kLogFiles, UserLimits().logs};  // in the root's `.safetensors`
   std::unique_ptr<SourceDirectory> source_;                     // null: there are the models alone
   OpenerOf opener_of_;
-  std::mutex showing_mutex_;                 // guards the growth of trees_; taken before mutex_
+  std::mutex showing_mutex_;                 // lets one model be shown at a time; taken before mutex_
   std::atomic<bool> has_new_files_ = false;  // to watch
   std::atomic<unsigned> replacements_ = 0;   // that are about to be shown
   std::atomic<bool> has_replaced_ = false;   // one was shown: its files must be watched
   Surroundings surroundings_;
   mutable std::shared_mutex mutex_;  // guards what follows, and the members of Tree named there; taken before
                                      // Editions' mutex
-  std::unordered_map<std::string, Tree*> by_file_;  // file names of archives
+  std::vector<std::shared_ptr<Tree>> trees_;
+  std::unordered_map<std::string, std::shared_ptr<Tree>> by_file_;  // file names of archives
 };
 
 }  // namespace stfs

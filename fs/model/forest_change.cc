@@ -15,7 +15,7 @@ namespace {
 /// True for an error that may pass without any change to the file, so that a retry makes sense.
 bool may_pass(const Error& error) {
   return error.code == ErrorCode::Busy || error.errno_value == ENOMEM || error.errno_value == ENFILE ||
-         error.errno_value == EMFILE || error.errno_value == EINTR;
+         error.errno_value == EMFILE || error.errno_value == EINTR || error.errno_value == EDQUOT;
 }
 
 void take_names(const Filesystem& filesystem, std::set<std::string>& names) {
@@ -71,7 +71,8 @@ Forest::Change Forest::check_for_change(const WatchedFile& file) {
     return {.stale = {}, .entries = {}, .is_reopened = true, .has_leftovers = true};
   if (file.replaced) return check_replaced(*file.replaced, *file.shard);
   if (file.member == kNoMember) return check_directory();
-  Tree& tree = *trees()[file.member];
+  const std::shared_ptr<Tree> checked = trees()[file.member];
+  Tree& tree = *checked;
   const Pin member = pin_current(tree);
   if (!member) return open_anew(tree, member);
   const Model& model = member->model();
@@ -157,9 +158,11 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
 Result<Forest::Number> Forest::open_next(const Tree& tree, const Pin& old) {
   Heritage heritage{.activity = tree.activity, .is_ending = [this] { return is_ending_.load(); }};
   if (old) heritage.least_generation = old->newest_generation() + 1;
+  auto share = share_of_owner(tree.path);
+  if (!share) return tl::unexpected(share.error());
   auto opened = tree.open(heritage);
   if (!opened) return tl::unexpected(opened.error());
-  auto number = editions_.add(std::move(*opened));
+  auto number = editions_.add(std::move(*opened), std::move(*share));
   if (number) connect(editions_.pin(*number));
   return number;
 }
@@ -189,7 +192,7 @@ bool Forest::make_current(Tree& tree, const Pin& old, Number next) {
 
 Outdated Forest::show_replacement(Number number) {
   const Pin old = editions_.pin(number);
-  Tree* const tree = tree_of(old);
+  const std::shared_ptr<Tree> tree = tree_of(old);
   if (tree == nullptr || !tree->open) return {};
   ++replacements_;
   const auto shown = guard_memory([&]() -> Result<Outdated> {
@@ -261,7 +264,7 @@ std::vector<std::pair<Ino, std::string>> Forest::leftovers() const {
     const auto is_its = [&](const auto& tree) { return tree->current == edition.number(); };
     {
       const std::shared_lock lock(mutex_);
-      if (!edition->is_refused() && std::ranges::any_of(trees(), is_its)) continue;
+      if (!edition->is_refused() && std::ranges::any_of(trees_, is_its)) continue;
     }
     edition->visit_known([&](Ino directory, std::string_view name) { found.emplace_back(directory, name); });
     if (is_lone_) continue;

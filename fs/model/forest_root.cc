@@ -12,6 +12,7 @@
 
 #include "core/model/model_directory.h"
 #include "fs/base/log.h"
+#include "fs/base/user_counts.h"
 #include "fs/model/forest.h"
 #include "fs/tree/names.h"
 
@@ -38,7 +39,7 @@ void Forest::show_source(std::unique_ptr<SourceDirectory> source, OpenerOf opene
   source_ = std::move(source);
   opener_of_ = std::move(opener_of);
   source_->leave_out([this](std::string_view name) {
-    const Tree* const hides_it = tree_named(name);
+    const auto hides_it = tree_named(name);
     return shown_tree_of_file(name) != nullptr || (hides_it != nullptr && is_shown(*hides_it));
   });
 }
@@ -48,27 +49,32 @@ bool Forest::is_shown(const Tree& tree) const {
   return tree.current != kNone;
 }
 
-Forest::Tree* Forest::tree_of_file(std::string_view file_name) const {
+std::shared_ptr<Forest::Tree> Forest::tree_of_file(std::string_view file_name) const {
   const std::shared_lock lock(mutex_);
   const auto found = by_file_.find(std::string(file_name));
   return found == by_file_.end() ? nullptr : found->second;
 }
 
-Forest::Tree* Forest::tree_named(std::string_view name) const {
-  const auto models = trees();
-  const auto found = std::ranges::find(models, name, [](const auto& tree) { return tree->name; });
-  return found == models.end() ? nullptr : found->get();
+std::shared_ptr<Forest::Tree> Forest::tree_named(std::string_view name) const {
+  const std::shared_lock lock(mutex_);
+  std::shared_ptr<Tree> found;
+  for (const auto& tree : trees_) {
+    if (tree->name != name) continue;
+    if (tree->current != kNone) return tree;
+    if (!found) found = tree;
+  }
+  return found;
 }
 
-Forest::Tree* Forest::shown_tree_of_file(std::string_view file_name) const {
+std::shared_ptr<Forest::Tree> Forest::shown_tree_of_file(std::string_view file_name) const {
   if (!SourceDirectory::is_archive_name(file_name)) return nullptr;
-  Tree* const tree = tree_of_file(file_name);
+  const auto tree = tree_of_file(file_name);
   return tree != nullptr && is_shown(*tree) ? tree : nullptr;
 }
 
 bool Forest::reads_source(Ino parent, std::string_view name) const {
   if (!source_ || parent != kRootIno) return false;
-  const Tree* const tree = tree_named(name);
+  const auto tree = tree_named(name);
   return tree == nullptr || !is_shown(*tree);
 }
 
@@ -78,7 +84,7 @@ Result<struct stat> Forest::find_in_root(std::string_view name) const {
     if (status) member.note_lookup(status->st_ino);
     return status;
   };
-  if (const Tree* const tree = tree_named(name)) {
+  if (const auto tree = tree_named(name)) {
     std::optional<Error> why;
     {
       const std::shared_lock lock(mutex_);
@@ -89,7 +95,7 @@ Result<struct stat> Forest::find_in_root(std::string_view name) const {
     if (why && why->code != ErrorCode::NotFound) return fail(why->code, EIO, why->message);
   }
   if (!source_) return fail(ErrorCode::NotFound, ENOENT, "no such model");
-  if (const Tree* const tree = shown_tree_of_file(name)) {
+  if (const auto tree = shown_tree_of_file(name)) {
     if (const Pin member = pin_current(*tree)) {
       const auto whole = member->lookup(space_of(member.number()).in_mount(kHiddenIno), Views::kArchiveName);
       if (whole) member.note_lookup(whole->st_ino);
@@ -109,18 +115,24 @@ Result<struct stat> Forest::find_in_source(Ino parent, std::string_view name) co
 
 Result<void> Forest::check_model_name(std::string_view file_name) const {
   const std::string name = model_name_of(file_name);
-  const Tree* const same = tree_named(name);
+  const auto same = tree_named(name);
   const bool is_other = same != nullptr && same->path.filename().native() != file_name;
   if (is_other && is_shown(*same)) {
     return fail(
         ErrorCode::System, EEXIST,
         fmt::format("its model would be shown as {}, and so is that of {}", name, same->path.string()));
   }
-  if (same == nullptr && trees().size() == kMostMembers) {
-    return fail(ErrorCode::InvalidArgument, ENOSPC,
-                fmt::format("at most {} models are mounted together", kMostMembers));
-  }
-  return {};
+  if (same != nullptr) return {};
+  const std::shared_lock lock(mutex_);
+  const auto is_in_use = [](const auto& tree) { return !is_free(*tree); };
+  if (static_cast<std::size_t>(std::ranges::count_if(trees_, is_in_use)) < kMostMembers) return {};
+  return fail(ErrorCode::InvalidArgument, ENOSPC,
+              fmt::format("at most {} models are mounted together", kMostMembers));
+}
+
+Result<UserCounts::Share> Forest::share_of_owner(const std::filesystem::path& archive) {
+  const auto owner = source_ ? source_->owner_of(archive.filename()) : std::nullopt;
+  return !owner || is_unlimited(*owner) ? UserCounts::Share() : models_.take(*owner);
 }
 
 Result<void> Forest::check_new_model(std::string_view file_name) const {
@@ -129,27 +141,35 @@ Result<void> Forest::check_new_model(std::string_view file_name) const {
     return fail(ErrorCode::System, EEXIST,
                 fmt::format("its model would be shown as {}, and something else has this name", name));
   }
+  if (const uid_t user = requesting_user(); !is_unlimited(user) && tree_of_file(file_name) == nullptr) {
+    // It is taken when the model is shown.
+    constexpr std::string_view kAdvice = "delete some, or close their files";
+    if (models_.count(user) >= UserLimits().models)
+      return over_user_limit(user, UserLimits().models, "models and open versions of them", kAdvice);
+  }
   return check_model_name(file_name);
 }
 
 Result<Outdated> Forest::show_model(const std::string& file_name) {
   const std::scoped_lock showing(showing_mutex_);
-  Tree* tree = tree_of_file(file_name);
-  std::unique_ptr<Tree> added;
-  if (tree == nullptr) {
+  std::shared_ptr<Tree> tree = tree_of_file(file_name);
+  const bool is_added = tree == nullptr;
+  auto share = share_of_owner(file_name);
+  if (!share) return pass_on(std::move(share));
+  if (is_added) {
     if (auto checked = check_model_name(file_name); !checked) return pass_on(std::move(checked));
-    added = std::make_unique<Tree>();
-    added->name = model_name_of(file_name);
-    added->path = source_->path() / file_name;
-    added->open = opener_of_(added->path);
-    added->activity = std::make_shared<Activity>();
-    tree = added.get();
+    tree = std::make_shared<Tree>();
+    tree->name = model_name_of(file_name);
+    tree->path = source_->path() / file_name;
+    tree->open = opener_of_(tree->path);
+    tree->activity = std::make_shared<Activity>();
   }
   const Pin old = pin_current(*tree);
   Heritage heritage{.activity = tree->activity, .is_ending = [this] { return is_ending_.load(); }};
   if (old) heritage.least_generation = old->newest_generation() + 1;
   auto opened = tree->open(heritage);
-  auto number = opened ? editions_.add(std::move(*opened)) : tl::unexpected(opened.error());
+  auto number =
+      opened ? editions_.add(std::move(*opened), std::move(*share)) : tl::unexpected(opened.error());
   if (!number) return tl::unexpected(number.error());
   const Pin present = editions_.pin(*number);
   connect(present);
@@ -164,7 +184,7 @@ Result<Outdated> Forest::show_model(const std::string& file_name) {
     tree->activity->note_replacement();
     editions_.let_go(replaced, 1);
   }
-  if (added) add(std::move(added));
+  if (is_added) add(std::move(tree));
   has_new_files_ = true;
   log::info("{}: {} model, {} tensors", present->model().path().string(), old ? "replaced" : "new",
             present->model().tensors().size());
@@ -185,7 +205,7 @@ Outdated Forest::retire(Tree& tree) {
 
 bool Forest::is_of_model(Ino parent, std::string_view name) const {
   if (parent != kRootIno) return false;
-  const Tree* const tree = tree_named(name);
+  const auto tree = tree_named(name);
   return (tree != nullptr && is_shown(*tree)) || SourceDirectory::is_archive_name(name);
 }
 
@@ -233,7 +253,7 @@ Result<struct stat> Forest::make_directory(Ino parent, std::string_view name, mo
 
 Result<void> Forest::remove_directory(Ino parent, std::string_view name) {
   if (!source_) return not_among_models();
-  const Tree* const tree = parent == kRootIno ? tree_named(name) : nullptr;
+  const auto tree = parent == kRootIno ? tree_named(name) : nullptr;
   if (tree != nullptr && is_shown(*tree)) return is_a_models_directory(name);
   return source_->files().remove_directory(source_->node(parent), name);
 }
@@ -250,7 +270,7 @@ Result<Outdated> Forest::remove(Ino parent, std::string_view name) {
     source_->end_arriving(*made);
     return Outdated{};
   }
-  Tree* const tree = shown_tree_of_file(name);
+  const auto tree = shown_tree_of_file(name);
   if (tree != nullptr) {
     if (const Pin member = pin_current(*tree)) member->tidy();  // a journal may be kept for the next commit
   }
@@ -277,7 +297,7 @@ Result<Outdated> Forest::rename_in_source(Ino parent, const std::string& name, I
 Result<Outdated> Forest::rename_in_root(const std::string& name, const std::string& new_name,
                                         unsigned flags) {
   for (const std::string& one : {name, new_name}) {
-    const Tree* const tree = tree_named(one);
+    const auto tree = tree_named(one);
     if (tree != nullptr && is_shown(*tree)) return is_a_models_directory(one);
   }
   const bool becomes_model = SourceDirectory::is_archive_name(new_name);
@@ -290,11 +310,11 @@ Result<Outdated> Forest::rename_in_root(const std::string& name, const std::stri
     return fail(ErrorCode::System, EEXIST, "the new name exists");
   if (const auto made = source_->arriving(name)) return rename_arriving(made, name, new_name);
 
-  Tree* const from = shown_tree_of_file(name);
+  const auto from = shown_tree_of_file(name);
   if (becomes_model && from == nullptr) {
     if (auto settled = source_->settle_archive(name); !settled) return pass_on(std::move(settled));
   }
-  for (const Tree* const tree : {from, shown_tree_of_file(new_name)}) {
+  for (const auto& tree : {from, shown_tree_of_file(new_name)}) {
     if (tree == nullptr) continue;
     if (const Pin member = pin_current(*tree)) member->tidy();  // a journal may be kept for the next commit
   }
@@ -320,7 +340,7 @@ Result<Outdated> Forest::rename_arriving(const std::shared_ptr<MadeFile>& made, 
   }
   const auto turn = made->turn();
   const bool replaces = shown_tree_of_file(new_name) != nullptr || source_->find(kRootIno, new_name);
-  source_->rename_arriving(name, new_name, replaces);
+  source_->rename_arriving(name, new_name, replaces ? std::optional(requesting_user()) : std::nullopt);
   // A program that renames before it closes goes on with the name.
   return made->is_due() ? name_archive(*made) : Result<Outdated>(Outdated{});
 }
@@ -405,7 +425,7 @@ Forest::Change Forest::check_directory() {
   Change change;
   const auto found = list_model_directory(source_->path());
   for (const std::string& file_name : found ? found->archives : std::vector<std::string>()) {
-    const Tree* const tree = tree_of_file(file_name);
+    const auto tree = tree_of_file(file_name);
     // The check of the file itself goes on with a model that is known, unless a program has deleted it here.
     if (tree != nullptr && is_shown(*tree)) continue;
     if (source_->arriving(file_name)) continue;

@@ -49,17 +49,22 @@ Result<void> ServedFiles::check_writable() const {
   return {};
 }
 
-Result<std::string> ServedFiles::path_of(const Node& directory, std::string_view name) const {
+Result<UserCounts::Share> ServedFiles::share_of(uid_t user) {
+  return is_unlimited(user) ? UserCounts::Share() : open_files_.take(user);
+}
+
+Result<SourceChanges::Name> ServedFiles::name_in(const Node& directory, std::string_view name) const {
   if (auto writable = check_writable(); !writable) return tl::unexpected(writable.error());
   if (!options_.allows_edits) {
     return fail(ErrorCode::InvalidArgument, EPERM,
                 "mounted with edit=off: nothing can be made, moved or removed here");
   }
   auto path = tree_.path_of(directory.ino);
-  if (!path) return path;
+  if (!path) return pass_on(std::move(path));
   if (!path->empty()) *path += '/';
   path->append(name);
-  if (is_entry_name(name) && tree_.files().is_shown(*path)) return path;
+  if (is_entry_name(name) && tree_.files().is_shown(*path))
+    return SourceChanges::Name{std::move(*path), tree_.identity_of(directory.ino)};
   return fail(
       ErrorCode::InvalidArgument, EPERM,
       fmt::format("{}: archives, their indexes, and files of safetensorsfs itself are not made, moved or "
@@ -70,7 +75,9 @@ Result<std::string> ServedFiles::path_of(const Node& directory, std::string_view
 Result<ServedFiles::Writer> ServedFiles::writer(const Node& node, bool keeps_bytes) {
   if (auto writable = check_writable(); !writable) return tl::unexpected(writable.error());
   const std::scoped_lock lock(mutex_);
-  if (const auto known = writers_.find(node.ino); known != writers_.end()) return known->second;
+  if (const auto known = writers_.find(node.ino); known != writers_.end()) return known->second.file;
+  auto share = share_of(requesting_user());
+  if (!share) return pass_on(std::move(share));
   const auto path = tree_.path_of(node.ino);
   if (!path) return tl::unexpected(path.error());
   const auto shown = tree_.attributes(node.ino);
@@ -79,7 +86,7 @@ Result<ServedFiles::Writer> ServedFiles::writer(const Node& node, bool keeps_byt
   if (!own) return pass_on(std::move(own));
   if (own->is_copy) tree_.note_copied(node.ino, own->status);
   auto opened = std::make_shared<const UniqueFd>(std::move(own->file));
-  writers_.emplace(node.ino, opened);
+  writers_.emplace(node.ino, OpenWriter{opened, std::move(*share)});
   return opened;
 }
 
@@ -147,7 +154,7 @@ Result<ServedFiles::Writer> ServedFiles::changeable(const Node& node) {
   const auto path = tree_.path_of(node.ino);
   if (!path) return tl::unexpected(path.error());
   if (node.is_directory()) {
-    auto opened = changes_.open_directory(*path);
+    auto opened = changes_.open_directory(*path, tree_.identity_of(node.ino));
     if (!opened) return pass_on(std::move(opened));
     return std::make_shared<const UniqueFd>(std::move(*opened));
   }
@@ -188,7 +195,7 @@ Result<void> ServedFiles::close(const Node& node) {
     const std::scoped_lock lock(mutex_);
     const auto known = writers_.find(node.ino);
     if (known == writers_.end()) return {};
-    ended = std::move(known->second);
+    ended = std::move(known->second.file);
     writers_.erase(known);
   }
   // Another write may still use the descriptor: the copy's close says the same.
@@ -202,7 +209,7 @@ Result<void> ServedFiles::sync(const Node& node) {
   const auto opened = [&]() -> Result<Writer> {
     const std::scoped_lock lock(mutex_);
     const auto known = writers_.find(node.ino);
-    return known == writers_.end() ? tree_.reader(node.ino) : known->second;
+    return known == writers_.end() ? tree_.reader(node.ino) : known->second.file;
   }();
   if (!opened) return tl::unexpected(opened.error());
   if (::fsync((*opened)->get()) == 0) return {};
@@ -211,53 +218,56 @@ Result<void> ServedFiles::sync(const Node& node) {
 
 Result<Ino> ServedFiles::create(const Node& directory, std::string_view name, mode_t mode,
                                 const Maker& maker) {
-  const auto path = path_of(directory, name);
-  if (!path) return tl::unexpected(path.error());
-  auto made = changes_.create(*path, mode, maker);
+  const auto due = name_in(directory, name);
+  if (!due) return tl::unexpected(due.error());
+  auto share = share_of(maker.uid);
+  if (!share) return pass_on(std::move(share));
+  auto made = changes_.create(*due, mode, maker);
   if (!made) return pass_on(std::move(made));
   auto ino = tree_.find(directory.ino, name);
   if (!ino) return ino;
   // Its mode may forbid to open it again.
   const std::scoped_lock lock(mutex_);
-  writers_.insert_or_assign(*ino, std::make_shared<const UniqueFd>(std::move(made->file)));
+  writers_.insert_or_assign(
+      *ino, OpenWriter{std::make_shared<const UniqueFd>(std::move(made->file)), std::move(*share)});
   return ino;
 }
 
 Result<Ino> ServedFiles::make_directory(const Node& directory, std::string_view name, mode_t mode,
                                         const Maker& maker) {
-  const auto path = path_of(directory, name);
-  if (!path) return tl::unexpected(path.error());
-  auto made = changes_.make_directory(*path, mode, maker);
+  const auto due = name_in(directory, name);
+  if (!due) return tl::unexpected(due.error());
+  auto made = changes_.make_directory(*due, mode, maker);
   if (!made) return pass_on(std::move(made));
   return tree_.find(directory.ino, name);
 }
 
 Result<void> ServedFiles::remove(const Node& directory, std::string_view name) {
-  const auto path = path_of(directory, name);
-  if (!path) return tl::unexpected(path.error());
-  tree_.keep_open(*path);
-  auto removed = changes_.remove(*path);
-  if (removed) tree_.note_removed(*path);
+  const auto due = name_in(directory, name);
+  if (!due) return tl::unexpected(due.error());
+  tree_.keep_open(due->path);
+  auto removed = changes_.remove(*due);
+  if (removed) tree_.note_removed(due->path);
   return removed;
 }
 
 Result<void> ServedFiles::remove_directory(const Node& directory, std::string_view name) {
-  const auto path = path_of(directory, name);
-  if (!path) return tl::unexpected(path.error());
-  auto removed = changes_.remove_directory(*path);
-  if (removed) tree_.note_removed(*path);
+  const auto due = name_in(directory, name);
+  if (!due) return tl::unexpected(due.error());
+  auto removed = changes_.remove_directory(*due);
+  if (removed) tree_.note_removed(due->path);
   return removed;
 }
 
 Result<void> ServedFiles::rename(const Node& directory, std::string_view name, const Node& new_directory,
                                  std::string_view new_name, unsigned flags) {
-  const auto path = path_of(directory, name);
-  if (!path) return tl::unexpected(path.error());
-  const auto new_path = path_of(new_directory, new_name);
-  if (!new_path) return tl::unexpected(new_path.error());
-  tree_.keep_open(*new_path);
-  auto renamed = changes_.rename(*path, *new_path, flags);
-  if (renamed) tree_.note_renamed(*path, *new_path);
+  const auto from = name_in(directory, name);
+  if (!from) return tl::unexpected(from.error());
+  const auto to = name_in(new_directory, new_name);
+  if (!to) return tl::unexpected(to.error());
+  tree_.keep_open(to->path);
+  auto renamed = changes_.rename(*from, *to, flags);
+  if (renamed) tree_.note_renamed(from->path, to->path);
   return renamed;
 }
 

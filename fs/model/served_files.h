@@ -23,6 +23,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
+#include "fs/base/user_counts.h"
 #include "fs/model/model_parts.h"
 #include "fs/read/source_tree.h"
 #include "fs/tree/bytes.h"
@@ -41,7 +42,7 @@ class ServedFiles {
       : tree_(tree),
         options_(options),
         delta_permissions_(std::move(delta_permissions)),
-        changes_(tree.files(), options.commit.durability) {}
+        changes_(tree.files(), options.commit.durability, options.uid) {}
 
   /// The attributes of a file or directory, with the number of the node.
   [[nodiscard]] Result<struct stat> attributes(const Node& node) const;
@@ -80,9 +81,15 @@ class ServedFiles {
 
  private:
   using Writer = std::shared_ptr<const UniqueFd>;
+  struct OpenWriter {
+    Writer file;
+    UserCounts::Share share;  // of the user that has opened it; none for root and the mounting user
+  };
   [[nodiscard]] Result<void> check_writable() const;
   /// The path of a name that may be made, moved or removed.
-  [[nodiscard]] Result<std::string> path_of(const Node& directory, std::string_view name) const;
+  [[nodiscard]] Result<SourceChanges::Name> name_in(const Node& directory, std::string_view name) const;
+  /// EDQUOT if the user has too many files open for writing: each takes a descriptor of the mount.
+  Result<UserCounts::Share> share_of(uid_t user);
   /// Opens a file for writing, and copies it where that is needed.
   Result<Writer> writer(const Node& node, bool keeps_bytes = true);
   /// A descriptor for a change of attributes.
@@ -93,9 +100,10 @@ class ServedFiles {
   const FilesystemOptions& options_;
   const std::function<Permissions()> delta_permissions_;
   SourceChanges changes_;
+  UserCounts open_files_{"files of the source directory open for writing", UserLimits().source_files};
   std::shared_mutex writing_;  // shared by writes; taken before mutex_
   std::mutex mutex_;           // guards what follows
-  std::map<Ino, Writer> writers_;
+  std::map<Ino, OpenWriter> writers_;
 };
 
 }  // namespace stfs

@@ -19,6 +19,7 @@
 #include "core/storage/system_file.h"
 #include "fs/base/log.h"
 #include "fs/base/process.h"
+#include "fs/base/user_counts.h"
 #include "fs/tree/names.h"
 
 namespace stfs {
@@ -72,6 +73,12 @@ std::optional<struct stat> SourceDirectory::status() const {
   st.st_mode = (st.st_mode & ~kPermissionBits) | found->entry.permissions.mode;
   disguise(st);
   return st;
+}
+
+std::optional<uid_t> SourceDirectory::owner_of(const std::string& name) const {
+  Stat st{};
+  if (::fstatat(descriptor(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return std::nullopt;
+  return st.st_uid;
 }
 
 std::filesystem::path SourceDirectory::path_of(Ino ino) const {
@@ -168,12 +175,12 @@ Result<SourceDirectory::Created> SourceDirectory::create(std::string_view name, 
                                                          Maker maker, pid_t opener) {
   if (auto checked = check_name(name); !checked) return pass_on(std::move(checked));
   if (find(kRootIno, name)) return fail(ErrorCode::System, EEXIST, "the file exists");
-  auto file = system_storage().create_unnamed(path_ / new_temporary_file_name());
+  auto file = system_storage().create_unnamed(opened_path() / new_temporary_file_name());
   if (!file) return pass_on(std::move(file));
   const std::filesystem::path path = path_ / name;
   if (auto given = give_to((*file)->descriptor(), descriptor(), mode, maker, path.string()); !given)
     return pass_on(std::move(given));
-  auto made = std::make_shared<MadeFile>(std::move(*file), path);
+  auto made = std::make_shared<MadeFile>(std::move(*file), path, opened_path());
   Ino ino = 0;
   {
     const std::scoped_lock lock(mutex_);
@@ -204,6 +211,7 @@ OpenFile* SourceDirectory::add_open(Ino ino, int flags, pid_t opener) {
 
 Result<void> SourceDirectory::remove(std::string_view name) {
   if (auto checked = check_name(name); !checked) return checked;
+  if (auto allowed = check_sticky(name); !allowed) return allowed;
   files_.seal(name);
   if (::unlinkat(descriptor(), std::string(name).c_str(), 0) != 0)
     return fail_system(errno, (path_ / name).string(), "remove");
@@ -230,6 +238,9 @@ Result<void> SourceDirectory::rename(std::string_view name, std::string_view new
   }
   if ((flags & ~unsigned{RENAME_NOREPLACE}) != 0)
     return fail(ErrorCode::InvalidArgument, EINVAL, "files can't be exchanged here");
+  for (const std::string_view one : {name, new_name}) {
+    if (auto allowed = check_sticky(one); !allowed) return allowed;
+  }
   files_.seal(name);
   tree_.keep_open(std::string(new_name));
   const int directory = descriptor();
@@ -283,7 +294,7 @@ Result<void> SourceDirectory::settle_archive(std::string_view name) {
 }
 
 Result<void> SourceDirectory::sync_names() {
-  return options_.commit.durability == Durability::Power ? system_storage().sync_directory(path_)
+  return options_.commit.durability == Durability::Power ? system_storage().sync_directory(opened_path())
                                                          : Result<void>();
 }
 
@@ -305,7 +316,27 @@ std::shared_ptr<MadeFile> SourceDirectory::arriving(std::string_view name) const
   return found == arriving_.end() ? nullptr : made_.at(found->second).made;
 }
 
+std::filesystem::path SourceDirectory::opened_path() const {
+  return fmt::format("/proc/self/fd/{}", descriptor());
+}
+
+Result<void> SourceDirectory::check_sticky(std::string_view name) const {
+  return check_sticky_bit(descriptor(), std::string(name), requesting_user(), options_.uid,
+                          (path_ / name).string());
+}
+
 Result<void> SourceDirectory::give_name(MadeFile& made) {
+  if (const auto replacer = made.replacer()) {
+    const std::filesystem::path path = made.path();
+    auto allowed =
+        check_sticky_bit(descriptor(), path.filename().string(), *replacer, options_.uid, path.string());
+    if (!allowed) {
+      Error why = std::move(allowed).error();
+      if (why.errno_value == EPERM) why.errno_value = EEXIST;
+      made.drop(why);
+      return tl::unexpected(std::move(why));
+    }
+  }
   return made.give_name(system_storage(), options_.commit.durability);
 }
 
@@ -317,12 +348,13 @@ void SourceDirectory::end_arriving(const MadeFile& made) {
   });
 }
 
-void SourceDirectory::rename_arriving(std::string_view name, std::string_view new_name, bool replaces) {
+void SourceDirectory::rename_arriving(std::string_view name, std::string_view new_name,
+                                      std::optional<uid_t> replacer) {
   const std::scoped_lock lock(mutex_);
   const auto found = arriving_.find(name);
   if (found == arriving_.end()) return;
   const Ino ino = found->second;
-  made_.at(ino).made->move_to(path_ / new_name, replaces);
+  made_.at(ino).made->move_to(path_ / new_name, replacer);
   arriving_.erase(found);
   arriving_[std::string(new_name)] = ino;
 }

@@ -73,6 +73,8 @@ class SourceDirectory {
   [[nodiscard]] ServedFiles& files() { return files_; }
   /// SourceTree::is_changed().
   [[nodiscard]] bool is_changed(Ino ino) const { return tree_.is_changed(ino); }
+  /// The owner of the file or link of that name; nothing if there is none.
+  [[nodiscard]] std::optional<uid_t> owner_of(const std::string& name) const;
   /// The path of an entry, for messages.
   [[nodiscard]] std::filesystem::path path_of(Ino ino) const;
 
@@ -121,11 +123,13 @@ class SourceDirectory {
   /// The archive of that name that has no name yet in the source directory, or null.
   [[nodiscard]] std::shared_ptr<MadeFile> arriving(std::string_view name) const;
   /// Gives an archive its name in the source directory. The caller has its turn. It still counts as arriving.
+  /// EEXIST, and its bytes are dropped: another user's file has got the name since the save began, and the
+  /// sticky bit of the directory keeps it.
   Result<void> give_name(MadeFile& made);
   /// Call when the archive is shown as a model, or was dropped.
   void end_arriving(const MadeFile& made);
-  /// Gives an archive that is arriving another name. @param replaces  whatever has the name then is replaced.
-  void rename_arriving(std::string_view name, std::string_view new_name, bool replaces);
+  /// Gives an archive that is arriving another name. @param replacer  MadeFile::move_to().
+  void rename_arriving(std::string_view name, std::string_view new_name, std::optional<uid_t> replacer);
   /// Ends a descriptor. @return the file, if it was its last descriptor.
   std::shared_ptr<MadeFile> release(OpenFile* file);
 
@@ -150,6 +154,10 @@ class SourceDirectory {
 
   /// The descriptor of the directory for calls that end in `at`.
   [[nodiscard]] int descriptor() const { return tree_.files().top().parent.get(); }
+  /// A path that leads to the open directory. Another user may have given path() to another one.
+  [[nodiscard]] std::filesystem::path opened_path() const;
+  /// check_sticky_bit() of the user that requests this.
+  [[nodiscard]] Result<void> check_sticky(std::string_view name) const;
 
   const std::filesystem::path path_;
   const FilesystemOptions options_;

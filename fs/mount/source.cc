@@ -2,9 +2,11 @@
 #include "fs/mount/source.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <span>
 #include <system_error>
 #include <thread>
@@ -29,6 +31,7 @@ constexpr std::size_t kShown = 10;
 void log_journals(const Archive& archive) {
   std::size_t ignored = 0;
   for (const JournalReport& report : archive.recovered()) {
+    ignored += report.more_ignored;
     if (report.is_ignored && ++ignored > kShown) continue;
     std::string_view why = report.explanation;
     const std::string path = report.path.string();
@@ -123,18 +126,36 @@ Result<void> check_base_of(const Model& model, const std::function<bool()>& is_e
   return {};
 }
 
+/// The archives that are mounted of a directory with too many. Each owner gets the same number of places, so
+/// that nobody can take those of others.
+std::vector<std::string> not_too_many(const std::filesystem::path& directory,
+                                      std::vector<std::string> archives) {
+  if (archives.size() <= Forest::kMostAtFirst) return archives;
+  std::map<uid_t, std::size_t> of_owner;
+  std::vector<std::pair<std::size_t, std::string>> ranked;
+  for (std::string& archive : archives) {
+    struct stat st {};
+    const bool is_there = ::lstat((directory / archive).c_str(), &st) == 0;
+    ranked.emplace_back(is_there ? of_owner[st.st_uid]++ : archives.size(), std::move(archive));
+  }
+  std::ranges::sort(ranked);
+  std::vector<std::string> mounted;
+  for (auto& [rank, archive] : std::span(ranked).first(Forest::kMostAtFirst))
+    mounted.push_back(std::move(archive));
+  std::ranges::sort(mounted);
+  log::warning("{}: is a directory of {} archives, only {} of them are mounted together", directory.string(),
+               ranked.size(), mounted.size());
+  return mounted;
+}
+
 Result<Source> open_directory(Source source, const std::vector<std::string>& archives,
                               const SourceOptions& options) {
   if (archives.empty()) {
     return fail(ErrorCode::NotFound, ENOENT,
                 source.path.string() + ": is a directory without .safetensors archives");
   }
-  if (archives.size() > Forest::kMostMembers) {
-    return fail(ErrorCode::InvalidArgument, E2BIG,
-                fmt::format("{}: is a directory of {} archives, at most {} are mounted together",
-                            source.path.string(), archives.size(), Forest::kMostMembers));
-  }
-  for (const std::string& archive : archives) {
+  const std::vector<std::string> mounted = not_too_many(source.path, archives);
+  for (const std::string& archive : mounted) {
     std::string name =
         file_name_of(std::string_view(archive).substr(0, archive.size() - kArchiveSuffix.size()));
     Source::Member member{.name = std::move(name), .path = source.path / archive};

@@ -15,6 +15,8 @@
 // source are followed.
 #pragma once
 
+#include <sys/types.h>
+
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -30,6 +32,13 @@ namespace stfs {
 
 /// The name of a delta's private directory.
 std::string private_directory_name(std::string_view delta_file_name);
+
+/// The directory that a number stands for. The kernel has checked the caller's rights against this directory,
+/// and another user may give its path to another one before the request arrives.
+struct DirectoryIdentity {
+  dev_t device = 0;
+  ino_t inode = 0;  // 0: the number stands for a path alone
+};
 
 /// Any thread may call. Each call waits for the disk.
 class SourceFiles {

@@ -56,7 +56,18 @@ Result<Ino> SourceTree::number_of(const std::string& path) const {
   const struct stat& status = found->entry.status;
   const bool is_directory = S_ISDIR(status.st_mode);
   const std::scoped_lock lock(mutex_);
-  return number(is_directory ? Key{path} : Key{path, status.st_dev, status.st_ino}, is_directory);
+  return number(key_of(path, status), is_directory);
+}
+
+SourceTree::Key SourceTree::key_of(const std::string& path, const struct stat& status) const {
+  if (S_ISDIR(status.st_mode) && files_.top().is_private()) return {path};
+  return {path, status.st_dev, status.st_ino};
+}
+
+DirectoryIdentity SourceTree::identity_of(Ino directory) const {
+  if (directory == kDirectory) return {};
+  const auto found = entry(directory);
+  return found ? DirectoryIdentity{found->key.device, found->key.inode} : DirectoryIdentity{};
 }
 
 Ino SourceTree::number(Key key, bool is_directory) const {
@@ -143,8 +154,7 @@ Result<SourceEntry> SourceTree::look(const Entry& entry) const {
   if (!found) return pass_on(std::move(found));
   const struct stat& status = found->entry.status;
   if (S_ISDIR(status.st_mode) != entry.is_directory) return is_stale();
-  if (!entry.is_directory && (status.st_dev != entry.key.device || status.st_ino != entry.key.inode))
-    return is_stale();
+  if (!entry.key.path.empty() && key_of(entry.key.path, status) != entry.key) return is_stale();
   return std::move(found->entry);
 }
 
@@ -234,9 +244,15 @@ void SourceTree::forget(Ino ino, std::uint64_t lookups) const {
 }
 
 void SourceTree::lose_path(Entries::iterator entry) const {
-  by_key_.erase(entry->second.key);
-  readers_.erase(entry->second.opened_at);  // it stays open until the kernel forgets the number
-  entry->second.is_gone = true;
+  Entry& lost = entry->second;
+  by_key_.erase(lost.key);
+  readers_.erase(lost.opened_at);  // it stays open until the kernel forgets the number
+  lost.is_gone = true;
+  const uid_t user = requesting_user();
+  if (!lost.reader || is_unlimited(user)) return;
+  auto share = gone_files_.take(user);
+  if (share) lost.share = std::move(*share);
+  if (!share) lost.reader.reset();  // its readers get ESTALE
 }
 
 void SourceTree::note_copied(Ino ino, const struct stat& copy) const {
@@ -301,10 +317,14 @@ void SourceTree::visit_known(const std::function<void(Ino directory, std::string
     for (auto at = by_key_.rbegin(); at != by_key_.rend(); ++at) {
       const std::string& path = at->first.path;
       const std::size_t slash = path.rfind('/');
-      const auto above = slash == std::string::npos ? by_key_.end() : by_key_.find({path.substr(0, slash)});
+      const std::string directory = slash == std::string::npos ? "" : path.substr(0, slash);
+      const std::string name = path.substr(slash == std::string::npos ? 0 : slash + 1);
       if (entries_.at(at->second).lookups == 0) continue;
-      known.emplace_back(above == by_key_.end() ? kDirectory : above->second,
-                         path.substr(slash == std::string::npos ? 0 : slash + 1));
+      auto above = directory.empty() ? by_key_.end() : by_key_.lower_bound({directory});
+      if (above == by_key_.end() || above->first.path != directory) known.emplace_back(kDirectory, name);
+      // Several directories may have had the path, one after the other.
+      for (; above != by_key_.end() && above->first.path == directory; ++above)
+        known.emplace_back(above->second, name);
     }
   }
   for (const auto& [directory, name] : known) visit(directory, name);

@@ -10,7 +10,8 @@
 //
 // Inode numbers lie between those of the tree of tensors and those of the views. A number stands for a path
 // and the file that has the path: a file that replaces another one has another number, and readers of the old
-// one go on with it. A number lasts while the kernel knows it. The kernel must not cache names and
+// one go on with it. So does a number of a directory, except with a delta, whose directories are merged of
+// several. A number lasts while the kernel knows it. The kernel must not cache names and
 // attributes, because nobody tells when the source directory changes. It caches bytes. is_changed() tells
 // when it must forget them.
 #pragma once
@@ -31,6 +32,7 @@
 #include <vector>
 
 #include "core/storage/permissions.h"
+#include "fs/base/user_counts.h"
 #include "fs/read/source_files.h"
 #include "fs/read/views.h"
 #include "fs/tree/directory.h"
@@ -63,6 +65,9 @@ class SourceTree : public Directory {
   void list_names(Ino directory, std::uint64_t position, const VisitEntry& visit) const;
   /// The path of an entry. ENOENT: no such number. ESTALE: the file was deleted in the mount.
   [[nodiscard]] Result<std::string> path_of(Ino ino) const;
+
+  /// What changes in a directory compare it with.
+  [[nodiscard]] DirectoryIdentity identity_of(Ino directory) const;
 
   struct Shown {
     struct stat status {};
@@ -99,7 +104,7 @@ class SourceTree : public Directory {
  private:
   static constexpr std::size_t kMostUnknown = 1 << 16;  // that listings gave and the kernel may not know
 
-  /// A file by its path, or a directory by its path alone: that may be merged of several.
+  /// A file or directory by its path. With a delta, a directory has no device and inode.
   struct Key {
     std::string path;
     dev_t device = 0;
@@ -114,6 +119,7 @@ class SourceTree : public Directory {
     std::uint64_t used_at = 0;
     std::uint64_t opened_at = 0;  // of the reader; a key of readers_ unless is_gone
     std::shared_ptr<const UniqueFd> reader{};
+    UserCounts::Share share{};      // of a reader that stays open although the file is gone
     struct timespec changed_at {};  // as last told, with the size
     off_t size_bytes = -1;
     bool is_changed = false;
@@ -133,11 +139,13 @@ class SourceTree : public Directory {
   Ino number(Key key, bool is_directory) const;
   void keep(Ino ino, Entry& entry, std::shared_ptr<const UniqueFd> reader) const;
   void drop_reader(Entry& entry) const;
+  [[nodiscard]] Key key_of(const std::string& path, const struct stat& status) const;
   void lose_path(Entries::iterator entry) const;
   void drop_old() const;
 
   const SourceFiles files_;
 
+  mutable UserCounts gone_files_{"deleted files open", UserLimits().source_files};
   mutable std::mutex mutex_;  // guards what follows
   mutable Entries entries_;
   mutable std::map<Key, Ino> by_key_;

@@ -12,18 +12,26 @@
 
 namespace stfs {
 
-MadeFile::MadeFile(std::unique_ptr<File> file, std::filesystem::path path)
-    : file_(std::move(file)), path_(std::move(path)), stream_("an archive", {}) {}
+MadeFile::MadeFile(std::unique_ptr<File> file, std::filesystem::path path, std::filesystem::path directory)
+    : file_(std::move(file)),
+      directory_(std::move(directory)),
+      path_(std::move(path)),
+      stream_("an archive", {}) {}
 
 std::filesystem::path MadeFile::path() const {
   const std::scoped_lock lock(mutex_);
   return path_;
 }
 
-void MadeFile::move_to(std::filesystem::path path, bool replaces) {
+void MadeFile::move_to(std::filesystem::path path, std::optional<uid_t> replacer) {
   const std::scoped_lock lock(mutex_);
   path_ = std::move(path);
-  replaces_ = replaces;
+  replacer_ = replacer;
+}
+
+std::optional<uid_t> MadeFile::replacer() const {
+  const std::scoped_lock lock(mutex_);
+  return replacer_;
 }
 
 Result<void> MadeFile::refuse(Error why) {
@@ -143,7 +151,7 @@ bool MadeFile::is_due() const {
 Result<void> MadeFile::give_name(Storage& storage, Durability durability) {
   std::unique_lock lock(mutex_);
   const std::filesystem::path path = path_;
-  const bool replaces = replaces_;
+  const bool replaces = replacer_.has_value();
   lock.unlock();  // a sync takes long
   auto published = publish(storage, durability, path, replaces);
   lock.lock();
@@ -157,20 +165,25 @@ Result<void> MadeFile::publish(Storage& storage, Durability durability, const st
   if (durability == Durability::Power) {
     if (auto synced = file_->sync(); !synced) return synced;
   }
+  const auto failed_as = [&](const Result<void>& named) {
+    return fail_system(named.error().errno_value, path.string(), "create");
+  };
+  const std::filesystem::path opened = directory_ / path.filename();
   if (!replaces) {
     // A file that has a name already would replace another one.
-    if (file_->has_staged_name() && storage.status(path)) return fail_system(EEXIST, path.string(), "create");
-    if (auto named = storage.publish(*file_, path); !named) return named;
+    if (file_->has_staged_name() && storage.status(opened))
+      return fail_system(EEXIST, path.string(), "create");
+    if (auto named = storage.publish(*file_, opened); !named) return failed_as(named);
   } else {
-    const std::filesystem::path between = path.parent_path() / new_temporary_file_name();
-    if (auto named = storage.publish(*file_, between); !named) return named;
-    if (::rename(between.c_str(), path.c_str()) != 0) {
+    const std::filesystem::path between = directory_ / new_temporary_file_name();
+    if (auto named = storage.publish(*file_, between); !named) return failed_as(named);
+    if (::rename(between.c_str(), opened.c_str()) != 0) {
       auto failed = fail_system(errno, path.string(), "replace");
       static_cast<void>(storage.remove(between));
       return failed;
     }
   }
-  return durability == Durability::Power ? storage.sync_directory(path.parent_path()) : Result<void>();
+  return durability == Durability::Power ? storage.sync_directory(directory_) : Result<void>();
 }
 
 void MadeFile::drop(Error why) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <sys/stat.h>
+#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -34,12 +35,14 @@ class MadeFile {
  public:
   /// @param file  of Storage::create_unnamed().
   /// @param path  the path that it gets.
-  MadeFile(std::unique_ptr<File> file, std::filesystem::path path);
+  /// @param directory  leads to the open directory of that path, which others may exchange. Must stay open.
+  MadeFile(std::unique_ptr<File> file, std::filesystem::path path, std::filesystem::path directory);
 
   [[nodiscard]] std::filesystem::path path() const;
   /// Call when an archive that has no name yet gets another path.
-  /// @param replaces  it takes the name of a file that exists.
-  void move_to(std::filesystem::path path, bool replaces);
+  /// @param replacer  it takes the name of a file that exists, for this user. Nothing: no file has the name.
+  void move_to(std::filesystem::path path, std::optional<uid_t> replacer);
+  [[nodiscard]] std::optional<uid_t> replacer() const;
 
   /// EINVAL for an archive that comes out of order or is none. ESTALE when it has its name. Else as the store
   /// fails.
@@ -75,10 +78,11 @@ class MadeFile {
                        bool replaces) const;
 
   const std::unique_ptr<File> file_;
+  const std::filesystem::path directory_;
   std::mutex naming_mutex_;   // taken before mutex_
   mutable std::mutex mutex_;  // guards what follows; held while bytes are written, not while they are synced
   std::filesystem::path path_;
-  bool replaces_ = false;
+  std::optional<uid_t> replacer_;
   ArchiveStream stream_;
   Writeback writeback_;
   Writers writers_;

@@ -14,6 +14,7 @@
 #include "core/storage/new_file.h"
 #include "core/storage/open_directory.h"
 #include "fs/base/capabilities.h"
+#include "fs/base/user_counts.h"
 
 namespace stfs {
 namespace {
@@ -97,6 +98,15 @@ class TemporaryFile {
   bool has_name_ = false;
 };
 
+/// ESTALE unless the open directory is the one that is due.
+Result<void> check_directory(int directory, DirectoryIdentity due, const std::string& path) {
+  if (due.inode == 0) return {};
+  struct stat st {};
+  if (::fstat(directory, &st) != 0) return fail_system(errno, path, "stat");
+  if (st.st_dev == due.device && st.st_ino == due.inode) return {};
+  return fail(ErrorCode::ArchiveChanged, ESTALE, path + ": another directory has got its path meanwhile");
+}
+
 tl::unexpected<Error> is_behind_a_link(const std::string& path) {
   return fail(
       ErrorCode::InvalidArgument, EPERM,
@@ -124,6 +134,20 @@ Result<void> give_to(int descriptor, int directory, mode_t mode, const Maker& ma
   if (::fchmod(descriptor, (mode & kPermissionBits) | (st.st_mode & kKept)) != 0)
     return fail_system(errno, path, "set the mode of a new file");
   return {};
+}
+
+Result<void> check_sticky_bit(int directory, const std::string& name, uid_t user,
+                              std::optional<uid_t> shown_owner, const std::string& path) {
+  struct stat above {};
+  struct stat there {};
+  if (::fstat(directory, &above) != 0) return fail_system(errno, path, "stat");
+  if ((above.st_mode & S_ISVTX) == 0 || is_unlimited(user)) return {};
+  if (::fstatat(directory, name.c_str(), &there, AT_SYMLINK_NOFOLLOW) != 0)
+    return errno == ENOENT ? Result<void>() : fail_system(errno, path, "stat");
+  if (shown_owner.value_or(there.st_uid) == user || shown_owner.value_or(above.st_uid) == user) return {};
+  return fail(
+      ErrorCode::System, EPERM,
+      fmt::format("{}: belongs to user {}, and its directory has the sticky bit", path, there.st_uid));
 }
 
 Result<UniqueFd> SourceChanges::open_private_top() {
@@ -196,6 +220,19 @@ Result<SourceChanges::Place> SourceChanges::place_of(const std::string& path) {
   return place;
 }
 
+Result<SourceChanges::Place> SourceChanges::place_of(const Name& name) {
+  auto place = place_of(name.path);
+  if (!place) return place;
+  auto checked = check_directory(place->directory.get(), name.directory, shown(name.path));
+  return checked ? std::move(place) : pass_on(std::move(checked));
+}
+
+Result<void> SourceChanges::check_replaceable(const Place& place, const std::string& path) const {
+  // The links and copies of a private directory belong to the mounting user.
+  if (files_.top().is_private()) return {};
+  return check_sticky_bit(place.directory.get(), place.name, requesting_user(), shown_owner_, shown(path));
+}
+
 Result<SourceChanges::Own> SourceChanges::open(const std::string& path, const struct stat& due,
                                                bool keeps_bytes) {
   const auto found = files_.find(path);
@@ -258,8 +295,9 @@ Result<SourceChanges::Own> SourceChanges::copy(const std::string& path, const So
   return own;
 }
 
-Result<SourceChanges::Own> SourceChanges::create(const std::string& path, mode_t mode, const Maker& maker) {
-  auto place = place_of(path);
+Result<SourceChanges::Own> SourceChanges::create(const Name& name, mode_t mode, const Maker& maker) {
+  const std::string& path = name.path;
+  auto place = place_of(name);
   if (!place) return pass_on(std::move(place));
   const int directory = place->directory.get();
   const bool is_private = files_.top().is_private();
@@ -288,14 +326,18 @@ Result<SourceChanges::Own> SourceChanges::create(const std::string& path, mode_t
   return own;
 }
 
-Result<UniqueFd> SourceChanges::open_directory(const std::string& path) {
+Result<UniqueFd> SourceChanges::open_directory(const std::string& path, DirectoryIdentity due) {
   auto place = place_of(path);
   if (!place) return pass_on(std::move(place));
-  return enter(std::move(place->directory), place->name, path);
+  auto entered = enter(std::move(place->directory), place->name, path);
+  if (!entered) return entered;
+  auto checked = check_directory(entered->get(), due, shown(path));
+  return checked ? std::move(entered) : pass_on(std::move(checked));
 }
 
-Result<void> SourceChanges::make_directory(const std::string& path, mode_t mode, const Maker& maker) {
-  auto place = place_of(path);
+Result<void> SourceChanges::make_directory(const Name& name, mode_t mode, const Maker& maker) {
+  const std::string& path = name.path;
+  auto place = place_of(name);
   if (!place) return pass_on(std::move(place));
   const int directory = place->directory.get();
   if (::mkdirat(directory, place->name.c_str(), mode & kPermissionBits) != 0)
@@ -325,21 +367,24 @@ void SourceChanges::remove_private_top_if_empty() const {
   if (top.is_private()) ::unlinkat(top.parent.get(), top.name.c_str(), AT_REMOVEDIR);
 }
 
-Result<void> SourceChanges::remove(const std::string& path) {
+Result<void> SourceChanges::remove(const Name& name) {
+  const std::string& path = name.path;
   const auto found = files_.find(path);
   if (!found) return tl::unexpected(found.error());
   if (S_ISDIR(found->entry.status.st_mode) && !found->entry.is_link)
     return fail_system(EISDIR, shown(path), "remove");
-  auto place = place_of(path);
+  auto place = place_of(name);
   if (!place) return pass_on(std::move(place));
   if (files_.top().is_private() && found->is_below) return hide(*place);
+  if (auto allowed = check_replaceable(*place, path); !allowed) return allowed;
   if (::unlinkat(place->directory.get(), place->name.c_str(), 0) != 0)
     return fail_system(errno, shown(path), "remove");
   remove_private_top_if_empty();
   return {};
 }
 
-Result<void> SourceChanges::remove_directory(const std::string& path) {
+Result<void> SourceChanges::remove_directory(const Name& name) {
+  const std::string& path = name.path;
   const auto found = files_.find(path);
   if (!found) return tl::unexpected(found.error());
   if (!S_ISDIR(found->entry.status.st_mode)) return fail_system(ENOTDIR, shown(path), "remove");
@@ -347,15 +392,18 @@ Result<void> SourceChanges::remove_directory(const std::string& path) {
     return fail(ErrorCode::InvalidArgument, EPERM,
                 shown(path) + ": a directory of the base can't be removed from a delta");
   }
-  auto place = place_of(path);
+  auto place = place_of(name);
   if (!place) return pass_on(std::move(place));
+  if (auto allowed = check_replaceable(*place, path); !allowed) return allowed;
   if (::unlinkat(place->directory.get(), place->name.c_str(), AT_REMOVEDIR) != 0)
     return fail_system(errno, shown(path), "remove");
   remove_private_top_if_empty();
   return {};
 }
 
-Result<void> SourceChanges::rename(const std::string& path, const std::string& new_path, unsigned flags) {
+Result<void> SourceChanges::rename(const Name& name, const Name& new_name, unsigned flags) {
+  const std::string& path = name.path;
+  const std::string& new_path = new_name.path;
   if ((flags & ~unsigned{RENAME_NOREPLACE}) != 0) return fail_system(EINVAL, shown(path), "exchange");
   const auto found = files_.find(path);
   if (!found) return tl::unexpected(found.error());
@@ -370,10 +418,12 @@ Result<void> SourceChanges::rename(const std::string& path, const std::string& n
   if (is_private && !found->is_own) {
     if (auto copied = copy(path, found->entry, true); !copied) return pass_on(std::move(copied));
   }
-  auto from = place_of(path);
+  auto from = place_of(name);
   if (!from) return pass_on(std::move(from));
-  auto to = place_of(new_path);
+  auto to = place_of(new_name);
   if (!to) return pass_on(std::move(to));
+  if (auto allowed = check_replaceable(*from, path); !allowed) return allowed;
+  if (auto allowed = check_replaceable(*to, new_path); !allowed) return allowed;
   const unsigned kept_flags = is_private ? 0 : flags;
   if (::renameat2(from->directory.get(), from->name.c_str(), to->directory.get(), to->name.c_str(),
                   kept_flags) != 0)

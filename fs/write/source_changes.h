@@ -6,6 +6,10 @@
 // files have the owner of the file, where the mount may give them away, and allow no other user more than the
 // file of which they are copies. Whoever deletes a delta deletes its private directory.
 //
+// A change of names, and of a directory's attributes, gets the directory that the kernel asked about. ESTALE:
+// its path leads to another directory now. With a delta there is nothing to compare: the change goes to the
+// private directory of the path, whatever lies below.
+//
 // Nothing is written through a symbolic link. A file that is a link, as in the cache of a hub, is replaced by
 // a copy of the file behind it. What lies behind a link to a directory can't be changed without a delta:
 // EPERM.
@@ -30,12 +34,27 @@ namespace stfs {
 /// @param directory  holds the file; its group counts where it has the set-group-ID bit.
 Result<void> give_to(int descriptor, int directory, mode_t mode, const Maker& maker, const std::string& path);
 
+/// Whether the sticky bit of a directory lets the user remove or replace the file of that name, as the kernel
+/// decides: EPERM unless the file or the directory belongs to the user. The kernel has asked this of the file
+/// that had the name then. True for root, for the mounting user, and if no file has the name.
+/// @param shown_owner  whom the mount shows as the owner of all files; nothing: the owner.
+/// @param path  for the message
+Result<void> check_sticky_bit(int directory, const std::string& name, uid_t user,
+                              std::optional<uid_t> shown_owner, const std::string& path);
+
 /// Any thread may call. Each call waits for the disk. Paths are those of SourceFiles.
 class SourceChanges {
  public:
   /// @param files  must outlive it.
-  SourceChanges(const SourceFiles& files, Durability durability) : files_(files), durability_(durability) {}
+  /// @param shown_owner  of check_sticky_bit()
+  SourceChanges(const SourceFiles& files, Durability durability, std::optional<uid_t> shown_owner)
+      : files_(files), durability_(durability), shown_owner_(shown_owner) {}
 
+  /// A name that is made, moved or removed.
+  struct Name {
+    std::string path;
+    DirectoryIdentity directory{};  // that holds it
+  };
   /// A file that may be changed.
   struct Own {
     UniqueFd file;  // for reading and writing, or for writing alone where reading is not allowed
@@ -46,15 +65,15 @@ class SourceChanges {
   /// @param keeps_bytes  false: a copy is empty, because the caller cuts the file.
   Result<Own> open(const std::string& path, const struct stat& due, bool keeps_bytes);
   /// Makes an empty file. EEXIST, also if a link has the name that is not followed.
-  Result<Own> create(const std::string& path, mode_t mode, const Maker& maker);
+  Result<Own> create(const Name& name, mode_t mode, const Maker& maker);
   /// Opens a directory for a change of its attributes. With a delta it becomes one of the private directory.
-  Result<UniqueFd> open_directory(const std::string& path);
-  Result<void> make_directory(const std::string& path, mode_t mode, const Maker& maker);
-  Result<void> remove(const std::string& path);
+  Result<UniqueFd> open_directory(const std::string& path, DirectoryIdentity due);
+  Result<void> make_directory(const Name& name, mode_t mode, const Maker& maker);
+  Result<void> remove(const Name& name);
   /// EPERM with a delta for a directory that a layer below has.
-  Result<void> remove_directory(const std::string& path);
+  Result<void> remove_directory(const Name& name);
   /// @param flags  RENAME_NOREPLACE. EXDEV with a delta for a directory that a layer below has.
-  Result<void> rename(const std::string& path, const std::string& new_path, unsigned flags);
+  Result<void> rename(const Name& name, const Name& new_name, unsigned flags);
 
  private:
   /// A directory in the layer on top, and a name in it.
@@ -63,6 +82,8 @@ class SourceChanges {
     std::string name;
   };
   Result<Place> place_of(const std::string& path);
+  Result<Place> place_of(const Name& name);
+  [[nodiscard]] Result<void> check_replaceable(const Place& place, const std::string& path) const;
   Result<UniqueFd> open_private_top();
   Result<UniqueFd> enter(UniqueFd directory, const std::string& name, const std::string& path);
   Result<Own> copy(const std::string& path, const SourceEntry& of, bool keeps_bytes);
@@ -76,6 +97,7 @@ class SourceChanges {
 
   const SourceFiles& files_;
   const Durability durability_;
+  const std::optional<uid_t> shown_owner_;
 };
 
 }  // namespace stfs

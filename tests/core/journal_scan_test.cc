@@ -306,3 +306,23 @@ TEST_CASE("a journal that was closed is opened again only if its name leads to t
   std::filesystem::remove(path);
   CHECK_FALSE(open_found(system_storage(), found.front()).value());
 }
+
+TEST_CASE("of names that are no journals only some have a report, and all are counted",
+          "[core][journal_scan]") {
+  const Scene scene;
+  constexpr std::size_t kMore = 50;
+  for (std::size_t number = 0; number < kMostIgnoredNames + kMore; ++number)
+    scene.directory.write(".m.safetensors.stj.odd" + std::to_string(number), "");
+  const auto reports = scene.recover_all();
+  REQUIRE(reports);
+  REQUIRE(reports->size() == kMostIgnoredNames);
+  CHECK(std::ranges::all_of(*reports, [](const JournalReport& report) { return report.is_ignored; }));
+  CHECK(reports->back().more_ignored == kMore);
+  CHECK(scene.obstacle().value() == Obstacle::None);
+  // A journal among them has its own report.
+  const auto journal = scene.plant();
+  const auto found = scene.recover_all();
+  REQUIRE(found);
+  CHECK(found->size() == kMostIgnoredNames + 1);
+  CHECK_FALSE(std::filesystem::exists(journal));
+}

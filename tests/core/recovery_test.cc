@@ -1,7 +1,17 @@
 // What becomes of the journals that are found beside an archive.
 #include "core/journal/recovery.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
 #include "core/archive/archive.h"
+#include "core/commit/commit_locks.h"
 #include "tests/core/planted_scene.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
@@ -35,6 +45,54 @@ TEST_CASE_METHOD(Planted, "a journal whose owner lives is left to him", "[core][
   CHECK(scene.recover_one().state == JournalState::InUse);
   CHECK(scene.is_untouched());
   CHECK(std::filesystem::exists(journal));
+}
+
+namespace {
+
+/// The lock that a user can hold who may only read the file.
+std::unique_ptr<File> readers_lock(const std::filesystem::path& path, ByteRange range) {
+  auto reader = system_storage().open(path, Access::ReadOnly).value();
+  REQUIRE_FALSE(reader->try_lock(range, LockKind::Shared)->has_value());
+  return reader;
+}
+
+}  // namespace
+
+TEST_CASE_METHOD(Planted, "a reader's lock on a dead owner's journal stops nobody", "[core][recovery]") {
+  const auto reader = readers_lock(journal, {0, 1U << 20U});
+  SECTION("the journal holds a commit") {
+    CHECK(scene.recover_one().action == JournalAction::Applied);
+    CHECK(content_of(scene.path) == scene.patched());
+  }
+  SECTION("the journal is void") {
+    overwrite(journal, 0, std::string(kBlockBytes, '\0'));
+    CHECK(scene.recover_one().action == JournalAction::Removed);
+    CHECK(scene.is_untouched());
+  }
+  CHECK_FALSE(std::filesystem::exists(journal));
+  CHECK(scene.obstacle().value() == Obstacle::None);
+}
+
+TEST_CASE_METHOD(Planted, "a reader's lock on the archive lets a writer read what is committed",
+                 "[core][recovery]") {
+  auto reader = readers_lock(scene.path, {std::uint64_t{1} << 62U, std::uint64_t{1} << 61U});
+  const auto archive = Archive::open(scene.path, Access::ReadWrite);
+  REQUIRE(archive);
+  std::vector<std::byte> scratch;
+  const auto shown = (*archive)->read({kBlockBytes, 2 * kBlockBytes}, scratch);
+  REQUIRE(shown);
+  CHECK(std::ranges::all_of(*shown, [](std::byte one) { return one == std::byte{'n'}; }));
+  CHECK(scene.is_untouched());
+  CommitOptions at_once;
+  at_once.lock_patience = std::chrono::milliseconds(0);
+  const std::vector<ByteRange> block = {{kBlockBytes, kBlockBytes}};
+  const auto refused = lock_for_commit(**archive, block, at_once);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().errno_value == EBUSY);
+  CHECK(refused.error().message.find(fmt::format("process {}", ::getpid())) != std::string::npos);
+  reader.reset();
+  CHECK(lock_for_commit(**archive, block, at_once));
+  CHECK(content_of(scene.path) == scene.patched());
 }
 
 // Every byte and every end: tests/crash and tests/fuzz.

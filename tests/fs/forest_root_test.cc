@@ -1,9 +1,13 @@
 // The root of a directory of models: what is made there, moved and deleted, without a kernel.
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <thread>
 
+#include "fs/base/requester.h"
+#include "fs/base/user_counts.h"
 #include "fs/model/forest.h"
 #include "tests/fs/driven_model.h"
 #include "tests/support/captured_stderr.h"
@@ -135,6 +139,64 @@ TEST_CASE("an archive that is made in the root becomes a model at its close", "[
   CHECK(zoo.forest->watched_files().size() == 3);
   zoo.forest->forget(ino, 1);
   CHECK(errno_of(zoo.forest->attributes(ino)) == ENOENT);
+}
+
+TEST_CASE("a save that was begun before replaces no archive that the sticky bit keeps", "[fs][forest]") {
+  if (::geteuid() != 0) return;
+  const Zoo zoo;
+  REQUIRE(::chmod(zoo.directory.path().c_str(), 01777) == 0);
+  const std::string path = zoo.directory.write("own.safetensors", zoo.two);
+  REQUIRE(::chown(path.c_str(), 12345, 12345) == 0);
+  const auto made = zoo.create("new.safetensors");
+  REQUIRE(made);
+  REQUIRE(zoo.write(*made, zoo.two.substr(0, 100)) == 0);
+  {
+    const Requester user(12345, 1);
+    REQUIRE(zoo.rename("new.safetensors", "own.safetensors") == 0);
+  }
+  const bool is_anothers = GENERATE(false, true);
+  if (is_anothers) {
+    std::filesystem::remove(path);
+    zoo.directory.write("own.safetensors", archive_of(DrivenModel::kOne));
+  }
+  REQUIRE(zoo.write(*made, zoo.two.substr(100), 100) == 0);
+  CHECK(zoo.close(*made) == (is_anothers ? EEXIST : 0));
+  CHECK(content_of(path) == (is_anothers ? archive_of(DrivenModel::kOne) : zoo.two));
+}
+
+TEST_CASE("the places of deleted models are used again", "[fs][forest]") {
+  const Zoo zoo;
+  for (std::size_t number = 0; number < Forest::kMostMembers + 5; ++number) {
+    const std::string name = std::to_string(number) + ".safetensors";
+    REQUIRE(zoo.save(name, zoo.two) == 0);
+    REQUIRE(zoo.forest->remove(kRootIno, name));
+  }
+  REQUIRE(zoo.save("last.safetensors", zoo.two) == 0);
+  CHECK(zoo.listed() == Names{"last", "one"});
+  CHECK(zoo.content("last", "c") == "CCCCC");
+}
+
+TEST_CASE("a user may have so many models, and stops no other user", "[fs][forest]") {
+  if (::geteuid() != 0) return;
+  const Zoo zoo;
+  const auto save_as = [&](uid_t uid, const std::string& name) {
+    const Requester requester(uid, 1);
+    const auto made = zoo.forest->create(kRootIno, name, O_RDWR, 0640,
+                                         {.uid = uid, .gid = uid, .other_groups = {}}, ::getpid());
+    if (!made) return made.error().errno_value;
+    zoo.forest->note_lookup(made->status.st_ino);
+    const int written = zoo.write(*made, zoo.two);
+    return std::max(written, zoo.close(*made));
+  };
+  const std::size_t most = UserLimits().models;
+  for (std::size_t number = 0; number < most; ++number)
+    REQUIRE(save_as(12345, std::to_string(number) + ".safetensors") == 0);
+  CHECK(save_as(12345, "more.safetensors") == EDQUOT);
+  CHECK(save_as(23456, "other.safetensors") == 0);
+  CHECK(save_as(0, "roots.safetensors") == 0);
+  REQUIRE(zoo.forest->remove(kRootIno, "0.safetensors"));
+  zoo.forest->tidy();
+  CHECK(save_as(12345, "more.safetensors") == 0);
 }
 
 TEST_CASE("a stream that is no whole archive makes nothing", "[fs][forest]") {

@@ -7,6 +7,7 @@ import subprocess
 
 import attacker as attack
 import pytest
+from attack_fixtures import kind, mallory, scene  # noqa: F401
 
 pytestmark = pytest.mark.needs_root
 
@@ -45,24 +46,6 @@ for number in range(int(sys.argv[2])):
     os.close(os.open(f"{sys.argv[1]}{number:032x}", os.O_CREAT | os.O_WRONLY, 0o666))
 stay()
 """
-
-
-@pytest.fixture(params=["disk", "tmpfs"])
-def kind(request):
-    return request.param
-
-
-@pytest.fixture(params=[0, attack.ALICE], ids=["root", "alice"])
-def scene(request, kind):
-    """An archive of root's, or of another user's, whose tools then run as its owner."""
-    yield from attack.scene_in(kind, request.param)
-
-
-@pytest.fixture
-def mallory():
-    attacker = attack.Attacker()
-    yield attacker
-    attacker.stop()
 
 
 def check_tools(scene, names):

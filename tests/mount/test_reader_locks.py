@@ -1,6 +1,8 @@
 # A user who may only read an archive can hold read locks on it. Nobody who reads waits for that user; a writer waits for a
 # bounded time, changes nothing, and names the process. The locks of pulls are on a file that readers can't open.
+import errno
 import os
+import shutil
 import stat
 import subprocess
 import time
@@ -9,6 +11,8 @@ import archive_file
 import attacker as attack
 import mounted
 import pytest
+from archive_file import random_bytes
+from attack_fixtures import kind, mallory, scene  # noqa: F401
 from published_weights import Trainer, save
 
 pytestmark = pytest.mark.needs_root
@@ -36,23 +40,6 @@ for directory, directories, files in os.walk(sys.argv[1]):
             pass
 stay()
 """
-
-
-@pytest.fixture(params=["disk", "tmpfs"])
-def kind(request):
-    return request.param
-
-
-@pytest.fixture(params=[0, attack.ALICE], ids=["root", "alice"])
-def scene(request, kind):
-    yield from attack.scene_in(kind, request.param)
-
-
-@pytest.fixture
-def mallory():
-    attacker = attack.Attacker()
-    yield attacker
-    attacker.stop()
 
 
 @pytest.mark.once
@@ -90,6 +77,54 @@ def test_a_readers_lock_holds_up_writers_for_ten_seconds_and_readers_never(scene
     scene.expected.check()
     mallory.stop()
     assert scene.put("a").returncode == 0
+    scene.write(mount.path, "b")
+    scene.expected.check()
+
+
+BLOCK = 4096
+LEAVE_JOURNAL = mounted.BUILD / "tests" / "leave_journal"
+
+
+def leave_journal(scene):
+    """A committed journal of a dead writer."""
+    data = random_bytes(2 * BLOCK, 77)
+    program = shutil.copy2(LEAVE_JOURNAL, scene.directory)
+    made = subprocess.run(attack.as_user(scene.owner, [program, scene.path, str(6 * BLOCK)]), input=data,
+                          capture_output=True)
+    assert made.returncode == 0, made.stderr
+    scene.expected.image[6 * BLOCK:8 * BLOCK] = data
+    return made.stdout.decode().strip()
+
+
+@pytest.mark.parametrize("first", ["mount", "put", "recover"])
+def test_a_readers_lock_on_a_dead_writers_journal_stops_nobody(scene, mallory, mounts, first):
+    journal = leave_journal(scene)
+    mallory.does(READ_LOCK, journal, "description")
+    if first == "put":
+        assert scene.put("c").returncode == 0
+    elif first == "recover":
+        assert scene.run("recover", scene.path).returncode == 0
+    mount = mounts(scene.path)
+    assert not os.path.exists(journal)
+    scene.write(mount.path, "a")
+    for name in "abc":
+        assert (mount.path / name).read_bytes() == scene.expected.tensor(name)
+    scene.expected.check()
+
+
+@pytest.mark.once
+def test_a_readers_lock_on_an_archive_that_waits_for_recovery_stops_writers_only(scene, mallory, mounts):
+    leave_journal(scene)
+    holder = mallory.does(READ_LOCK, scene.path, "process")
+    mount = mounts(scene.path)
+    for name in "abc":
+        assert (mount.path / name).read_bytes() == scene.expected.tensor(name)
+    recovery = scene.run("recover", scene.path)
+    assert recovery.returncode == 1 and f"process {holder.pid}" in recovery.stderr, recovery.stderr
+    with pytest.raises(OSError) as refused, open(mount.path / "a", "r+b") as file:
+        file.write(b"x" * attack.BYTES)
+    assert refused.value.errno == errno.EBUSY and f"process {holder.pid}" in mount.log()
+    mallory.stop()
     scene.write(mount.path, "b")
     scene.expected.check()
 

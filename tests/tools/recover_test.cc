@@ -214,7 +214,7 @@ TEST_CASE_METHOD(Planted, "put says which journals were applied and which can't 
   CHECK(run.code == 0);
   CHECK(run.err.find("stfs put: " + journal.string() + ": applied: committed by process ") !=
         std::string::npos);
-  CHECK(run.err.find("stfs put: " + odd + ": can't be used: its name is not a journal's name\n") !=
+  CHECK(run.err.find("stfs put: " + odd + ": ignored: its name is not a journal's name\n") !=
         std::string::npos);
   CHECK(content_of(model.path) == RecoverModel::archive(std::string(8192, 'p')));
 }

@@ -78,6 +78,13 @@ std::string_view action_name(JournalAction action) {
   return "none";
 }
 
+/// Files beside the archives that are no journals, and have no report.
+std::uint64_t more_ignored_in(const Reports& reports) {
+  std::uint64_t more = 0;
+  for (const JournalReport& report : reports) more += report.more_ignored;
+  return more;
+}
+
 void print_text(const RecoverRequest& request, const Reports& reports, std::ostream& out) {
   if (reports.empty()) out << printable(request.target) << ": no journal, nothing to recover\n";
   for (const JournalReport& report : reports) {
@@ -98,7 +105,8 @@ void print_json(const std::filesystem::path& path, const RecoverRequest& request
   Json document = json_document();
   document["path"] = json_path(path);
   document["dry_run"] = request.options.is_dry_run;
-  document["left_undone"] = std::ranges::count_if(reports, is_left_undone);
+  document["left_undone"] =
+      static_cast<std::uint64_t>(std::ranges::count_if(reports, is_left_undone)) + more_ignored_in(reports);
   document["journals"] = Json::array();
   for (const JournalReport& report : reports) {
     document["journals"].push_back({{"path", json_path(report.path)},
@@ -162,6 +170,10 @@ int recover(const Arguments& arguments, Streams& streams) {
     if (!is_left_undone(report)) continue;
     code = report_failure(
         streams, fmt::format("{}: {}: {}", report.path.string(), name_of(report.state), advice_on(report)));
+  }
+  if (const std::uint64_t more = more_ignored_in(reports); more > 0) {
+    report_failure(streams, fmt::format("{}: ... and {} more names that are no journals: delete them",
+                                        request.target, more));
   }
   return streams.out ? code : kFailed;
 }

@@ -50,6 +50,7 @@ std::vector<std::string> ignored_beside(const Model& model) {
   for (const Shard& shard : model.shards()) {
     if (!shard.archive) continue;
     for (const JournalReport& report : shard.archive->recovered()) {
+      count += report.more_ignored;
       if (!report.is_ignored || ++count > kMostNamed) continue;
       texts.push_back(fmt::format("{}: ignored: {}", report.path.string(), explanation_of(report)));
     }

@@ -1,0 +1,116 @@
+// Files of a source directory that another user exchanges, without a kernel.
+#include "fs/model/served_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <iterator>
+#include <string>
+
+#include "fs/base/requester.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+int errno_of_served(const auto& result) {
+  return result ? 0 : result.error().errno_value;
+}
+
+/// A source directory without a delta.
+struct Beside {
+  Node node(const std::string& name) { return tree.node(tree.find(SourceTree::kDirectory, name).value()); }
+  [[nodiscard]] std::filesystem::path at(const std::string& name) const { return directory / name; }
+
+  TemporaryDirectory directory;
+  const FilesystemOptions options;
+  SourceTree tree{directory.path(), {}, [](std::string_view) { return false; }};
+  ServedFiles files{tree, options, {}};
+  const Maker maker{.uid = ::geteuid(), .gid = ::getegid(), .other_groups = {}};
+};
+
+}  // namespace
+
+TEST_CASE("a directory that was exchanged since the kernel's check is not changed", "[fs][served_files]") {
+  Beside t;
+  for (const char* name : {"shown", "private"}) {
+    std::filesystem::create_directories(t.at(name) / "directory");
+    t.directory.write(std::string(name) + "/file", name);
+  }
+  const Node shown = t.node("shown");
+  const Node other = t.tree.node(SourceTree::kDirectory);
+  REQUIRE(::chmod(t.at("private").c_str(), 0700) == 0);
+  REQUIRE(::renameat2(AT_FDCWD, t.at("shown").c_str(), AT_FDCWD, t.at("private").c_str(), RENAME_EXCHANGE) ==
+          0);
+  CHECK(errno_of_served(t.files.create(shown, "made", 0666, t.maker)) == ESTALE);
+  CHECK(errno_of_served(t.files.make_directory(shown, "made", 0777, t.maker)) == ESTALE);
+  CHECK(errno_of_served(t.files.remove(shown, "file")) == ESTALE);
+  CHECK(errno_of_served(t.files.remove_directory(shown, "directory")) == ESTALE);
+  CHECK(errno_of_served(t.files.rename(shown, "file", other, "taken", 0)) == ESTALE);
+  CHECK(errno_of_served(t.files.rename(other, "private", shown, "moved", 0)) == ESTALE);
+  CHECK(errno_of_served(t.files.change(shown, {.permissions = 0777})) == ESTALE);
+  CHECK(errno_of_served(t.files.attributes(shown)) == ESTALE);
+  struct stat st {};
+  REQUIRE(::stat(t.at("shown").c_str(), &st) == 0);
+  CHECK((st.st_mode & 0777) == 0700);
+  CHECK(std::distance(std::filesystem::directory_iterator(t.at("shown")), {}) == 2);
+  // A look-up shows the directory that has the path now, with another number.
+  const Node now = t.node("shown");
+  CHECK(now.ino != shown.ino);
+  CHECK(t.files.create(now, "made", 0666, t.maker));
+}
+
+TEST_CASE("a directory keeps its number while it is the same", "[fs][served_files]") {
+  Beside t;
+  const auto made = t.files.make_directory(t.tree.node(SourceTree::kDirectory), "one", 0777, t.maker);
+  REQUIRE(made);
+  const Node node = t.tree.node(*made);
+  REQUIRE(t.files.create(node, "file", 0666, t.maker));
+  REQUIRE(t.files.rename(t.tree.node(SourceTree::kDirectory), "one", t.tree.node(SourceTree::kDirectory),
+                         "two", 0));
+  CHECK(t.node("two").ino == *made);
+  CHECK(t.files.remove(node, "file"));
+}
+
+TEST_CASE("the sticky bit counts at the request, not only at the kernel's check", "[fs][served_files]") {
+  if (::geteuid() != 0) return;
+  Beside t;
+  REQUIRE(::chmod(t.directory.path().c_str(), 01777) == 0);
+  t.directory.write("roots", "");
+  t.directory.write("own", "");
+  REQUIRE(::chown(t.at("own").c_str(), 12345, 12345) == 0);
+  const Node root = t.tree.node(SourceTree::kDirectory);
+  const Requester requester(12345, 1);
+  CHECK(errno_of_served(t.files.remove(root, "roots")) == EPERM);
+  CHECK(errno_of_served(t.files.rename(root, "own", root, "roots", 0)) == EPERM);
+  CHECK(errno_of_served(t.files.rename(root, "roots", root, "taken", 0)) == EPERM);
+  CHECK(t.files.rename(root, "own", root, "still", 0));
+  CHECK(t.files.remove(root, "still"));
+}
+
+TEST_CASE("a user may have so many files of the source directory open for writing", "[fs][served_files]") {
+  Beside t;
+  const Node root = t.tree.node(SourceTree::kDirectory);
+  const std::size_t most = UserLimits().source_files;
+  const Maker user{.uid = 12345, .gid = 12345, .other_groups = {}};
+  if (::geteuid() != 0) return;
+  for (std::size_t number = 0; number < most; ++number)
+    REQUIRE(t.files.create(root, std::to_string(number), 0666, user));
+  CHECK(errno_of_served(t.files.create(root, "one more", 0666, user)) == EDQUOT);
+  CHECK_FALSE(std::filesystem::exists(t.at("one more")));
+  {
+    const Requester requester(12345, 1);
+    t.directory.write("existing", "");
+    CHECK(errno_of_served(t.files.open(t.node("existing"), O_WRONLY)) == EDQUOT);
+  }
+  CHECK(t.files.create(root, "of another user", 0666, {.uid = 23456, .gid = 23456, .other_groups = {}}));
+  CHECK(t.files.create(root, "of root", 0666, t.maker));
+  CHECK(t.files.close(t.node("0")));
+  CHECK(t.files.create(root, "one more", 0666, user));
+}
