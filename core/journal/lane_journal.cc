@@ -2,12 +2,15 @@
 #include "core/journal/lane_journal.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/journal/journal_access.h"
 #include "core/journal/journal_file.h"
+#include "core/storage/permissions.h"
 
 namespace stfs {
 
@@ -17,6 +20,9 @@ Result<void> LaneJournal::prepare() {
 
 Result<void> LaneJournal::prepare_unguarded() {
   if (file_ || lacks_locks_) return {};
+  // Before the file gets its access: if the archive's changes meanwhile, the next commit sees that.
+  const auto archive = strict_status_of(storage_, archive_path_);
+  if (!archive && archive.error().errno_value != ENOENT) return tl::unexpected(archive.error());
   auto made = create_journal_file(storage_, archive_path_, kLaneJournalSuffix);
   if (!made) return pass_on(std::move(made));
   lacks_locks_ = !made->is_locked;
@@ -30,6 +36,7 @@ Result<void> LaneJournal::prepare_unguarded() {
   }
   if (auto synced = made->file->sync(); !synced) return synced;
   if (auto named = storage_.publish(*made->file, made->path); !named) return named;
+  access_ = archive.value_or(FileStatus{});
   path_ = std::move(made->path);
   file_ = std::move(made->file);
   id_ = made->id;
@@ -41,12 +48,27 @@ Result<void> LaneJournal::prepare_unguarded() {
   return {};
 }
 
+Result<void> LaneJournal::follow_access() {
+  const auto archive = strict_status_of(storage_, archive_path_);
+  // The commit has found the archive there. If it is gone by now, nobody needs the journal.
+  if (!archive && archive.error().errno_value == ENOENT) return {};
+  if (!archive) return tl::unexpected(archive.error());
+  if (archive->mode == access_.mode && archive->uid == access_.uid && archive->gid == access_.gid) return {};
+  if (auto given = give_access(storage_, *file_, *archive); !given) return given;
+  access_ = *archive;
+  return file_->sync_all();
+}
+
 Result<void> LaneJournal::commit(JournalRecord record, const File& staged, Durability durability) {
   record.id = id_;
   std::uint64_t lane_bytes = 0;
   for (const JournalRange& range : record.ranges) lane_bytes += round_up_to_block(range.archive.size_bytes);
   if (lane_bytes > kLaneBytes) {
     return fail(ErrorCode::InvalidArgument, EINVAL, "the change does not fit into a lane");
+  }
+  if (auto followed = follow_access(); !followed) {
+    take_back();
+    return followed;
   }
   // Write one contiguous range: lane 0's bytes and the heads, or the heads and lane 1's bytes.
   const std::uint64_t begin = lane_ == 0 ? kLaneHeads.offset - lane_bytes : kLaneHeads.offset;

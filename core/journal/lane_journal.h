@@ -74,6 +74,9 @@ class LaneJournal {
 
  private:
   Result<void> prepare_unguarded();
+  /// Gives the file the access of a new journal (journal_access.h) if the archive's owner, group or mode has
+  /// changed since it got its own: the file may live as long as a mount.
+  Result<void> follow_access();
   Result<void> write(std::span<const std::byte> bytes, std::uint64_t offset, Durability durability);
   /// Gives the file up after a failed write or sync, when its content is not known. False if the file may
   /// still hold a commit.
@@ -88,6 +91,7 @@ class LaneJournal {
   bool has_record_ = false;
   bool lacks_locks_ = false;
   std::uint64_t small_commits_ = 0;
+  FileStatus access_;  // of the archive when the file got its own access
   std::atomic<bool> is_ready_ = false;
 };
 

@@ -30,9 +30,9 @@ Result<bool> only_knows_its_blocks(const File& archive, const File& journal, con
   return *blocks != KnownBlocks::Other && *blocks != KnownBlocks::Torn;
 }
 
-/// Takes the journal's lock. True: a process that may write the journal holds it. A user who may only read the
-/// journal can hold a shared lock on it for ever, and no owner and no recovery holds a shared lock. So readers
-/// do not count: the locks of the archive exclude other recoveries that apply this journal.
+/// Takes the journal's lock. True: a process that may write the journal holds it. A user who may only read
+/// the journal can hold a shared lock on it for ever, and no owner and no recovery holds a shared lock. So
+/// readers do not count: the locks of the archive exclude other recoveries that apply this journal.
 Result<bool> conflicts_with_writer(File& journal) {
   auto conflict = journal.try_lock(kOwnerByte, LockKind::Exclusive);
   if (!conflict && lacks_locks(conflict.error())) return false;

@@ -56,7 +56,7 @@ void log_journals(const Archive& archive) {
     }
   }
   if (ignored > kShown) {
-    log::warning("{}: ... and {} more names that are no journals: `stfs recover` lists them",
+    log::warning("{}: ... and {} more names that are no journals: `stfs recover` lists some",
                  archive.path().string(), ignored - kShown);
   }
 }

@@ -63,7 +63,8 @@ TEST_CASE("commits take the lanes in turn, and each leaves exactly one sound rec
     CAPTURE(fill);
     storage.calls.clear();
     REQUIRE(sample.commit_block(fill));
-    CHECK(storage.calls == std::vector<FileCall>{FileCall::Write, FileCall::Sync});
+    // The status is the archive's: its mode may have changed.
+    CHECK(storage.calls == std::vector<FileCall>{FileCall::PathStatus, FileCall::Write, FileCall::Sync});
     CHECK_FALSE(sample.lane_journal->is_settled());
     const auto records = sample.records();
     REQUIRE(records.size() == 1);
@@ -81,6 +82,23 @@ TEST_CASE("commits take the lanes in turn, and each leaves exactly one sound rec
   CHECK(std::filesystem::file_size(sample.file) == kLaneJournalBytes);
   CHECK(sample.journals() == 1);
   CHECK(content_of(sample.path) == sample.before);
+}
+
+TEST_CASE("a lane journal follows the mode of the archive before its next commit", "[core][lane_journal]") {
+  JournaledArchive sample;
+  const auto mode_of = [](const std::filesystem::path& path) {
+    struct stat st {};
+    REQUIRE(::stat(path.c_str(), &st) == 0);
+    return st.st_mode & 07777U;
+  };
+  REQUIRE(::chmod(sample.path.c_str(), 0664) == 0);
+  sample.prepare();
+  REQUIRE(sample.commit_block('1'));
+  CHECK(mode_of(sample.file) == 0664);
+  REQUIRE(::chmod(sample.path.c_str(), 0600) == 0);
+  REQUIRE(sample.commit_block('2'));
+  CHECK(mode_of(sample.file) == 0600);
+  CHECK(sample.records().size() == 1);
 }
 
 TEST_CASE("a settled lane journal is void and takes the next commit", "[core][lane_journal]") {

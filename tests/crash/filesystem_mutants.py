@@ -238,9 +238,21 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a directory shows any number of archives",
-        "if (archives.size() > Forest::kMostMembers) {",
-        "if (false) {",
+        "if (archives.size() <= Forest::kMostAtFirst) return archives;",
+        "return archives;",
         tests="[source]",
+    ),
+    Mutant(
+        "a number of a directory stands for its path alone",
+        "if (S_ISDIR(status.st_mode) && files_.top().is_private()) return {path};",
+        "if (S_ISDIR(status.st_mode)) return {path};",
+        tests="[served_files]",
+    ),
+    Mutant(
+        "a save that ends replaces an archive that the sticky bit keeps",
+        "if (const auto replacer = made.replacer()) {",
+        "if (const auto replacer = std::optional<uid_t>()) {",
+        tests="[forest]",
     ),
     # --- new models ------------------------------------------------------------------------------------
     Mutant(

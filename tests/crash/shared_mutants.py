@@ -76,7 +76,7 @@ SHARED_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recovery takes a journal that somebody holds",
-        "if (is_there && *is_there && owner && *owner) {",
+        "if (is_there && *is_there && *is_used) {",
         "if (false) {",
         ("hosts",),
         scenario="few tensors, with kills and readers",
@@ -116,8 +116,8 @@ SHARED_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recovery applies a journal that has gone meanwhile",
-        "if (!is_there || !*is_there || found.is_lane_journal) return is_there;",
-        "if (found.is_lane_journal) return is_there;",
+        "if (!is_there || !*is_there) return is_there;\n  auto taken_back",
+        "if (!is_there) return is_there;\n  auto taken_back",
         ("hosts",),
         scenario="without unnamed files",
         # Either look alone is enough: what has gone was made void before.

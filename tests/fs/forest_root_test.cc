@@ -12,6 +12,7 @@
 #include "tests/fs/driven_model.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 using namespace stfs;
 using namespace stfs::test;
@@ -142,7 +143,7 @@ TEST_CASE("an archive that is made in the root becomes a model at its close", "[
 }
 
 TEST_CASE("a save that was begun before replaces no archive that the sticky bit keeps", "[fs][forest]") {
-  if (::geteuid() != 0) return;
+  if (::geteuid() != 0) return note_skip("needs root, to make files of another user");
   const Zoo zoo;
   REQUIRE(::chmod(zoo.directory.path().c_str(), 01777) == 0);
   const std::string path = zoo.directory.write("own.safetensors", zoo.two);
@@ -177,7 +178,7 @@ TEST_CASE("the places of deleted models are used again", "[fs][forest]") {
 }
 
 TEST_CASE("a user may have so many models, and stops no other user", "[fs][forest]") {
-  if (::geteuid() != 0) return;
+  if (::geteuid() != 0) return note_skip("needs root, to make files of another user");
   const Zoo zoo;
   const auto save_as = [&](uid_t uid, const std::string& name) {
     const Requester requester(uid, 1);

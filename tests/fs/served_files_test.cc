@@ -12,6 +12,7 @@
 
 #include "fs/base/requester.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace stfs;
@@ -79,7 +80,7 @@ TEST_CASE("a directory keeps its number while it is the same", "[fs][served_file
 }
 
 TEST_CASE("the sticky bit counts at the request, not only at the kernel's check", "[fs][served_files]") {
-  if (::geteuid() != 0) return;
+  if (::geteuid() != 0) return note_skip("needs root, to make files of another user");
   Beside t;
   REQUIRE(::chmod(t.directory.path().c_str(), 01777) == 0);
   t.directory.write("roots", "");
@@ -99,7 +100,7 @@ TEST_CASE("a user may have so many files of the source directory open for writin
   const Node root = t.tree.node(SourceTree::kDirectory);
   const std::size_t most = UserLimits().source_files;
   const Maker user{.uid = 12345, .gid = 12345, .other_groups = {}};
-  if (::geteuid() != 0) return;
+  if (::geteuid() != 0) return note_skip("needs root, to make files of another user");
   for (std::size_t number = 0; number < most; ++number)
     REQUIRE(t.files.create(root, std::to_string(number), 0666, user));
   CHECK(errno_of_served(t.files.create(root, "one more", 0666, user)) == EDQUOT);

@@ -56,7 +56,7 @@ std::vector<std::string> ignored_beside(const Model& model) {
     }
   }
   if (count > kMostNamed)
-    texts.push_back(fmt::format("{}: ... and {} more names that are no journals: `stfs recover` lists them",
+    texts.push_back(fmt::format("{}: ... and {} more names that are no journals: `stfs recover` lists some",
                                 model.path().string(), count - kMostNamed));
   return texts;
 }
