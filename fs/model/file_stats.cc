@@ -57,14 +57,17 @@ struct stat FileStats::of_directory(const Node& node) const {
   return st;
 }
 
-struct stat FileStats::of_tensor(const Node& node) const {
+Result<struct stat> FileStats::of_tensor(const Node& node) const {
   if (!node.is_staged()) parts_.may_be_known[number_of(node.tensor)] = true;
   const auto content = parts_.shared_content(node);
+  const Model& model = *parts_.model;
+  // No look-up holds the tensor yet. An edit has deleted it meanwhile, and another one has taken its bytes.
+  if (!model.has(node.tensor)) return no_such_inode(node.ino);
   const std::uint64_t size_bytes =
-      content ? content->shown_size_bytes() : parts_.model->tensor(node.tensor).data.size_bytes;
-  const Permissions shown = parts_.permissions.of_shard(parts_.model->place(node.tensor).shard);
+      content ? content->shown_size_bytes() : model.tensor(node.tensor).data.size_bytes;
+  const Permissions shown = parts_.permissions.of_shard(model.place(node.tensor).shard);
   struct stat st = filled(node.ino, S_IFREG, shown, size_bytes);
-  if (!parts_.model->ids().position(node.tensor)) st.st_nlink = 0;
+  if (!model.ids().position(node.tensor)) st.st_nlink = 0;
   st.st_mtim = st.st_ctim = st.st_atim = parts_.states.of(node.tensor).mtime;
   return st;
 }

@@ -37,7 +37,7 @@ class FileStats {
   [[nodiscard]] struct stat filled(Ino ino, mode_t type, const Permissions& shown,
                                    std::uint64_t size_bytes) const;
   [[nodiscard]] struct stat of_directory(const Node& node) const;
-  [[nodiscard]] struct stat of_tensor(const Node& node) const;
+  [[nodiscard]] Result<struct stat> of_tensor(const Node& node) const;
   [[nodiscard]] Result<struct stat> of_view(const Node& node) const;
   [[nodiscard]] Result<struct stat> of_pretrained(const Node& node) const;
   [[nodiscard]] struct stat of_draft(const Node& node, const PendingContent& content) const;
