@@ -364,7 +364,8 @@ class Operators:
             inner = self.unwrapped(list(inner.get_children())[-1])
         if inner.kind != CursorKind.CALL_EXPR or re.match(r"operator[^(]", inner.spelling):
             return
-        if parent.kind == CursorKind.IF_STMT and self.condition_of(parent) == node:
+        condition = self.condition_of(parent) if parent.kind == CursorKind.IF_STMT else None
+        if condition is not None and condition == node:
             return
         begin, end = self.range_of(node)
         self.add(

@@ -53,6 +53,7 @@ class Workshop:
         content = (self.root / "tests/CMakeLists.txt").read_text()
         listeners = " ".join(f"{part}/mutation_seen_test.cc" for part in LISTENERS)
         content += f"\nset_source_files_properties({listeners} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)\n"
+        content += "target_sources(simulation_tests PRIVATE simulation/mutation_seen_test.cc)\n"  # the others look for it
         self.write("tests/CMakeLists.txt", content.encode())
         for folder in ("core", "fs", "tools", "tests"):
             for file in (self.copy / folder).rglob("*.cc"):
