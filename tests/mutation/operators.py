@@ -6,9 +6,9 @@ from clang.cindex import Cursor, CursorKind, TypeKind
 
 from candidate import IS_ON, Candidate, Edit, numbered
 from source_text import SourceText
+from syntax_tree import SyntaxTree
 
 NEIGHBOURS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
-COMPARISONS = (*NEIGHBOURS, "==", "!=")
 INTEGERS = (
     TypeKind.USHORT, TypeKind.UINT, TypeKind.ULONG, TypeKind.ULONGLONG,
     TypeKind.SHORT, TypeKind.INT, TypeKind.LONG, TypeKind.LONGLONG,
@@ -30,38 +30,21 @@ LOCK = re.compile(
 SYMMETRIC = {"min", "max", "swap", "equal", "exchange", "midpoint", "gcd", "lcm"}
 
 
-class Operators:
+class Operators(SyntaxTree):
     """Finds the candidates in one file that libclang has read."""
 
     def __init__(self, file: str, source: SourceText, root: Cursor):
+        super().__init__(source, root)
         self.file = file
-        self.source = source
         self.found: list[Candidate] = []
         self.function = ""
         self.function_end = 0
-        self.path = root.spelling
-        self.macros = [
-            self.range_of(child)
-            for child in root.get_children()
-            if child.kind == CursorKind.MACRO_INSTANTIATION and self.is_here(child)
-        ]
         for child in root.get_children():
             if self.is_here(child):
                 self.visit(child, root)
         self.found = numbered(self.found)
 
     # --- the tree -----------------------------------------------------------------------------------
-
-    def is_here(self, node: Cursor) -> bool:
-        return node.location.file is not None and node.location.file.name == self.path
-
-    @staticmethod
-    def range_of(node: Cursor) -> tuple[int, int]:
-        return node.extent.start.offset, node.extent.end.offset
-
-    def text_of(self, node: Cursor) -> str:
-        begin, end = self.range_of(node)
-        return self.source.text[begin:end]
 
     def visit(self, node: Cursor, parent: Cursor):
         if node.kind in FIXED or self.is_in_macro(node):
@@ -77,21 +60,6 @@ class Operators:
         for child in children[1:] if node.kind == CursorKind.CASE_STMT else children:
             self.visit(child, node)
         self.function, self.function_end = outer
-
-    def is_in_macro(self, node: Cursor) -> bool:
-        begin, end = self.range_of(node)
-        return any(first <= begin and end <= last for first, last in self.macros)
-
-    def is_constant(self, node: Cursor) -> bool:
-        if node.kind == CursorKind.FIELD_DECL and node.is_bitfield():
-            return True
-        if node.semantic_parent is not None and node.semantic_parent.kind in (
-            CursorKind.NAMESPACE,
-            CursorKind.TRANSLATION_UNIT,
-        ):
-            return True
-        begin, _ = self.range_of(node)
-        return "constexpr" in self.source.plain[begin : node.location.offset]
 
     def look_at(self, node: Cursor, parent: Cursor):
         kind = node.kind
@@ -139,19 +107,6 @@ class Operators:
     def choose_truth(self, operator: str, node: Cursor, new: str):
         self.choose(operator, node, new, "static_cast<bool>")
 
-    def sides(self, node: Cursor) -> tuple[Cursor, Cursor, str] | None:
-        """Of a binary operator, also of one that is overloaded."""
-        parts = list(node.get_children())
-        if node.kind == CursorKind.CALL_EXPR:
-            if not node.spelling.startswith("operator"):
-                return None
-            parts = list(node.get_arguments())
-        if len(parts) != 2:
-            return None
-        (_, left_end), (right_begin, _) = self.range_of(parts[0]), self.range_of(parts[1])
-        operator = self.source.plain[left_end:right_begin].replace("~", " ").strip()
-        return parts[0], parts[1], operator
-
     def look_at_operator(self, node: Cursor, parent: Cursor):
         sides = self.sides(node)
         if sides is None:
@@ -176,37 +131,9 @@ class Operators:
         shown = f"{self.source.words(*self.range_of(left))} {sign} {self.source.words(*self.range_of(right))}"
         self.choose(operator, node, new, "static_cast<bool>", shown)
 
-    @staticmethod
-    def unwrapped(node: Cursor) -> Cursor:
-        while node.kind in (CursorKind.UNEXPOSED_EXPR, CursorKind.PAREN_EXPR):
-            children = list(node.get_children())
-            if len(children) != 1:
-                break
-            node = children[0]
-        return node
-
     def is_condition(self, node: Cursor, parent: Cursor) -> bool:
         """Whether forcing the condition, or dropping a term, makes the same fault already."""
         return parent.kind in (CursorKind.IF_STMT, CursorKind.WHILE_STMT, CursorKind.CONDITIONAL_OPERATOR)
-
-    def condition_of(self, node: Cursor) -> Cursor | None:
-        begin, end = self.range_of(node)
-        opening = self.source.plain.find("(", begin, end)
-        if opening < 0 or "constexpr" in self.source.plain[begin:opening]:
-            return None
-        closing = self.source.closing(opening)
-        inside = [
-            child for child in node.get_children()
-            if opening < child.extent.start.offset and child.extent.end.offset <= closing
-        ]  # fmt: skip
-        is_declared = any(child.kind == CursorKind.VAR_DECL for child in inside)
-        if not inside or is_declared or inside[-1].kind == CursorKind.DECL_STMT:
-            return None
-        # With `if (auto found = look())` libclang names the variable once more.
-        stops = self.source.semicolons(opening + 1, closing)
-        if not stops and any(child.kind == CursorKind.DECL_STMT for child in inside):
-            return None
-        return inside[-1]
 
     def force(self, condition: Cursor, values: tuple[bool, ...], operator: str = "forced condition"):
         for value in values:
@@ -222,16 +149,6 @@ class Operators:
             self.force(condition, (False,), "ignored result")
         else:
             self.force(condition, (True, False))
-
-    def is_failed_result(self, condition: Cursor) -> bool:
-        if not self.text_of(condition).startswith("!"):
-            return False
-        node = condition
-        while (children := list(node.get_children())) and len(children) == 1:
-            node = children[0]
-            if "expected<" in node.type.get_canonical().spelling:
-                return True
-        return False
 
     def look_at_for(self, node: Cursor):
         begin, end = self.range_of(node)

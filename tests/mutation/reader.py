@@ -56,7 +56,7 @@ class Reader:
         units = json.loads((build / "compile_commands.json").read_text())
         base = build.parents[1]
         self.commands = {os.path.relpath(unit["file"], base): unit["command"] for unit in units}
-        makers = (FOLDER / name for name in ("operators.py", "source_text.py", "candidate.py", "reader.py"))
+        makers = (FOLDER / name for name in ("operators.py", "syntax_tree.py", "source_text.py", "candidate.py"))
         self.makers = hashlib.sha256(b"".join(file.read_bytes() for file in makers)).hexdigest()
 
     def read(self, name: str) -> list[Candidate]:

@@ -59,25 +59,31 @@ def python_command(file: str) -> list[str]:
 
 
 class SeenTests:
-    """Kept in the build directory, since it takes as long as the tests."""
+    """Kept in the build directory, since it takes as long as the tests. Each program, or file, has a digest of all that
+    decides what it does: who changes one runs only that one again."""
 
-    def __init__(self, kept: Path, digest: str):
+    def __init__(self, kept: Path):
         self.kept = kept
-        self.digest = digest
-        self.tests: dict[str, list[Test]] = {}  # by the program, or the file
-        if kept.exists():
-            known = json.loads(kept.read_text())
-            if known["digest"] == digest:
-                for name, tests in known["tests"].items():
-                    self.tests[name] = [Test(a, b, c, frozenset(d)) for a, b, c, d in tests]
+        self.tests: dict[str, list[Test]] = {}
+        self.digests: dict[str, str] = {}
+        for name, fields in json.loads(kept.read_text()).items() if kept.exists() else []:
+            self.digests[name] = fields["digest"]
+            self.tests[name] = [Test(a, b, c, frozenset(d)) for a, b, c, d in fields["tests"]]
 
-    def keep(self, name: str, tests: list[Test]):
+    def has(self, name: str, digest: str) -> bool:
+        return self.digests.get(name) == digest
+
+    def keep(self, name: str, digest: str, tests: list[Test]):
         self.tests[name] = tests
+        self.digests[name] = digest
         plain = {
-            key: [(one.program, one.name, one.seconds, sorted(one.faults)) for one in of_key]
+            key: {
+                "digest": self.digests[key],
+                "tests": [(one.program, one.name, one.seconds, sorted(one.faults)) for one in of_key],
+            }
             for key, of_key in self.tests.items()
         }
-        self.kept.write_text(json.dumps({"digest": self.digest, "tests": plain}))
+        self.kept.write_text(json.dumps(plain))
 
     def of(self, fault: int) -> list[Test]:
         found = [test for tests in self.tests.values() for test in tests if fault in test.faults]
