@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import os
-import subprocess
 import time
 from pathlib import Path
 

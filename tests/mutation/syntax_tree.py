@@ -1,6 +1,5 @@
 """The tree of a source file as libclang gives it, and the questions that the operators ask about it."""
 
-import re
 
 from clang.cindex import Cursor, CursorKind
 
