@@ -1,6 +1,5 @@
 """The tree of a source file as libclang gives it, and the questions that the operators ask about it."""
 
-
 from clang.cindex import Cursor, CursorKind
 
 from source_text import SourceText

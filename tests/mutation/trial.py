@@ -16,6 +16,8 @@ AT_LEAST = 20.0  # seconds
 # The quick tests of a fault run together first, up to so many seconds, then those up to the next.
 BATCHES = (1.0, 10.0, 60.0)
 MARK = "STFS_MUTATION_PLACE"
+# Under nohup, or behind an &, signals are ignored that tests send.
+USUAL = ("env", "--default-signal=HUP", "--default-signal=INT", "--default-signal=QUIT")
 
 
 class Place:
@@ -64,7 +66,7 @@ def run_quietly(command: list[str], place: Place, environment: dict[str, str], p
     """The exit status; None if it had to be ended. What it prints is in the file `output` of the place."""
     with open(place.path / "output", "wb") as output:
         process = subprocess.Popen(
-            command, cwd=place.copy, env=place.environment(environment), stdin=subprocess.DEVNULL, stdout=output,
+            [*USUAL, *command], cwd=place.copy, env=place.environment(environment), stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
