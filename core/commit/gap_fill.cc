@@ -20,11 +20,11 @@ using Sums = std::unordered_map<std::uint64_t, Reached>;
 /// Orders the blocks of a sum by alignment, so that no byte is left between them. Nothing: some bytes are
 /// left.
 std::optional<std::vector<std::size_t>> in_order(const Arrangement& now, const Gap& gap, const Sums& sums,
-                                                 std::uint64_t sum) {
-  std::vector<std::size_t> blocks;
+                                                 std::uint64_t sum, const Reached& last) {
   std::uint64_t end = gap.end - sum;
   if (end != gap.begin && end % 8 != 0) return std::nullopt;  // a header ends there
-  while (sum != 0) {
+  std::vector<std::size_t> blocks = {last.block};
+  for (sum = last.before; sum != 0;) {
     const Reached& reached = sums.at(sum);
     blocks.push_back(reached.block);
     sum = reached.before;
@@ -60,15 +60,13 @@ std::optional<std::vector<std::size_t>> best_fit(const Arrangement& now, const G
     for (std::size_t of = 0; of < count; ++of) {
       const std::uint64_t sum = reached[of] + size_bytes;
       const bool fits = sum <= wanted && wanted - sum <= slack_bytes;
-      if (sum > wanted || (!fits && reached.size() >= kMostSums)) continue;
-      if (!sums.emplace(sum, Reached{block, reached[of]}).second) continue;
+      if (sum > wanted) continue;
+      const Reached last{block, reached[of]};
       if (fits) {
-        if (auto blocks = in_order(now, gap, sums, sum)) return blocks;
-        // Alignment left bytes between them. Another combination may not.
-        sums.erase(sum);
-      } else {
-        reached.push_back(sum);
+        if (auto blocks = in_order(now, gap, sums, sum, last)) return blocks;
+        // Alignment left bytes. Another combination, or one with more blocks, may not.
       }
+      if (reached.size() < kMostSums && sums.emplace(sum, last).second) reached.push_back(sum);
     }
   }
   return std::nullopt;

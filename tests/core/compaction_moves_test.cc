@@ -181,3 +181,108 @@ TEST_CASE("a gap that costs too much does not keep a later one open", "[core][co
   REQUIRE(gaps.size() == 1);
   CHECK(gaps.front().next > 1);
 }
+
+namespace {
+
+/// Behind the header a small tensor that keeps the padding from growing, a gap, then what `add` appends.
+struct Drawing {
+  Arrangement now{.least_data_at = 4096, .data_at = 4096, .size_bytes = 4096, .blocks = {}};
+
+  explicit Drawing(std::uint64_t gap_bytes) { add(4096).leave(gap_bytes); }
+  Drawing& add(std::uint64_t size_bytes, std::uint64_t alignment = 1) {
+    const auto tensor = static_cast<std::uint32_t>(now.blocks.size());
+    now.blocks.push_back({{tensor, {now.size_bytes, size_bytes}}, alignment, false});
+    now.size_bytes += size_bytes;
+    return *this;
+  }
+  Drawing& leave(std::uint64_t gap_bytes) {
+    now.size_bytes += gap_bytes;
+    return *this;
+  }
+};
+
+/// The first place at or behind `begin` that lies in its page as `offset` does.
+std::uint64_t place_in_page(std::uint64_t begin, std::uint64_t offset) {
+  while (begin % 4096 != offset % 4096) ++begin;
+  return begin;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a tensor goes to a later gap that has exactly the room for it, and to the end if a byte is missing",
+    "[core][compaction]") {
+  constexpr std::uint64_t kTensorBytes = 3 * 4096 + 8;
+  for (const std::uint64_t alignment : {1, 2, 8}) {
+    for (const std::uint64_t shift : {0, 8, 4088, 4096}) {  // of the later gap's begin
+      for (const bool is_last : {false, true}) {
+        for (const std::uint64_t missing : {0, 1}) {
+          INFO("alignment " << alignment << ", shift " << shift << ", last " << is_last << ", " << missing);
+          Drawing drawing(4096);
+          drawing.add(kTensorBytes, alignment).add(10'240 + shift);
+          const std::uint64_t from = drawing.now.blocks[1].range.offset;
+          const std::uint64_t begin = drawing.now.size_bytes;
+          const std::uint64_t to = place_in_page(begin, from);
+          drawing.leave(to - begin + alignment - 1 + kTensorBytes - missing);
+          if (!is_last) drawing.add(100'000);
+          const auto moves = next_moves(drawing.now);
+          REQUIRE(moves);
+          CHECK(moves->copies.size() == 1 - missing);
+          CHECK(moves->placed.empty() == (missing == 0));
+          if (missing == 0) CHECK(moves->copies.front().from == from);
+          if (missing == 0) CHECK(moves->copies.front().to == to);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a step moves tensors down until they are more than its most bytes", "[core][compaction]") {
+  constexpr std::uint64_t kFirst = 12'345'678;
+  for (const int more : {-1, 0, 1}) {
+    INFO(more << " bytes more than the most");
+    const std::uint64_t second = kMostStepBytes - kFirst + static_cast<std::uint64_t>(more);
+    Drawing slides(4 * kMostStepBytes + 8);
+    slides.add(kFirst).add(second).add(kFirst);
+    const auto slid = next_moves(slides.now);
+    REQUIRE(slid);
+    CHECK(slid->moved_bytes() == (more <= 0 ? kFirst + second : kFirst));
+
+    // The last two fill the gap, and half of what is behind it moves for that.
+    Drawing fills(kFirst + second);
+    fills.add(4 * kMostStepBytes).add(second).add(kFirst);
+    const auto filled = next_moves(fills.now);
+    REQUIRE(filled);
+    CHECK(filled->moved_bytes() <= kMostStepBytes);
+    CHECK((filled->moved_bytes() == kFirst + second) == (more <= 0));
+  }
+}
+
+TEST_CASE("a tensor that is as large as the gap moves into it, without the journal", "[core][compaction]") {
+  constexpr std::uint64_t kGapBytes = 64 * 1024;
+  for (const int more : {-8, 0, 8}) {
+    INFO(more << " bytes more than the gap");
+    Drawing drawing(kGapBytes);
+    drawing.add(kGapBytes + static_cast<std::uint64_t>(more)).add(100'000);
+    const auto moves = next_moves(drawing.now);
+    REQUIRE(moves);
+    CHECK(moves->placed.empty() == (more <= 0));
+    CHECK(moves->copies.empty() == (more > 0));
+  }
+}
+
+TEST_CASE("the header's padding takes a gap of a 256th of the tensors behind it, and of no more",
+          "[core][compaction]") {
+  constexpr std::uint64_t kTensorBytes = 1 << 20;
+  for (const std::uint64_t more : {0, 8}) {
+    INFO(more << " bytes more than the 256th");
+    const std::uint64_t gap_bytes = kTensorBytes / 256 + more;
+    Arrangement now{.least_data_at = 4096, .data_at = 4096, .size_bytes = 0, .blocks = {}};
+    now.blocks.push_back({{0, {4096 + gap_bytes, kTensorBytes}}, 8, false});
+    now.size_bytes = now.blocks.back().range.end();
+    const auto moves = next_moves(now);
+    REQUIRE(moves);
+    CHECK((moves->moved_bytes() == 0) == (more == 0));
+    CHECK((moves->after.data_at == 4096 + gap_bytes) == (more == 0));
+  }
+}

@@ -1,5 +1,6 @@
 // A whole checkpoint is written to archive.safetensors: only what differs is stored, all of it or nothing.
 #include "core/journal/file_lock.h"
+#include "core/journal/journal_format.h"
 #include "tests/fs/driven_filesystem.h"
 #include "tests/fs/stored_tensors.h"
 #include "tests/support/catch.h"
@@ -33,10 +34,10 @@ class Saver {
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  int write(std::string_view bytes, std::uint64_t offset = 0) {
-    constexpr std::size_t kPieceBytes = 7001;  // no piece ends where a tensor does
-    for (std::size_t done = 0; done < bytes.size(); done += kPieceBytes) {
-      const int why = errno_of(filesystem_.write(*file_, bytes_of(bytes.substr(done, kPieceBytes)),
+  /// @param piece_bytes  as it is, no piece ends where a tensor does.
+  int write(std::string_view bytes, std::uint64_t offset = 0, std::size_t piece_bytes = 7001) {
+    for (std::size_t done = 0; done < bytes.size(); done += piece_bytes) {
+      const int why = errno_of(filesystem_.write(*file_, bytes_of(bytes.substr(done, piece_bytes)),
                                                  offset + done, Caller(1, ::getpid())));
       if (why != 0) return why;
     }
@@ -102,6 +103,30 @@ TEST_CASE("a checkpoint with other bytes patches the tensors that differ", "[fs]
   CHECK(mount.read("b") == wanted[1].second);
   CHECK(inode_of(mount.path()) == file);
   CHECK(mount.generation("a") == a);
+}
+
+TEST_CASE(
+    "a checkpoint that differs in one byte is saved, whichever byte it is and in whatever pieces it comes",
+    "[fs][checkpoint]") {
+  constexpr std::size_t kBlock = kBlockBytes;
+  Tensors wanted;
+  for (const std::size_t size : {std::size_t{1}, kBlock - 1, kBlock, kBlock + 1, 2 * kBlock, 5 * kBlock + 3})
+    wanted.emplace_back("of " + std::to_string(size), std::string(size, '.'));
+  const DrivenFilesystem mount(wanted);
+  for (const std::size_t piece_bytes : {kBlock - 1, kBlock, kBlock + 1, std::size_t{1} << 20}) {
+    for (std::size_t tensor = 0; tensor < wanted.size(); ++tensor) {
+      std::string& bytes = wanted[tensor].second;
+      for (const std::size_t at : {std::size_t{0}, kBlock - 1, kBlock, 2 * kBlock - 1, bytes.size() - 1}) {
+        if (at >= bytes.size()) continue;
+        INFO(wanted[tensor].first << ", byte " << at << ", in pieces of " << piece_bytes);
+        ++bytes[at];
+        Saver saver(mount);
+        REQUIRE(saver.write(archive_of(wanted), 0, piece_bytes) == 0);
+        REQUIRE(saver.close() == 0);
+        REQUIRE(stored_tensors(mount) == map_of(wanted));
+      }
+    }
+  }
 }
 
 TEST_CASE("a checkpoint with other tensors, forms and metadata is one edit", "[fs][checkpoint]") {

@@ -1,0 +1,120 @@
+// The best fit for a gap, compared with all combinations of few tensors.
+#include "core/commit/gap_fill.h"
+
+#include <algorithm>
+#include <bit>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+using namespace stfs;
+
+namespace {
+
+using Random = std::mt19937_64;
+
+struct Question {
+  Arrangement now;
+  Gap gap;
+  std::size_t first = 0;
+  std::uint64_t most_bytes = 0;
+  std::uint64_t slack_bytes = 0;
+};
+
+/// A gap before up to nine small tensors.
+Question random_question(Random& random, std::uint64_t most_alignment) {
+  Question asked;
+  asked.gap = {.next = 0, .begin = 64 + 8 * (random() % 3), .end = 0};
+  asked.gap.end = asked.gap.begin + 1 + random() % 30;
+  asked.now.data_at = asked.gap.begin;
+  std::uint64_t end = asked.gap.end;
+  const std::size_t count = random() % 10;
+  for (std::uint32_t at = 0; at < count; ++at) {
+    const std::uint64_t alignment = 1ULL << (random() % std::bit_width(most_alignment));
+    Block block{{at, {0, alignment * (1 + random() % 12)}}, alignment, false};
+    block.range.offset = block.place_from(end);
+    end = block.range.end();
+    asked.now.blocks.push_back(block);
+  }
+  asked.now.size_bytes = end;
+  asked.first = count == 0 ? 0 : random() % (count + 1);
+  asked.most_bytes = random() % 2 == 0 ? end : random() % 60;
+  asked.slack_bytes = random() % 2 == 0 ? 0 : random() % 20;
+  return asked;
+}
+
+/// Whether these fill the gap, with at most the slack before them, where a header may end.
+bool fills(const Question& asked, const std::vector<std::size_t>& blocks) {
+  std::uint64_t sum = 0;
+  for (const std::size_t block : blocks) sum += asked.now.blocks[block].range.size_bytes;
+  if (blocks.empty() || sum > asked.gap.size_bytes() || asked.gap.size_bytes() - sum > asked.slack_bytes)
+    return false;
+  const std::uint64_t begin = asked.gap.end - sum;
+  if (begin != asked.gap.begin && begin % 8 != 0) return false;
+  std::uint64_t behind = 0;
+  for (std::size_t at = std::ranges::min(blocks); at < asked.now.blocks.size(); ++at)
+    behind += asked.now.blocks[at].range.size_bytes;
+  return behind <= asked.most_bytes;
+}
+
+/// The first block of the combination that lies nearest to the end.
+std::optional<std::size_t> nearest_first(const Question& asked) {
+  const std::size_t count = asked.now.blocks.size() - asked.first;
+  std::optional<std::size_t> nearest;
+  for (std::uint64_t chosen = 1; chosen < 1ULL << count; ++chosen) {
+    std::vector<std::size_t> blocks;
+    for (std::size_t at = 0; at < count; ++at) {
+      if ((chosen >> at) % 2 == 1) blocks.push_back(asked.first + at);
+    }
+    if (fills(asked, blocks)) nearest = std::max(nearest.value_or(0), blocks.front());
+  }
+  return nearest;
+}
+
+std::optional<std::vector<std::size_t>> answer_to(const Question& asked) {
+  return best_fit(asked.now, asked.gap, asked.first, asked.most_bytes, asked.slack_bytes);
+}
+
+}  // namespace
+
+TEST_CASE("the best fit of bytes is found whenever there is one, and lies nearest to the end",
+          "[core][compaction]") {
+  Random random(2026);
+  unsigned found = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    const Question asked = random_question(random, 1);
+    INFO("round " << round);
+    const auto nearest = nearest_first(asked);
+    const auto answer = answer_to(asked);
+    REQUIRE(answer.has_value() == nearest.has_value());
+    if (!answer) continue;
+    ++found;
+    CHECK(fills(asked, *answer));
+    CHECK(std::ranges::min(*answer) == *nearest);
+  }
+  CHECK(found > 2000);
+}
+
+TEST_CASE("a fit of elements leaves no byte between them, and takes no tensor twice", "[core][compaction]") {
+  Random random(1848);
+  unsigned found = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    const Question asked = random_question(random, 8);
+    INFO("round " << round);
+    const auto answer = answer_to(asked);
+    if (!answer) continue;
+    ++found;
+    REQUIRE(fills(asked, *answer));
+    CHECK(std::set<std::size_t>(answer->begin(), answer->end()).size() == answer->size());
+    CHECK(std::ranges::min(*answer) >= asked.first);
+    std::uint64_t end = asked.gap.end;
+    for (const std::size_t block : *answer) end -= asked.now.blocks[block].range.size_bytes;
+    for (const std::size_t block : *answer) {
+      CHECK(asked.now.blocks[block].place_from(end) == end);
+      end += asked.now.blocks[block].range.size_bytes;
+    }
+  }
+  CHECK(found > 1000);
+}
