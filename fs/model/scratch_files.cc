@@ -166,7 +166,11 @@ void ScratchFiles::load() const {
   for (const auto& draft : parts_.drafts.all()) {
     if (!is_scratch(draft)) continue;
     std::string file_name = made_of(draft)->scratch()->name();
-    if (!std::ranges::binary_search(*listed, file_name)) drop(draft);
+    if (!std::ranges::binary_search(*listed, file_name)) {
+      // It may have been made after the listing, or get another name just now.
+      const std::unique_lock lock(draft.content->mutex, std::try_to_lock);
+      if (lock && is_scratch(draft) && !is_there(draft)) drop(draft);
+    }
     known.insert(std::move(file_name));
   }
   for (const std::string& file_name : *listed) {

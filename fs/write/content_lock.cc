@@ -13,6 +13,13 @@ void ContentLock::lock() {
   is_held_ = true;
 }
 
+bool ContentLock::try_lock() {
+  const std::scoped_lock lock(mutex_);
+  if (is_held_ || beside_count_ != 0 || waiting_ != 0) return false;
+  is_held_ = true;
+  return true;
+}
+
 void ContentLock::unlock() {
   {
     const std::scoped_lock lock(mutex_);

@@ -23,6 +23,8 @@ namespace stfs {
 class ContentLock {
  public:
   void lock();
+  /// Takes the lock if nobody has it or waits for it. Never waits for a holder.
+  bool try_lock();
   void unlock();
 
   /// Takes the lock for a write to this range. Waits while another write to an overlapping range is aside,
