@@ -15,7 +15,7 @@ namespace {
 /// True for an error that may pass without any change to the file, so that a retry makes sense.
 bool may_pass(const Error& error) {
   return error.code == ErrorCode::Busy || error.errno_value == ENOMEM || error.errno_value == ENFILE ||
-         error.errno_value == EMFILE || error.errno_value == EINTR || error.errno_value == EDQUOT;
+         error.errno_value == EMFILE || error.errno_value == EINTR;
 }
 
 void take_names(const Filesystem& filesystem, std::set<std::string>& names) {
@@ -159,7 +159,8 @@ Result<Forest::Number> Forest::open_next(const Tree& tree, const Pin& old) {
   Heritage heritage{.activity = tree.activity, .is_ending = [this] { return is_ending_.load(); }};
   if (old) heritage.least_generation = old->newest_generation() + 1;
   auto share = share_of_owner(tree.path);
-  if (!share) return tl::unexpected(share.error());
+  // It passes when the user's earlier versions are closed. EDQUOT of the store says nothing of that.
+  if (!share) return fail(ErrorCode::Busy, share.error().errno_value, share.error().message);
   auto opened = tree.open(heritage);
   if (!opened) return tl::unexpected(opened.error());
   auto number = editions_.add(std::move(*opened), std::move(*share));
