@@ -231,9 +231,9 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         tests="[janitor]",
     ),
     Mutant(
-        "every mount reads ahead",
-        "if (!mount || mount->type != type) return;\n  std::ofstream setting(",
-        "if (!mount) return;\n  std::ofstream setting(",
+        "a mount reads ahead as other file systems",
+        "setting << kReadaheadKib;",
+        ";",
         tests="[mount_point]",
     ),
     Mutant(

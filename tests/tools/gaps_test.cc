@@ -19,10 +19,10 @@ using namespace stfs::tools;
 
 namespace {
 
-constexpr std::size_t kTensorBytes = 300'000;
+constexpr std::size_t kGapBytes = 300'000;
 
 /// The first change of a file takes longer than a person waits without a word.
-class SlowDisk final : public Interceptor {
+class LateDisk final : public Interceptor {
  public:
   Verdict before(const SeamCall& call) override {
     const bool changes = call.kind == FileCall::Write || call.kind == FileCall::Clone ||
@@ -38,10 +38,10 @@ struct WithGap {
   WithGap() {
     const std::string path = directory / "m.safetensors";
     std::vector<TensorSpec> specs;
-    for (const char* name : {"a", "b", "c"}) specs.push_back({name, Dtype::U8, {kTensorBytes}});
+    for (const char* name : {"a", "b", "c"}) specs.push_back({name, Dtype::U8, {kGapBytes}});
     auto writer = ArchiveWriter::create(path, specs, {}, true).value();
     for (std::size_t at = 0; at < specs.size(); ++at)
-      REQUIRE(writer.append(bytes_of(std::string(kTensorBytes, 'x'))));
+      REQUIRE(writer.append(bytes_of(std::string(kGapBytes, 'x'))));
     REQUIRE(writer.finish());
     model = Model::open(path, {.access = Access::ReadWrite, .storage = &storage}).value();
     auto edit = ModelEdit::of(*model).value();
@@ -55,7 +55,7 @@ struct WithGap {
   }
 
   TemporaryDirectory directory;
-  SlowDisk disk;
+  LateDisk disk;
   InterceptedStorage storage{system_storage(), disk};
   std::unique_ptr<Model> model;
   std::istringstream in;
@@ -68,7 +68,7 @@ struct WithGap {
 TEST_CASE("a terminal shows how far the closing of gaps is", "[tools][gaps]") {
   WithGap archive;
   archive.disk.is_slow = true;
-  CHECK(archive.close(false, true).moved_bytes == kTensorBytes);
+  CHECK(archive.close(false, true).moved_bytes == kGapBytes);
   CHECK(archive.err.str().find("stfs rm: ") != std::string::npos);
   CHECK(archive.err.str().find(" of 293.0 KiB, ") != std::string::npos);
   CHECK(archive.err.str().ends_with("\r\x1b[K"));
@@ -85,6 +85,6 @@ TEST_CASE("where the space is kept, the command that gives it back is named", "[
   WithGap archive;
   const LeftSpace left = archive.close(true, false);
   CHECK(left.moved_bytes == 0);
-  CHECK(left.filler_bytes == kTensorBytes);
+  CHECK(left.filler_bytes == kGapBytes);
   CHECK(archive.err.str().find("--keep-space was given. `stfs compact ") != std::string::npos);
 }

@@ -11,7 +11,7 @@ using namespace stfs::upload;
 
 namespace {
 
-constexpr std::uint64_t kTensorBytes = 1000;
+constexpr std::uint64_t kServedBytes = 1000;
 
 /// Tensors of 1000 bytes, on the CPU.
 Plan plan_of(std::uint32_t count) {
@@ -20,8 +20,8 @@ Plan plan_of(std::uint32_t count) {
   for (std::uint32_t at = 0; at < count; ++at) {
     PlannedTensor tensor;
     tensor.name = "t" + std::to_string(at);
-    tensor.shape = {kTensorBytes};
-    tensor.place = {aligned_for_tensor(plan.devices[0].arena_bytes), kTensorBytes};
+    tensor.shape = {kServedBytes};
+    tensor.place = {aligned_for_tensor(plan.devices[0].arena_bytes), kServedBytes};
     plan.devices[0].arena_bytes = tensor.place.end();
     plan.tensors.push_back(tensor);
   }
@@ -56,7 +56,7 @@ void check_places(const ServedLayout& layout) {
   std::vector<std::pair<std::uint32_t, std::uint64_t>> begins;
   for (const ServedPlace& place : layout.places) {
     REQUIRE(place.arena < layout.arenas.size());
-    CHECK(place.place.size_bytes == kTensorBytes);
+    CHECK(place.place.size_bytes == kServedBytes);
     CHECK(place.place.end() <= layout.arenas[place.arena].arena->size_bytes());
     CHECK(place.place.offset % kTensorAlignment == 0);
     begins.emplace_back(place.arena, place.place.offset);
@@ -77,11 +77,11 @@ TEST_CASE("a generation shares the arenas of what has not changed", "[tools][ser
   CHECK(first.own_bytes(1) == first.size_bytes());
   const Step second = step(plan, first, 2, {3, 50});
   CHECK(second.part.positions == std::vector<std::uint32_t>{3, 50});
-  CHECK(second.part.plan.devices[0].arena_bytes == 1024 + kTensorBytes);
+  CHECK(second.part.plan.devices[0].arena_bytes == 1024 + kServedBytes);
   REQUIRE(second.layout.arenas.size() == 2);
   CHECK(second.layout.arenas[0].arena == first.arenas[0].arena);
   CHECK(second.layout.arenas[0].number == first.arenas[0].number);
-  CHECK(second.layout.own_bytes(2) == 1024 + kTensorBytes);
+  CHECK(second.layout.own_bytes(2) == 1024 + kServedBytes);
   CHECK(second.layout.own_bytes(1) == first.size_bytes());
   for (std::uint32_t at = 0; at < 100; ++at) {
     const bool is_changed = at == 3 || at == 50;
