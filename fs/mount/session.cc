@@ -107,6 +107,12 @@ LibfuseSession new_session(std::vector<std::string> words, Mount& mount) {
   return {made, fuse_session_destroy};
 }
 
+/// Closes the session's descriptor of /dev/fuse. Its number then is of /dev/null.
+void close_device(fuse_session* session) {
+  const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  ::dup3(nothing.get(), fuse_session_fd(session), O_CLOEXEC);
+}
+
 /// Mounts on the directory that is held open, whatever its path leads to now. An ordinary user's process
 /// can't: fusermount3 mounts by the path, on a directory of that user. OwnMount::find() sees where it was.
 /// @param mounting  serves nothing: libfuse's session unmounts by the path, so another one serves
@@ -124,6 +130,7 @@ Result<UniqueFd> mount_on(const MountPoint& point, fuse_session* mounting) {
   }
   UniqueFd connection(::fcntl(fuse_session_fd(mounting), F_DUPFD_CLOEXEC, 0));
   if (!connection) return fail_system(errno, "/dev/fuse", "keep open");
+  close_device(mounting);
   return connection;
 }
 
@@ -146,11 +153,6 @@ struct Session::Parts {
     const bool has_ended = ::poll(&device, 1, 0) == 1 && (device.revents & POLLERR) != 0;
     return has_ended || !own ? nullptr : &*own;
   }
-  /// Ends the connection: the session has its last descriptor, whose number then is of /dev/null.
-  void disconnect() {
-    const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
-    ::dup3(nothing.get(), fuse_session_fd(session.get()), O_CLOEXEC);
-  }
 };
 
 Session::Session(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -163,11 +165,12 @@ Result<std::unique_ptr<Session>> Session::mount(Forest& forest, const std::files
   if (auto decided = decide_passthrough(parts.mount, options); !decided) return pass_on(std::move(decided));
   fuse_set_log_func(log_line_of_libfuse);
   const auto words = session_arguments(options, source, forest.is_read_only(), may_administer());
-  const LibfuseSession mounting = new_session(words, parts.mount);
+  // Never destroyed: libfuse frees the path of a mount only when it unmounts by that path.
+  static fuse_session* const mounting = new_session(words, parts.mount).release();
   parts.session = new_session(words, parts.mount);
-  if (!mounting || !parts.session)
+  if (mounting == nullptr || !parts.session)
     return fail(ErrorCode::System, EINVAL, "libfuse refuses the options; the reason is above");
-  auto connection = mount_on(point, mounting.get());
+  auto connection = mount_on(point, mounting);
   if (!connection) return pass_on(std::move(connection));
   fuse_session_mount(parts.session.get(), fmt::format("/dev/fd/{}", connection->release()).c_str());
   auto found = OwnMount::find(point, options.kernel_type());
@@ -179,7 +182,7 @@ Result<std::unique_ptr<Session>> Session::mount(Forest& forest, const std::files
 Session::~Session() {
   const OwnMount* const mounted = parts_->own ? parts_->connected() : nullptr;
   if (mounted == nullptr) return;
-  parts_->disconnect();
+  close_device(parts_->session.get());
   mounted->unmount();
 }
 
@@ -245,7 +248,7 @@ Result<void> Session::serve() {
   if (!invalidator.finish_within(kPatience) && connected != nullptr) connected->abort();
   invalidator.stop();
   watcher.stop();
-  parts.disconnect();
+  close_device(parts.session.get());  // the connection's last one
   if (connected != nullptr) connected->unmount();
   parts.own.reset();
   janitor.stop();
