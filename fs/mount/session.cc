@@ -128,8 +128,10 @@ Result<UniqueFd> mount_on(const MountPoint& point, fuse_session* mounting) {
             "user_allow_other in /etc/fuse.conf",
             point.path.string()));
   }
-  UniqueFd connection(::fcntl(fuse_session_fd(mounting), F_DUPFD_CLOEXEC, 0));
-  if (!connection) return fail_system(errno, "/dev/fuse", "keep open");
+  // TSan knows dup(2), and by it that a reply comes before the next request. It does not know F_DUPFD.
+  UniqueFd connection(::dup(fuse_session_fd(mounting)));
+  if (!connection || ::fcntl(connection.get(), F_SETFD, FD_CLOEXEC) != 0)
+    return fail_system(errno, "/dev/fuse", "keep open");
   close_device(mounting);
   return connection;
 }

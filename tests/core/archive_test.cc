@@ -135,8 +135,7 @@ TEST_CASE("a message about a file that is no archive shows none of its bytes", "
   CHECK(message_of("hunter22 is the password").find("3617569626427422056") == std::string::npos);
   CHECK(message_of("\x39\x30" + std::string(100, '\0')).find("12345") == std::string::npos);
   for (const std::string content : {"Zecret", "\xf5\xf5\xf5\xf5", "tired", "9000"}) {
-    const std::string message =
-        message_of(archive_bytes(content, "")).substr((directory / "a").size());
+    const std::string message = message_of(archive_bytes(content, "")).substr((directory / "a").size());
     CAPTURE(message);
     for (const std::string_view shown : {"Z", "f5", "found", "900"})
       CHECK(message.find(shown) == std::string::npos);

@@ -11,6 +11,7 @@ int mount(const char* source, const char* target, const char* type, unsigned lon
   char moved[4096];
   snprintf(moved, sizeof moved, "%s.moved", directory);
   if (rename(directory, moved) != 0 || symlink(getenv("EXCHANGED_FOR"), directory) != 0) abort();
-  int (*const real)(const char*, const char*, const char*, unsigned long, const void*) = dlsym(RTLD_NEXT, "mount");
+  int (*const real)(const char*, const char*, const char*, unsigned long, const void*) =
+      dlsym(RTLD_NEXT, "mount");
   return real(source, target, type, flags, data);
 }

@@ -14,10 +14,14 @@ namespace {
 
 #if __has_include(<catch2/catch_all.hpp>)
 using Listener = Catch::EventListenerBase;
-const std::string& name_of_case(const Catch::TestCaseStats& stats) { return stats.testInfo->name; }
+const std::string& name_of_case(const Catch::TestCaseStats& stats) {
+  return stats.testInfo->name;
+}
 #else
 using Listener = Catch::TestEventListenerBase;
-const std::string& name_of_case(const Catch::TestCaseStats& stats) { return stats.testInfo.name; }
+const std::string& name_of_case(const Catch::TestCaseStats& stats) {
+  return stats.testInfo.name;
+}
 #endif
 
 class SeenListener : public Listener {
