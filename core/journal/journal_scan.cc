@@ -260,8 +260,8 @@ class Scan {
     return false;
   }
 
-  /// A journal has its name only after all of its bytes are on stable storage (journal.h, invariant 2): one
-  /// without a record is no commit, whoever has made it.
+  /// A journal gets its name only after all of its bytes are on stable storage (journal.h, invariant 2). So a
+  /// journal without a record is no commit of any user.
   static bool is_too_short(NameKind kind, const FileStatus& file) {
     if (kind == NameKind::Lanes) return file.identity.size_bytes < kLaneJournalBytes;
     return kind == NameKind::Ordinary && file.identity.size_bytes <= kHead.size_bytes;

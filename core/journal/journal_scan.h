@@ -4,7 +4,7 @@
 // first asks whether the owner lives: the content of a living owner's journal is not hashed.
 //
 // The status of a name comes first. A file that no writer can have made costs that status and no more: it is
-// never opened (JournalReport::is_ignored). So planted names, pipes and leases hold up nobody. Each scan asks
+// never opened (JournalReport::is_ignored). So planted names, pipes and leases delay no user. Each scan asks
 // for each status: root may give such a file to a writer of the archive (chown), which changes no directory.
 //
 // A journal blocks commits if it can't be read, or if its right to the archive can't be known: a process that

@@ -20,7 +20,8 @@ Result<void> LaneJournal::prepare() {
 
 Result<void> LaneJournal::prepare_unguarded() {
   if (file_ || lacks_locks_) return {};
-  // Before the file gets its access: if the archive's changes meanwhile, the next commit sees that.
+  // Asked before the file gets its access: if the archive's mode changes after this call, the next commit
+  // sees the change.
   const auto archive = strict_status_of(storage_, archive_path_);
   if (!archive && archive.error().errno_value != ENOENT) return tl::unexpected(archive.error());
   auto made = create_journal_file(storage_, archive_path_, kLaneJournalSuffix);
@@ -50,7 +51,7 @@ Result<void> LaneJournal::prepare_unguarded() {
 
 Result<void> LaneJournal::follow_access() {
   const auto archive = strict_status_of(storage_, archive_path_);
-  // The commit has found the archive there. If it is gone by now, nobody needs the journal.
+  // The commit has found the archive. If the archive has been deleted since, no program needs the journal.
   if (!archive && archive.error().errno_value == ENOENT) return {};
   if (!archive) return tl::unexpected(archive.error());
   if (archive->mode == access_.mode && archive->uid == access_.uid && archive->gid == access_.gid) return {};

@@ -45,7 +45,7 @@ ByteRange heads_of(const FoundJournal& found) {
   return found.is_lane_journal ? kLaneHeads : kHead;
 }
 
-/// Whether the heads of an open journal are zeros.
+/// Whether the owner of an open journal has made it void: its heads are zeros then.
 Result<bool> is_taken_back(const FoundJournal& found) {
   if (auto seen = found.file->refresh(kWholeFile); !seen) return pass_on(std::move(seen));
   auto size_bytes = found.file->size_bytes();

@@ -79,8 +79,8 @@ UniqueFd open_beneath(int directory, const std::filesystem::path& path, int flag
     how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
     UniqueFd fd(static_cast<int>(::syscall(SYS_openat2, directory, path.c_str(), &how, sizeof how)));
     if (fd) return fd;
-    // Old kernels, filters of system calls, and renames meanwhile: EXDEV says too that what was found was
-    // moved out of the directory before the call ended (complete_walk() of Linux).
+    // Old kernels and filters of system calls refuse the call. EXDEV also comes if a rename moves the file
+    // out of the directory before the call ends (complete_walk() of Linux).
     const bool is_refused =
         errno == ENOSYS || errno == EPERM || errno == EINVAL || errno == EAGAIN || errno == EXDEV;
     if (!is_refused) return fd;

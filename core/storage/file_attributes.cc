@@ -47,7 +47,7 @@ struct Named {
   struct stat directory {};
 };
 
-/// The name is not followed. errno says what has failed.
+/// Does not follow a link of that name. Sets errno if it fails.
 std::optional<Named> open_named(const std::filesystem::path& path) {
   Named named;
   const UniqueFd directory(::open(directory_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));

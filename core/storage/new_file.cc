@@ -25,8 +25,8 @@ constexpr std::size_t kGatheredBytes = 256 * 1024;
 constexpr std::string_view kTemporaryPrefix = ".stfs-";
 constexpr std::string_view kTemporarySuffix = ".tmp";
 
-// Checks whether a file may take the place of what is at the path. True if it replaces a regular file, and
-// takes that one's mode, owner and attributes.
+// Checks whether a new file may get the path. True if the new file replaces a regular file, and takes its
+// mode, owner and attributes.
 Result<bool> check_target(Storage& storage, const std::filesystem::path& path, bool replace) {
   // A link is itself replaced. Nothing of its target counts.
   std::error_code unknown;

@@ -236,13 +236,8 @@ def test_the_publication_may_be_named_by_a_link(host, planted_ground):
     assert tensors_of(host.model) == {name: bytes(data) for name, data in trainer.states[1].items()}
 
 
-@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
-def test_new_files_are_no_more_readable_than_the_model(planted_ground, victim):
-    host = Host(*planted_ground, victim)
-    for path in host.model, host.model / "model.safetensors":
-        os.chown(path, ALICE, ALICE)
-    (host.model / "model.safetensors").chmod(0o600)
-    assert host.pull().returncode == 0
+def pull_new_files(host):
+    """Mallory publishes a version of other shards and one more file."""
     version = version_directory(host.published, 1)
     save(version, NEW, 2)
     (version / "config.json").write_text("{}")
@@ -250,6 +245,16 @@ def test_new_files_are_no_more_readable_than_the_model(planted_ground, victim):
     done = host.pull()
     assert done.returncode == 0, done
     assert tensors_of(host.model) == {name: np.ascontiguousarray(array).tobytes() for name, array in NEW.items()}
+
+
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_new_files_are_no_more_readable_than_the_model(planted_ground, victim):
+    host = Host(*planted_ground, victim)
+    for path in host.model, host.model / "model.safetensors":
+        os.chown(path, ALICE, ALICE)
+    (host.model / "model.safetensors").chmod(0o600)
+    assert host.pull().returncode == 0
+    pull_new_files(host)
     for path in [*host.model.glob("*.safetensors"), host.model / "config.json"]:
         assert (os.stat(path).st_mode & 0o777, os.stat(path).st_uid) == (0o600, ALICE), path
 
@@ -262,13 +267,7 @@ def test_a_pull_gives_its_files_to_no_user_who_has_planted_the_model(planted_gro
     (host.model / "model.safetensors").chmod(0o666)
     done = host.pull()
     assert done.returncode == 0, done
-    version = version_directory(host.published, 1)
-    save(version, NEW, 2)
-    (version / "config.json").write_text("{}")
-    own(host.published, MALLORY)
-    done = host.pull()
-    assert done.returncode == 0, done
-    assert tensors_of(host.model) == {name: np.ascontiguousarray(array).tobytes() for name, array in NEW.items()}
+    pull_new_files(host)
     for path in [*host.model.glob("*.safetensors"), host.model / "config.json"]:
         made = os.stat(path)
         assert made.st_uid == victim and made.st_mode & 0o022 == 0, path
