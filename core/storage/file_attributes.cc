@@ -15,6 +15,7 @@
 
 #include "core/base/absolute_path.h"
 #include "core/base/unique_fd.h"
+#include "core/storage/group_members.h"
 
 namespace stfs {
 namespace {
@@ -61,8 +62,8 @@ bool is_planted(const Named& named) {
   const struct stat& file = named.status;
   // With an access control list, the group's bits are its mask: single users may have them.
   if (!S_ISREG(file.st_mode) || (named.directory.st_mode & (S_IWGRP | S_IWOTH)) == 0) return false;
-  const bool is_own = file.st_uid == 0 || file.st_uid == ::geteuid();
-  return file.st_nlink > 1 || (!is_own && file.st_uid != named.directory.st_uid);
+  const bool is_own = file.st_uid == 0 || is_same_user(file.st_uid, ::geteuid());
+  return file.st_nlink > 1 || (!is_own && !is_same_user(file.st_uid, named.directory.st_uid));
 }
 
 /// @param path  for messages.

@@ -75,24 +75,33 @@ class AskedUsers {
   std::map<uid_t, Answer> asked_;
 };
 
-/// Nothing in the first user namespace, which has all users.
-std::optional<std::uint32_t> number_for_unknown_users() {
+/// Nothing in the first user namespace, which has all users and groups.
+/// @param kind  "uid" or "gid".
+std::optional<std::uint32_t> number_for_unknown(const std::string& kind) {
   std::uint32_t first = 1;
   std::uint32_t above = 1;
   std::uint32_t count = 0;
-  std::ifstream("/proc/self/uid_map") >> first >> above >> count;
+  std::ifstream("/proc/self/" + kind + "_map") >> first >> above >> count;
   if (first == 0 && above == 0 && count == std::numeric_limits<std::uint32_t>::max()) return std::nullopt;
   std::uint32_t number = 65534;
-  std::ifstream("/proc/sys/kernel/overflowuid") >> number;
+  std::ifstream("/proc/sys/kernel/overflow" + kind) >> number;
   return number;
 }
 
 }  // namespace
 
 bool is_of_many(const Storage& storage, std::uint32_t user) {
-  if (dynamic_cast<const MemberStorage*>(&storage) != nullptr) return false;
-  static const std::optional<std::uint32_t> number = number_for_unknown_users();
-  return number && user == *number;
+  return dynamic_cast<const MemberStorage*>(&storage) == nullptr && !is_same_user(user, user);
+}
+
+bool is_same_user(std::uint32_t one, std::uint32_t other) {
+  static const std::optional<std::uint32_t> of_unknown = number_for_unknown("uid");
+  return one == other && one != of_unknown;
+}
+
+bool is_known_group(std::uint32_t group) {
+  static const std::optional<std::uint32_t> of_unknown = number_for_unknown("gid");
+  return group != of_unknown;
 }
 
 Membership membership_of(const Storage& storage, std::uint32_t user, std::uint32_t group) {

@@ -1,7 +1,8 @@
-// Answers whether a user is a member of a group, by the user database of this host.
+// Answers whether a user is a member of a group, by the user database of this host, and whether two numbers
+// stand for one user.
 //
-// The answer may come over a network, so code asks only about the owner of a file that somebody else has left
-// beside an archive.
+// What the database says may come over a network, so code asks only about the owner of a file that somebody
+// else has left beside an archive.
 #pragma once
 
 #include <cstdint>
@@ -33,5 +34,10 @@ Membership membership_of(const Storage& storage, std::uint32_t user, std::uint32
 /// Whether files of several users may show this number as their owner: in a user namespace, the kernel shows
 /// one number (overflowuid) for all users that the namespace does not have.
 bool is_of_many(const Storage& storage, std::uint32_t user);
+/// Whether two numbers of this process's user namespace stand for one user. Those of unknown users never do.
+/// Any thread may call.
+bool is_same_user(std::uint32_t one, std::uint32_t other);
+/// Whether the number can be that of one group only.
+bool is_known_group(std::uint32_t group);
 
 }  // namespace stfs

@@ -10,6 +10,8 @@
 #include <memory>
 #include <string_view>
 
+#include "core/storage/group_members.h"
+
 namespace stfs {
 namespace {
 
@@ -43,7 +45,7 @@ bool is_empty(int directory) {
 
 bool is_newly_made(int directory) {
   struct stat st {};
-  return ::fstat(directory, &st) == 0 && st.st_uid == ::geteuid() && is_empty(directory);
+  return ::fstat(directory, &st) == 0 && is_same_user(st.st_uid, ::geteuid()) && is_empty(directory);
 }
 
 Error OpenDirectory::with_shown_paths(Error error, const std::filesystem::path& shown) const {

@@ -11,6 +11,8 @@
 #include <functional>
 #include <span>
 
+#include "core/storage/group_members.h"
+
 namespace stfs {
 namespace {
 
@@ -69,6 +71,13 @@ void restrict_to_list(Permissions& found, int descriptor) {
   });
 }
 
+/// In a user namespace, a user or a group of the namespace may have the number that stands for all outside it.
+void restrict_to_known(Permissions& found) {
+  const mode_t of_others = found.mode & kBits;
+  if (!is_same_user(found.uid, found.uid)) found.mode &= ~(kBits << kOwnerShift) | of_others << kOwnerShift;
+  if (!is_known_group(found.gid)) found.mode &= ~(kBits << kGroupShift) | of_others << kGroupShift;
+}
+
 /// The mode keeps its type.
 void restrict_status(FileStatus& status, mode_t permissions) {
   status.mode = (status.mode & ~kNineBits) | permissions;
@@ -81,7 +90,7 @@ Permissions combined(const Permissions& one, const Permissions& other, const Com
   const mode_t its_group = part(other, kGroupShift);
   const mode_t its_others = part(other, 0);
   const mode_t of_no_owner = combine(its_group, its_others);
-  const bool same_owner = one.uid == other.uid;
+  const bool same_owner = is_same_user(one.uid, other.uid);
   // A user who does not own one file may own the other. The same holds for the group.
   const mode_t for_owner = same_owner ? its_owner : of_no_owner;
   const auto for_class = [&](mode_t bits) {
@@ -101,13 +110,16 @@ Result<Permissions> permissions_of(const File& file) {
   const auto status = file.status();
   if (!status) return tl::unexpected(status.error());
   Permissions found{.mode = status->mode & kNineBits, .uid = status->uid, .gid = status->gid};
-  if (file.descriptor() >= 0) restrict_to_list(found, file.descriptor());
+  if (file.descriptor() < 0) return found;  // of a test's model
+  restrict_to_list(found, file.descriptor());
+  restrict_to_known(found);
   return found;
 }
 
 Permissions permissions_of(const struct stat& status, int descriptor) {
   Permissions found{.mode = status.st_mode & kNineBits, .uid = status.st_uid, .gid = status.st_gid};
   restrict_to_list(found, descriptor);
+  restrict_to_known(found);
   return found;
 }
 

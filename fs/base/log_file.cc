@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <string>
 
+#include "core/storage/group_members.h"
+
 namespace stfs {
 namespace {
 
@@ -33,7 +35,7 @@ Result<UniqueFd> LogFile::open_for_lines(const std::filesystem::path& path) {
   if (!S_ISREG(found.st_mode)) return refuse_log_file(path, EINVAL, "is not a regular file");
   if (found.st_nlink > 1)
     return refuse_log_file(path, EMLINK, "has several names: another user may have linked it");
-  if (found.st_uid != ::geteuid() && found.st_uid != 0)
+  if (found.st_uid != 0 && !is_same_user(found.st_uid, ::geteuid()))
     return refuse_log_file(path, EPERM, fmt::format("belongs to user {}", found.st_uid));
   return file;
 }

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "core/storage/group_members.h"
+
 namespace stfs {
 namespace {
 
@@ -57,8 +59,8 @@ Result<SourceEntry> follow(int directory, const std::string& name) {
   SourceEntry entry{.status = {}, .permissions = {}, .is_link = true, .file = {}};
   if (::fstat(target.get(), &entry.status) != 0) return fail_system(errno, name, "stat");
   if (!is_shown(entry.status)) return no_such_entry();
-  const bool is_meant =
-      of_link.st_uid == 0 || of_link.st_uid == ::geteuid() || of_link.st_uid == entry.status.st_uid;
+  const bool is_meant = of_link.st_uid == 0 || is_same_user(of_link.st_uid, ::geteuid()) ||
+                        is_same_user(of_link.st_uid, entry.status.st_uid);
   if (!is_meant) {
     return fail(ErrorCode::System, EACCES,
                 name + ": another user's link to a file that this user does not own is not followed");

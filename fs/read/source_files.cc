@@ -14,6 +14,7 @@
 
 #include "core/journal/journal_format.h"
 #include "core/model/scratch_directory.h"
+#include "core/storage/group_members.h"
 #include "core/storage/new_file.h"
 
 namespace stfs {
@@ -107,7 +108,8 @@ Result<std::optional<UniqueFd>> SourceFiles::open(const Layer& layer) {
   struct stat delta {};
   if (::fstat(opened.get(), &its) != 0) return fail_system(errno, layer.path.string(), "stat");
   const bool has_delta = ::fstatat(layer.parent.get(), layer.delta.c_str(), &delta, 0) == 0;
-  if (its.st_uid == ::geteuid() || its.st_uid == 0 || (has_delta && its.st_uid == delta.st_uid))
+  if (its.st_uid == 0 || is_same_user(its.st_uid, ::geteuid()) ||
+      (has_delta && is_same_user(its.st_uid, delta.st_uid)))
     return std::optional(std::move(opened));
   return fail(
       ErrorCode::System, EPERM,

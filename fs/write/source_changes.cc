@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/storage/group_members.h"
 #include "core/storage/new_file.h"
 #include "core/storage/open_directory.h"
 #include "fs/base/capabilities.h"
@@ -144,7 +145,11 @@ Result<void> check_sticky_bit(int directory, const std::string& name, uid_t user
   if ((above.st_mode & S_ISVTX) == 0 || is_unlimited(user)) return {};
   if (::fstatat(directory, name.c_str(), &there, AT_SYMLINK_NOFOLLOW) != 0)
     return errno == ENOENT ? Result<void>() : fail_system(errno, path, "stat");
-  if (shown_owner.value_or(there.st_uid) == user || shown_owner.value_or(above.st_uid) == user) return {};
+  // An owner that is shown by -o uid= is meant.
+  const auto belongs = [&](const struct stat& file) {
+    return shown_owner ? *shown_owner == user : is_same_user(file.st_uid, user);
+  };
+  if (belongs(there) || belongs(above)) return {};
   return fail(
       ErrorCode::System, EPERM,
       fmt::format("{}: belongs to user {}, and its directory has the sticky bit", path, there.st_uid));

@@ -223,3 +223,16 @@ def test_keys_of_the_metadata_are_listed_for_those_who_may_read_it(archive, visi
     assert [key for key in os.listxattr(there.mount.path) if ".metadata." in key] == all_keys
     give(0o640, 54321)
     assert keys() == [] and keys([54321]) == all_keys
+
+
+def test_in_a_user_namespace_an_unknown_owner_has_the_rights_of_others(nobody, archive_path):
+    """A user of the namespace may have the number that the kernel shows for all outside it."""
+    model = shutil.copy2(archive_path, nobody.directory / "model.safetensors")
+    os.chmod(model, 0o640)
+    os.chown(model, 45678, nobody.gid)
+    script = '"$1" "$2" "$3" && stat -c "%a %u %g" "$3"/*weight | sort -u; umount "$3"'
+    mount = ["unshare", "-Urm", "sh", "-c", script, "sh", nobody.binary, model, nobody.make_mount_point()]
+    done = subprocess.run([*nobody.before_daemon, *mount], capture_output=True, text=True, timeout=60)
+    if "unshare failed" in done.stderr:
+        pytest.skip("user namespaces are not allowed here")
+    assert done.stdout == "40 65534 0\n", done

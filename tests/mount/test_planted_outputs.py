@@ -97,6 +97,23 @@ def test_an_output_takes_no_owner_and_no_mode_from_a_planted_file(planted_ground
 
 
 @pytest.mark.parametrize("verb", OUTPUTS)
+def test_in_a_user_namespace_an_unknown_user_is_not_the_unknown_owner_of_the_directory(planted_ground, verb):
+    """There the kernel shows one number, 65534, for all users outside."""
+    place = Place(*planted_ground, ALICE)
+    name, words = OUTPUTS[verb]
+    out = place.outputs / name
+    as_mallory('echo > "$1"; chmod 0666 "$1"', out)
+    os.chown(place.outputs, MALLORY + 1, MALLORY + 1)
+    words = [word.format(model=place.model, other=place.other, out=out) for word in words]
+    done = is_run_by(ALICE, ALICE, ["unshare", "-Ur", "--", place.stfs, *words, "--force"], timeout=60)
+    if "unshare failed" in done.stderr:
+        pytest.skip("user namespaces are not allowed here")
+    assert done.returncode == 0, done
+    made = os.lstat(out)
+    assert made.st_uid == ALICE and made.st_mode & 0o022 == 0
+
+
+@pytest.mark.parametrize("verb", OUTPUTS)
 def test_an_output_takes_no_set_id_bit_from_the_file_that_it_replaces(planted_ground, verb):
     place = Place(*planted_ground, 0)
     name, words = OUTPUTS[verb]

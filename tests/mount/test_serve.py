@@ -139,6 +139,9 @@ def test_other_users_are_refused(serve, source, path, directory, nobody):
     refused = subprocess.run([*nobody.before, "/usr/bin/python3", "-B", "-c", code, readable, path],
                              capture_output=True, text=True)
     assert refused.stdout == f"{errno.EPERM} {path}: serves another user\n", refused.stderr
+    # In a user namespace that lacks both users, both have one number.
+    in_namespace = subprocess.run([*nobody.before, "unshare", "-U", *ask], capture_output=True, text=True)
+    assert in_namespace.returncode == 1 and "is served by another user (uid 65534)" in in_namespace.stderr
     assert query(path)["leases"] == []
 
 

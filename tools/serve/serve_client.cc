@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/storage/group_members.h"
 #include "tools/device/backend.h"
 #include "tools/serve/sealed_document.h"
 #include "tools/serve/serve_message.h"
@@ -64,13 +65,13 @@ Result<void> check_server(int socket, const std::filesystem::path& path, ServeKi
   const auto peer = peer_of(socket);
   if (!peer) return tl::unexpected(peer.error());
   const uid_t self = ::geteuid();
-  if (peer->uid == 0 || peer->uid == self) return {};
+  if (peer->uid == 0 || is_same_user(peer->uid, self)) return {};
   if (self != 0)
     return fail(ErrorCode::System, EPERM, fmt::format("is served by another user (uid {})", peer->uid));
   struct stat directory {};
   const std::filesystem::path place = path.has_parent_path() ? path.parent_path() : ".";
   if (question == ServeKind::Query ||
-      (::stat(place.c_str(), &directory) == 0 && directory.st_uid == peer->uid))
+      (::stat(place.c_str(), &directory) == 0 && is_same_user(directory.st_uid, peer->uid)))
     return {};
   return fail(
       ErrorCode::System, EPERM,

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "core/storage/group_members.h"
+
 namespace stfs::upload {
 namespace {
 
@@ -84,7 +86,7 @@ Result<bool> is_still_there(int lock, const std::filesystem::path& path) {
 /// Anybody may make a file of the lock's name in a directory like /tmp.
 Result<void> check_own(const std::filesystem::path& lock_at) {
   struct stat there {};
-  if (::lstat(lock_at.c_str(), &there) != 0 || there.st_uid == ::geteuid()) return {};
+  if (::lstat(lock_at.c_str(), &there) != 0 || is_same_user(there.st_uid, ::geteuid())) return {};
   return fail(ErrorCode::System, EPERM,
               fmt::format("{}: belongs to another user (uid {}): choose a --socket in a directory where only "
                           "you may make files",
@@ -164,7 +166,7 @@ Result<Peer> peer_of(int socket) {
 }
 
 bool is_welcome(const Peer& peer) {
-  return peer.uid == 0 || peer.uid == ::geteuid();
+  return peer.uid == 0 || is_same_user(peer.uid, ::geteuid());
 }
 
 Result<ServeSocket> ServeSocket::listen(const std::filesystem::path& path) {
