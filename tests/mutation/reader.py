@@ -49,13 +49,14 @@ def read_text(path: Path, name: str, arguments: list[str], content: bytes) -> li
 
 
 class Reader:
+    """`build` is a build of `root` that has a compile_commands.json."""
+
     def __init__(self, root: Path, build: Path, cache: Path):
         self.root = root
         self.cache = cache
         cache.mkdir(parents=True, exist_ok=True)
         units = json.loads((build / "compile_commands.json").read_text())
-        base = build.parents[1]
-        self.commands = {os.path.relpath(unit["file"], base): unit["command"] for unit in units}
+        self.commands = {os.path.relpath(unit["file"], root): unit["command"] for unit in units}
         makers = (FOLDER / name for name in ("operators.py", "syntax_tree.py", "source_text.py", "candidate.py"))
         self.makers = hashlib.sha256(b"".join(file.read_bytes() for file in makers)).hexdigest()
 
@@ -68,11 +69,19 @@ class Reader:
             known = json.loads(kept.read_text())
             if known["digest"] == digest:
                 return [Candidate.from_json(fields) for fields in known["candidates"]]
-        found = read_text(self.root / name, name, arguments_of(self.commands[name]), content)
+        found = read_text(self.root / name, name, arguments_of(self.command_of(name)), content)
         text = json.dumps({"digest": digest, "candidates": [one.to_json() for one in found]})
         kept.with_suffix(".new").write_text(text)
         kept.with_suffix(".new").rename(kept)
         return found
+
+    def command_of(self, name: str) -> str:
+        """A header is read like a source beside it, or of its folder."""
+        if name in self.commands:
+            return self.commands[name]
+        own = name.removesuffix(".h") + ".cc"
+        beside = (known for known in self.commands if known.split("/")[0] == name.split("/")[0])
+        return self.commands.get(own) or self.commands[min(beside, key=lambda known: (os.path.dirname(known) != os.path.dirname(name), known))]
 
     def read_all(self, names: list[str]) -> dict[str, list[Candidate]]:
         with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:

@@ -2,58 +2,44 @@
 
 import dataclasses
 import json
-import time
+import os
 from pathlib import Path
 
-from trial import Place, run_quietly
+from trial import Place, python_command, run_quietly
 
 
 @dataclasses.dataclass(frozen=True)
 class Test:
     program: str  # of Catch2, or "pytest"
-    name: str  # of a test case, or a file
+    name: str  # of a test case, or of a test as pytest names it
     seconds: float
     faults: frozenset[int]
 
 
-def size_of_map(faults) -> int:
-    return max(faults, default=0) + 1
-
-
-def catch_tests(program: Path, selection: str, place: Place, numbers) -> list[Test]:
-    """Runs all that are selected; leaves out what fails without a fault."""
+def look(name: str, place: Place, numbers) -> list[Test]:
+    """Runs a Python file, or `PROGRAM SELECTION` of Catch2; leaves out what fails without a fault."""
     seen, log = place.path / "seen", place.path / "log"
-    seen.write_bytes(bytes(size_of_map(numbers)))
+    seen.write_bytes(bytes(max(numbers, default=0) + 1))
     log.write_bytes(b"")
+    seen.chmod(0o666)
     environment = {"STFS_MUTANTS_SEEN": str(seen), "STFS_MUTANTS_LOG": str(log)}
-    run_quietly([str(program), selection], place, environment, 3600)
+    if name.endswith(".py"):
+        program, command, patience = "pytest", python_command([name]), 900
+    else:
+        program, selection = name.split(" ")
+        command, patience = [str(place.build / "tests" / program), selection], 3600
+    run_quietly(command, place, environment, patience)
     tests = []
     for line in log.read_text(errors="replace").splitlines():
-        seconds, result, passed, name = line.split(" ", 3)
+        seconds, result, passed, case = line.split(" ", 3)
+        if result == "skipped":
+            continue
         if result != "passed":
-            print(f"  fails without a fault, is left out: {program.name}: {name}")
+            print(f"  fails without a fault, is left out: {program}: {case}")
             continue
         faults = frozenset(int(number) for number in passed.split(",") if number)
-        tests.append(Test(program.name, name, float(seconds), faults & frozenset(numbers)))
+        tests.append(Test(program, case, float(seconds), faults & frozenset(numbers)))
     return tests
-
-
-def python_test(file: str, place: Place, numbers, patience: float) -> Test | None:
-    seen = place.path / "seen"
-    seen.write_bytes(bytes(size_of_map(numbers)))
-    seen.chmod(0o666)
-    begin = time.monotonic()
-    status = run_quietly(python_command(file), place, {"STFS_MUTANTS_SEEN": str(seen)}, patience)
-    if status != 0:
-        print(f"  fails without a fault (or takes too long), is left out: {file}")
-        return None
-    marks = seen.read_bytes()
-    faults = frozenset(number for number in numbers if marks[number])
-    return Test("pytest", file, time.monotonic() - begin, faults)
-
-
-def python_command(file: str) -> list[str]:
-    return [".venv/bin/python", "-m", "pytest", file, "-x", "-q", "-p", "no:cacheprovider", "--timeout", "600"]
 
 
 class SeenTests:
@@ -81,8 +67,11 @@ class SeenTests:
             }
             for key, of_key in self.tests.items()
         }
-        self.kept.write_text(json.dumps(plain))
+        new = self.kept.with_suffix(".new")
+        new.write_text(json.dumps(plain))
+        os.replace(new, self.kept)
 
     def of(self, fault: int) -> list[Test]:
+        """Those of Catch2 before those that mount, the quickest first."""
         found = [test for tests in self.tests.values() for test in tests if fault in test.faults]
-        return sorted(found, key=lambda test: test.seconds)
+        return sorted(found, key=lambda test: (test.program == "pytest", test.seconds))

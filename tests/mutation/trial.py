@@ -12,6 +12,7 @@ from pathlib import Path
 
 # A batch may take so much longer than without the fault, on a machine that has other work.
 TIMES = 4
+FOLDER = Path(__file__).resolve().parent
 AT_LEAST = 20.0  # seconds
 # The quick tests of a fault run together first, up to so many seconds, then those up to the next.
 BATCHES = (1.0, 10.0, 60.0)
@@ -23,17 +24,17 @@ USUAL = ("env", "--default-signal=HUP", "--default-signal=INT", "--default-signa
 class Place:
     """A directory for temporary files of one worker. What is mounted below it, or runs for it, ends with `clear`."""
 
-    def __init__(self, build: Path, copy: Path):
+    def __init__(self, root: Path, build: Path):
         self.path = Path(tempfile.mkdtemp(prefix="m.", dir="/tmp"))
         self.path.chmod(0o755)
+        self.root = root
         self.build = build
-        self.copy = copy
 
     def environment(self, more: dict[str, str]) -> dict[str, str]:
         temporary = self.path / "t"
         temporary.mkdir(exist_ok=True, mode=0o755)
         return {**os.environ, "TMPDIR": str(temporary), "STFS_BUILD_DIR": str(self.build), MARK: str(self.path),
-                "STFS_DAY": os.environ.get("STFS_DAY", "0"), **more}  # fmt: skip
+                "STFS_DAY": os.environ.get("STFS_DAY", "0"), "PYTHONPATH": str(FOLDER), **more}  # fmt: skip
 
     def clear(self):
         self.end_processes()
@@ -66,7 +67,7 @@ def run_quietly(command: list[str], place: Place, environment: dict[str, str], p
     """The exit status; None if it had to be ended. What it prints is in the file `output` of the place."""
     with open(place.path / "output", "wb") as output:
         process = subprocess.Popen(
-            [*USUAL, *command], cwd=place.copy, env=place.environment(environment), stdin=subprocess.DEVNULL, stdout=output,
+            [*USUAL, *command], cwd=place.root, env=place.environment(environment), stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
@@ -97,55 +98,61 @@ def escaped(name: str) -> str:
 
 
 def batches_of(tests: list) -> list[list]:
-    """Tests of one program that run together; the quick ones first."""
+    """Tests of one program that run together; the quick ones first, and those that mount behind the others."""
     result = []
-    left = list(tests)
-    for limit in (*BATCHES, float("inf")):
-        taken, total = [], 0.0
-        while left and left[0].program != "pytest" and (total + left[0].seconds <= limit or limit == float("inf")):
-            total += left[0].seconds
-            taken.append(left.pop(0))
-        for program in sorted({test.program for test in taken}):
-            result.append([test for test in taken if test.program == program])
-        if left and left[0].program == "pytest":
-            break
-    return result + [[test] for test in left]
+    for mounts in (False, True):
+        left = [test for test in tests if (test.program == "pytest") == mounts]
+        for limit in (*BATCHES, float("inf")):
+            taken, total = [], 0.0
+            while left and total + left[0].seconds <= limit:
+                total += left[0].seconds
+                taken.append(left.pop(0))
+            for program in sorted({test.program for test in taken}):
+                result.append([test for test in taken if test.program == program])
+    return result
 
 
-def try_fault(number: int, tests: list, place: Place) -> Verdict:
+def try_fault(number: int, tests: list, place: Place, most_seconds: float) -> Verdict:
+    """@param most_seconds  tests that take longer together, without a fault, are not run."""
     begin = time.monotonic()
-    catch = [test for test in tests if test.program != "pytest"]
-    for batch in batches_of([*catch, *(test for test in tests if test.program == "pytest")]):
+    total = 0.0
+    for batch in batches_of(tests):
+        batch = [test for test in batch if (total := total + test.seconds) <= most_seconds]
+        if not batch:
+            break
         patience = AT_LEAST + TIMES * sum(test.seconds for test in batch)
         status = run_quietly(command_of(batch, place), place, {"STFS_MUTANT": str(number)}, patience)
         if status != 0:
             return Verdict(True, who_noticed(batch, status, place), time.monotonic() - begin)
         check_all_ran(batch, place)
-    why = "no test notices" if tests else "no test passes by"
-    return Verdict(False, why, time.monotonic() - begin)
+    why = "no test notices" if total <= most_seconds else f"no test of the first {most_seconds:.0f} s notices"
+    return Verdict(False, why if tests else "no test passes by", time.monotonic() - begin)
 
 
 def check_all_ran(batch: list, place: Place):
     """A name that Catch2 does not find is no error to it."""
-    if batch[0].program == "pytest":
-        return
     report = (place.path / "output").read_text(errors="replace")
-    found = re.search(r"All tests passed \(.*?in (\d+) test cases?\)", report)
+    if batch[0].program == "pytest":
+        found = re.search(r"(\d+) passed", report)
+    else:
+        found = re.search(r"All tests passed \(.*?in (\d+) test cases?\)", report)
     if not found or int(found[1]) != len(batch):
         raise RuntimeError(f"{batch[0].program} did not run {len(batch)} cases: {report[-300:]}")
 
 
-def command_of(batch: list, place: Place) -> list[str]:
-    from seen import python_command
+def python_command(names: list[str]) -> list[str]:
+    return [".venv/bin/python", "-m", "pytest", *names, "-q", "-p", "no:cacheprovider", "-p", "pytest_seen", "--timeout", "600"]
 
+
+def command_of(batch: list, place: Place) -> list[str]:
     if batch[0].program == "pytest":
-        return python_command(batch[0].name)
+        return [*python_command([test.name for test in batch]), "-x"]
     names = ",".join(escaped(test.name) for test in batch)
     return [str(place.build / "tests" / batch[0].program), "-a", names]
 
 
 def who_noticed(batch: list, status: int | None, place: Place) -> str:
-    program = batch[0].program if batch[0].program != "pytest" else batch[0].name
+    program = batch[0].program
     if status is None:
         return f"{program}: takes too long"
     lines = (place.path / "output").read_text(errors="replace").splitlines()

@@ -1,9 +1,10 @@
-"""A copy of the sources below the build directory, with faults inside, and what is built of it."""
+"""Builds programs with faults inside, beside a plain build and from its objects: only what a fault touches is compiled."""
 
 import dataclasses
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,11 +13,11 @@ from candidate import Candidate
 from mutated_file import MutatedFile
 
 FOLDER = Path(__file__).resolve().parent
-PROGRAMS = ("core_tests", "fs_tests", "tools_tests", "crash_tests", "simulation_tests")
-LISTENERS = ("core", "fs", "tools", "crash", "simulation")
-# Faults make warnings; a slower optimizer makes the build quick.
-LISTS = tuple(f"{folder}/CMakeLists.txt" for folder in ("core", "fs", "tools", "tests"))
-FLAGS = "-O1 -w -Wno-narrowing -fmax-errors=0"
+# Faults make warnings.
+FLAGS = "-w -Wno-error -Wno-narrowing -fmax-errors=0"
+# A ninja file of our own: each step is a command of the plain build, changed.
+RULE = "rule step\n  command = $step\n"
+
 
 @dataclasses.dataclass
 class Made:
@@ -26,67 +27,45 @@ class Made:
     refused: list[Candidate]
 
 
+@dataclasses.dataclass
+class Step:
+    command: str
+    output: str  # relative to the build directory
+    inputs: list[str]  # the same; a source has its whole path
+    source: str = ""  # relative to the repository; empty for a link
+
+
 class Workshop:
-    def __init__(self, root: Path, place: Path):
+    """`plain` is a build of the repository that compiles each source by itself. Its files are links in `build`, but
+    those that have faults inside."""
+
+    def __init__(self, root: Path, place: Path, plain: Path):
         self.root = root
         self.place = place
-        self.copy = place / "source"
-        self.build = self.copy / "build" / "rel"
+        self.plain = plain
+        self.sources = place / "source"
+        self.build = place / "build"
 
-    def copy_sources(self):
-        """All that git knows or would take, as the tree is now. What stays the same keeps its time."""
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=self.root, capture_output=True, check=True,
-        )  # fmt: skip
-        names = {os.fsdecode(name) for name in listed.stdout.split(b"\0") if name}
-        touched = self.touched_before()
-        for name in sorted(names):
-            if (self.root / name).is_file():
-                if name not in touched and name not in LISTS:
-                    self.write(name, (self.root / name).read_bytes(), (self.root / name).stat().st_mode)
-        self.write("mutation_switch.h", (FOLDER / "switch.h").read_bytes())
-        for part in LISTENERS:
-            listener = f"tests/{part}/mutation_seen_test.cc"
-            names.add(listener)
-            self.write(listener, (FOLDER / "seen_listener.cc").read_bytes())
-        content = (self.root / "tests/CMakeLists.txt").read_text()
-        listeners = " ".join(f"{part}/mutation_seen_test.cc" for part in LISTENERS)
-        content += f"\nset_source_files_properties({listeners} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)\n"
-        content += "target_sources(simulation_tests PRIVATE simulation/mutation_seen_test.cc)\n"  # the others look for it
-        self.write("tests/CMakeLists.txt", content.encode())
-        for folder in ("core", "fs", "tools", "tests"):
-            for file in (self.copy / folder).rglob("*.cc"):
-                if os.path.relpath(file, self.copy) not in names:
-                    file.unlink()
-
-        if (self.root / ".venv").exists() and not (self.copy / ".venv").exists():
-            (self.copy / ".venv").symlink_to((self.root / ".venv").resolve())
-
-    def write(self, name: str, content: bytes, mode: int = 0o644):
-        target = self.copy / name
-        if target.is_file() and target.read_bytes() == content:
-            return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
-        target.chmod(mode & 0o777)
-
-    def configure(self):
-        if (self.build / "build.ninja").exists():
-            return
-        cached = shutil.which("g++", path="/usr/lib/ccache") or "g++"
-        command = ["cmake", "--preset", "release", "-B", str(self.build), f"-DCMAKE_CXX_COMPILER={cached}",
-                   "-DCMAKE_UNITY_BUILD=OFF", "-DSTFS_WERROR=ON", "-DSTFS_TESTS=ON"]  # fmt: skip
-        done = subprocess.run(command, cwd=self.copy, capture_output=True, text=True)
+    def make_plain(self, targets: tuple[str, ...]):
+        if not (self.plain / "build.ninja").exists():
+            cached = shutil.which("g++", path="/usr/lib/ccache") or "g++"
+            command = ["cmake", "--preset", "release", "-B", str(self.plain), f"-DCMAKE_CXX_COMPILER={cached}",
+                       "-DCMAKE_UNITY_BUILD=OFF", "-DSTFS_TESTS=ON"]  # fmt: skip
+            done = subprocess.run(command, cwd=self.root, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise RuntimeError(done.stderr[-3000:])
+        done = self.run_ninja(self.plain, list(targets))
         if done.returncode != 0:
-            raise RuntimeError(done.stderr[-3000:])
+            raise RuntimeError(f"the build without a fault fails:\n{done.stdout[-3000:]}")
 
-    def make(self, faults: dict[int, Candidate], targets: tuple[str, ...] = PROGRAMS, log=print) -> Made:
+    def make(self, faults: dict[int, Candidate], targets: tuple[str, ...], log=print) -> Made:
         """Builds; leaves out what does not compile."""
         refused: list[Candidate] = []
-        touched = self.put_in(faults, self.touched_before())
+        steps = self.plain_steps(targets)
         for attempt in range(12):
-            done = self.run_ninja(targets)
+            touched = self.put_in(faults)
+            self.write_steps(steps, touched)
+            done = self.run_ninja(self.build, ["-f", "mutation.ninja"])
             if done.returncode == 0:
                 return Made(faults, refused)
             bad = self.blamed(done.stdout, touched, faults, everything=attempt > 8)
@@ -94,47 +73,152 @@ class Workshop:
                 raise RuntimeError(f"the build fails, and not by a fault:\n{done.stdout[-4000:]}")
             log(f"{len(bad)} faults do not compile, such as {faults[min(bad)]}")
             refused += [faults.pop(number) for number in sorted(bad)]
-            touched = self.put_in(faults, set(touched))
         raise RuntimeError("the build fails again and again")
 
-    def run_ninja(self, targets: tuple[str, ...]) -> subprocess.CompletedProcess:
+    def run_ninja(self, build: Path, words: list[str]) -> subprocess.CompletedProcess:
         environment = {**os.environ, "LC_ALL": "C", "PATH": f"/usr/lib/ccache:{os.environ['PATH']}"}
         return subprocess.run(
-            ["ninja", "-k", "0", "-j", str(os.cpu_count()), "-C", str(self.build), *targets],
+            ["ninja", "-k", "0", "-j", str(os.cpu_count()), "-C", str(build), *words],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
         )  # fmt: skip
 
+    # --- the plain build --------------------------------------------------------------------------------
+
+    def plain_steps(self, targets: tuple[str, ...]) -> list[Step]:
+        """What makes the targets, in order."""
+        done = subprocess.run(
+            ["ninja", "-C", str(self.plain), "-t", "commands", *targets], capture_output=True, text=True, check=True
+        )
+        steps = []
+        made: set[str] = set()
+        for command in done.stdout.splitlines():
+            words = shlex.split(command)
+            source = words[words.index("-c") + 1] if "-c" in words else ""
+            if "qc" in words:
+                output = words[words.index("qc") + 1]
+            elif "-o" in words:
+                output = words[words.index("-o") + 1]
+            else:
+                continue  # what makes other files than programs
+            if "cmake_pch" in source:
+                continue
+            inputs = [source] if source else [word for word in words if word in made and word != output]
+            steps.append(Step(command, output, inputs, os.path.relpath(source, self.root) if source else ""))
+            made.add(output)
+        return steps
+
+    def headers_of_objects(self) -> dict[str, set[str]]:
+        """The files of the repository that each object is made of."""
+        done = subprocess.run(
+            ["ninja", "-C", str(self.plain), "-t", "deps"], capture_output=True, text=True, check=True
+        )
+        result: dict[str, set[str]] = {}
+        output = ""
+        for line in done.stdout.splitlines():
+            if line[:1] not in ("", " "):
+                output = line.split(": ")[0]
+            elif line.strip():
+                path = os.path.normpath(os.path.join(self.plain, line.strip()))
+                if path.startswith(f"{self.root}/"):
+                    result.setdefault(output, set()).add(os.path.relpath(path, self.root))
+        return result
+
+    # --- the steps that differ --------------------------------------------------------------------------
+
+    def write_steps(self, steps: list[Step], touched: dict[str, MutatedFile]):
+        headers = {name for name in touched if name.endswith(".h")}
+        users = self.headers_of_objects() if headers else {}
+        lines = [RULE]
+        changed: set[str] = set()
+        for step in steps:
+            if step.source:
+                if step.source not in touched and not (headers & users.get(step.output, set())):
+                    continue
+                lines.append(self.line_of(step.output, self.compiling(step, touched), self.files_of(step, touched, users)))
+            else:
+                listener = self.listener_of(step, steps)
+                if listener:
+                    lines.append(self.line_of(listener.output, listener.command, listener.inputs))
+                    step = Step(f"{step.command}".replace(" -o ", f" {listener.output} -o ", 1), step.output,
+                                [*step.inputs, listener.output])  # fmt: skip
+                elif not changed.intersection(step.inputs):
+                    continue
+                command = step.command.replace(str(self.plain), str(self.build))
+                lines.append(self.line_of(step.output, command, [one for one in step.inputs]))
+            changed.add(step.output)
+        self.mirror({line.split(": ")[0].removeprefix("build ") for line in lines[1:]})
+        self.write(self.build / "mutation.ninja", "".join(lines).encode())
+
+    @staticmethod
+    def line_of(output: str, command: str, inputs: list[str]) -> str:
+        return f"build {output}: step {' '.join(inputs)}\n  step = {command.replace('$', '$$')}\n"
+
+    def compiling(self, step: Step, touched: dict[str, MutatedFile]) -> str:
+        source = self.root / step.source
+        taken = self.sources / step.source if step.source in touched else source
+        command = step.command.replace(f"-I{self.root} ", f"-I{self.sources} -I{self.root} -iquote {source.parent} ", 1)
+        return command.replace(f" -c {source}", f" {FLAGS} -c {taken}").replace(" -Werror ", " ")
+
+    def files_of(self, step: Step, touched: dict[str, MutatedFile], users: dict[str, set[str]]) -> list[str]:
+        names = [name for name in touched if name == step.source or name in users.get(step.output, ())]
+        return [step.inputs[0], *(str(self.sources / name) for name in names)]
+
+    def listener_of(self, link: Step, steps: list[Step]) -> Step | None:
+        """Each program of Catch2 says which faults its tests pass by: compiled like the first of its own sources."""
+        if not link.output.endswith("_tests"):
+            return None
+        own = next(step for step in steps if step.output in link.inputs and step.source.endswith("_test.cc"))
+        output = f"{link.output}_seen.o"
+        command = re.sub(r" -Winvalid-pch -include \S+cmake_pch\.hxx| -Werror", "", own.command)
+        command = command.replace(f"-I{self.root} ", f"-I{self.sources} -I{self.root} ", 1)
+        command = command.replace(f"-o {own.output}", f"-o {output}").replace(
+            f"-c {self.root / own.source}", f"-c {FOLDER / 'seen_listener.cc'}"
+        )
+        return Step(command, output, [str(FOLDER / "seen_listener.cc"), str(self.sources / "mutation_switch.h")])
+
+    def mirror(self, own: set[str]):
+        """Links to all files of the plain build; what is in `own` is ours, and is made anew or stays."""
+        self.build.mkdir(parents=True, exist_ok=True)
+        for folder, folders, names in os.walk(self.plain):
+            there = self.build / os.path.relpath(folder, self.plain)
+            folders[:] = [name for name in folders if name not in ("test-results", "Testing")]
+            there.mkdir(exist_ok=True)
+            for name in names:
+                if name.startswith((".ninja", "build.ninja")):
+                    continue
+                ours, plain = there / name, Path(folder, name)
+                is_own = os.path.relpath(ours, self.build) in own
+                is_link = ours.is_symlink() and os.readlink(ours) == str(plain)
+                if is_link if is_own else (ours.exists() or ours.is_symlink()) and not is_link:
+                    ours.unlink()
+                    is_link = False
+                if not is_own and not is_link:
+                    # A link to a file beside it stays one: libstfs.so leads to what is built here.
+                    ours.symlink_to(os.readlink(plain) if plain.is_symlink() else plain)
+
     # --- the files with faults --------------------------------------------------------------------------
 
-    def touched_before(self) -> set[str]:
-        note = self.place / "touched.json"
-        return set(json.loads(note.read_text())) if note.exists() else set()
-
-    def put_in(self, faults: dict[int, Candidate], before: set[str]) -> dict[str, MutatedFile]:
+    def put_in(self, faults: dict[int, Candidate]) -> dict[str, MutatedFile]:
         by_file: dict[str, dict[int, Candidate]] = {}
         for number, candidate in faults.items():
             by_file.setdefault(candidate.file, {})[number] = candidate
-        (self.place / "touched.json").write_text(json.dumps(sorted(before | set(by_file))))
-        for name in before - set(by_file):
-            if (self.root / name).exists():
-                self.write(name, (self.root / name).read_bytes())
+        self.write(self.sources / "mutation_switch.h", (FOLDER / "switch.h").read_bytes())
+        for old in [*self.sources.rglob("*.cc"), *self.sources.rglob("*.h")]:
+            name = os.path.relpath(old, self.sources)
+            if name not in by_file and name != "mutation_switch.h":
+                old.unlink()
         mutated = {}
         for name, inside in by_file.items():
             mutated[name] = MutatedFile((self.root / name).read_bytes().decode("latin-1"), inside)
-            self.write(name, mutated[name].text.encode("latin-1"))
-        self.set_flags(sorted(before | set(by_file)))
+            self.write(self.sources / name, mutated[name].text.encode("latin-1"))
         return mutated
 
-    def set_flags(self, names: list[str]):
-        """A file that had faults once keeps their flags: its folder is not configured again and again."""
-        for folder in ("core", "fs", "tools"):
-            lists = self.root / folder / "CMakeLists.txt"
-            content = lists.read_text()
-            sources = [name.removeprefix(folder + "/") for name in names if name.startswith(folder + "/")]
-            if sources:
-                content += "\nset_source_files_properties(\n  " + "\n  ".join(sources)
-                content += f'\n  PROPERTIES COMPILE_OPTIONS "{FLAGS.replace(" ", ";")}")\n'
-            self.write(f"{folder}/CMakeLists.txt", content.encode())
+    @staticmethod
+    def write(target: Path, content: bytes):
+        """What stays the same keeps its time."""
+        if not target.is_file() or target.read_bytes() != content:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
 
     def blamed(
         self, output: str, touched: dict[str, MutatedFile], faults: dict[int, Candidate], everything: bool
@@ -159,4 +243,4 @@ class Workshop:
         return bad
 
     def name_of(self, path: str) -> str:
-        return os.path.relpath(os.path.normpath(os.path.join(self.build, path)), self.copy)
+        return os.path.relpath(os.path.normpath(os.path.join(self.build, path)), self.sources)

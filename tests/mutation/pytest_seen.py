@@ -1,0 +1,39 @@
+"""A plugin of pytest that does what seen_listener.cc does: after each test, a line of STFS_MUTANTS_LOG, `SECONDS RESULT
+NUMBERS NAME`, says which faults were passed by. Daemons map the same file."""
+
+import mmap
+import os
+import time
+
+import pytest
+
+
+class Listener:
+    def __init__(self, seen: str, log: str):
+        with open(seen, "r+b") as file:
+            self.marks = mmap.mmap(file.fileno(), 0)
+        self.log = log
+        self.result = "passed"
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item, nextitem):
+        begin = time.monotonic()
+        self.result = "passed"
+        done = yield
+        seconds = time.monotonic() - begin
+        numbers = [number for number, mark in enumerate(self.marks[:]) if mark and number > 0]
+        for number in numbers:
+            self.marks[number] = 0
+        with open(self.log, "a") as log:
+            log.write(f"{seconds:.3f} {self.result} {','.join(map(str, numbers))} {item.nodeid}\n")
+        return done
+
+    def pytest_runtest_logreport(self, report):
+        if report.outcome != "passed" and self.result != "failed":
+            self.result = report.outcome
+
+
+def pytest_configure(config):
+    seen, log = os.environ.get("STFS_MUTANTS_SEEN"), os.environ.get("STFS_MUTANTS_LOG")
+    if seen and log:
+        config.pluginmanager.register(Listener(seen, log))
