@@ -30,7 +30,7 @@ Archive::Archive(std::filesystem::path path, std::filesystem::path real_path, Ac
       access_(access),
       is_served_(opened_file().is_served()),
       is_remote_(!unmappable_store(opened_file().filesystem_type()).empty()),
-      lane_journal_(storage, this->real_path()) {}
+      lane_journal_(storage, this->real_path(), opened_file()) {}
 
 Result<std::unique_ptr<Archive>> Archive::open(const std::filesystem::path& path, Access access,
                                                Storage& storage, Io io) {

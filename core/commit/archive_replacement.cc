@@ -30,21 +30,21 @@ Result<void> name_over(Archive& archive, JournalFile& content, bool& is_replaced
 
 Result<JournalFile> begin_unguarded(const Archive& archive, std::uint64_t size_bytes) {
   Storage& storage = archive.storage();
-  const auto there = storage.status(archive.real_path());
-  if (!there) return tl::unexpected(there.error());
+  const auto present = archive.file().status();
+  if (!present) return tl::unexpected(present.error());
   const std::string path = archive.path().string();
-  if (there->links > 1)
+  if (present->links > 1)
     return fail(ErrorCode::InvalidArgument, EMLINK,
-                fmt::format("{}: the archive has {} hard links", path, there->links));
+                fmt::format("{}: the archive has {} hard links", path, present->links));
   if (auto replaceable = storage.check_replaceable(archive.real_path()); !replaceable)
     return pass_on(std::move(replaceable));
-  auto made = create_journal_file(storage, archive.real_path());
+  auto made = create_journal_file(storage, archive.real_path(), archive.file());
   if (!made) return made;
   if (made->file->has_staged_name())
     return fail(ErrorCode::System, EOPNOTSUPP, path + ": its file system has no files without a name");
   const auto own = made->file->status();
   if (!own) return tl::unexpected(own.error());
-  if (own->uid != there->uid || own->gid != there->gid)
+  if (own->uid != present->uid || own->gid != present->gid)
     return fail(ErrorCode::System, EPERM, path + ": this mount may not give a new file the archive's owner");
   if (auto reserved = made->file->reserve({0, size_bytes}); !reserved) return pass_on(std::move(reserved));
   return made;

@@ -115,16 +115,16 @@ Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
   const Durability durability = parts.front()->durability();
   std::optional<GroupRecord> group_record;
   if (parts.size() > 1) {
-    std::vector<std::filesystem::path> others;
+    std::vector<const File*> others;
     for (const Part* part : parts) {
       const std::filesystem::path& path = part->archive().real_path();
-      if (&part->archive() != &first) others.push_back(path);
+      if (&part->archive() != &first) others.push_back(&part->archive().file());
       if (path.parent_path() == directory) continue;
       return fail(ErrorCode::InvalidArgument, EOPNOTSUPP,
                   fmt::format("{} and {} lie in different directories: one transaction cannot change both",
                               first.real_path().string(), path.string()));
     }
-    auto created = GroupRecord::create(first.storage(), first.real_path(), others);
+    auto created = GroupRecord::create(first.storage(), first.real_path(), first.file(), others);
     if (!created) return pass_on(std::move(created));
     group_record = std::move(*created);
   }
@@ -208,7 +208,8 @@ Result<void> CommitProtocol::prepare(Part& part) {
   if (part.index) {
     const std::filesystem::path path = archive.real_path().parent_path() / part.index->name;
     if (auto replaceable = archive.storage().check_replaceable(path); !replaceable) return replaceable;
-    auto prepared = prepare_index(archive.storage(), archive.real_path(), part.journal().file(), *part.index);
+    auto prepared = prepare_index(archive.storage(), archive.real_path(), archive.file(),
+                                  part.journal().file(), *part.index);
     if (!prepared) return pass_on(std::move(prepared));
     part.prepared_index = std::move(*prepared);
   }

@@ -29,7 +29,7 @@ Result<Staging*> Transaction::begin_stage(TensorId tensor) {
   if (auto opened = archive_.open_for_writing(); !opened) return pass_on(std::move(opened));
   if (!journal_) {
     const bool is_kept = archive_.lane_journal().is_ready();
-    auto journal = Journal::create(archive_.storage(), archive_.real_path(),
+    auto journal = Journal::create(archive_.storage(), archive_.real_path(), archive_.file(),
                                    is_kept ? Journal::Place::Memory : Journal::Place::Disk);
     if (!journal) return pass_on(std::move(journal));
     journal_ = std::move(*journal);
@@ -59,7 +59,7 @@ Result<void> Transaction::begin_edit(ArchiveEdit edit, bool uses_locks) {
 }
 
 Result<void> Transaction::begin_edit(ArchiveEdit edit, EditLayout layout) {
-  auto journal = Journal::create(archive_.storage(), archive_.real_path(), Journal::Place::Disk);
+  auto journal = Journal::create(archive_.storage(), archive_.real_path(), archive_.file());
   if (!journal) return pass_on(std::move(journal));
   journal_ = std::move(*journal);
   auto pending = std::make_unique<PendingEdit>();
@@ -115,7 +115,7 @@ Result<void> Transaction::begin_patches(std::span<const TensorId> tensors, const
     if (auto opened = archive_.open_for_writing(); !opened) return opened;
     if (auto resumed = archive_.resume_writing(); !resumed) return resumed;
     if (auto writable = archive_.check_writable(); !writable) return writable;
-    auto journal = Journal::create(archive_.storage(), archive_.real_path(), Journal::Place::Disk);
+    auto journal = Journal::create(archive_.storage(), archive_.real_path(), archive_.file());
     if (!journal) return pass_on(std::move(journal));
     journal_ = std::move(*journal);
     auto pending = std::make_unique<PendingPatches>();

@@ -80,16 +80,15 @@ Result<GroupVerdict> without_file(Storage& storage, const std::filesystem::path&
 }
 
 /// Only users who may write each of the archives may write the record. Everybody may read its names.
-Result<void> restrict_to_writers_of_all(Storage& storage, File& record,
-                                        const std::filesystem::path& first_path,
-                                        std::span<const std::filesystem::path> others) {
-  const auto first = strict_status_of(storage, first_path);
+Result<void> restrict_to_writers_of_all(Storage& storage, File& record, const File& archive,
+                                        std::span<const File* const> others) {
+  const auto first = strict_status_of(archive);
   if (!first) return tl::unexpected(first.error());
   bool is_same = true;
   bool has_same_users = true;
   std::uint32_t mode = first->mode;
-  for (const std::filesystem::path& path : others) {
-    const auto other = strict_status_of(storage, path);
+  for (const File* const opened : others) {
+    const auto other = strict_status_of(*opened);
     if (!other) return tl::unexpected(other.error());
     is_same = is_same && other->mode == first->mode;
     has_same_users = has_same_users && other->uid == first->uid && other->gid == first->gid;
@@ -192,10 +191,10 @@ Result<bool> has_journals(Storage& storage, const std::filesystem::path& path) {
 }
 
 Result<GroupRecord> GroupRecord::create(Storage& storage, const std::filesystem::path& archive_path,
-                                        std::span<const std::filesystem::path> others) {
-  auto made = create_journal_file(storage, archive_path, kGroupSuffix);
+                                        const File& archive, std::span<const File* const> others) {
+  auto made = create_journal_file(storage, archive_path, archive, kGroupSuffix);
   if (!made) return pass_on(std::move(made));
-  if (auto own = restrict_to_writers_of_all(storage, *made->file, archive_path, others); !own)
+  if (auto own = restrict_to_writers_of_all(storage, *made->file, archive, others); !own)
     return pass_on(std::move(own));
   return GroupRecord(storage, std::move(*made));
 }

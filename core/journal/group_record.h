@@ -56,11 +56,12 @@ Result<bool> has_journals(Storage& storage, const std::filesystem::path& path);
 /// Writes a group record, publishes it and removes it. For one thread.
 class GroupRecord {
  public:
-  /// @param archive_path  one of the archives.
-  /// @param others  the other archives. If users or modes differ, only the maker may write the record, and
-  ///   everybody may read its names: it must be believed for each of the archives.
+  /// @param archive_path  of one of the archives.
+  /// @param archive  that archive, open.
+  /// @param others  the other archives, open. If users or modes differ, only the maker may write the record,
+  ///   and everybody may read its names: it must be believed for each of the archives.
   static Result<GroupRecord> create(Storage& storage, const std::filesystem::path& archive_path,
-                                    std::span<const std::filesystem::path> others = {});
+                                    const File& archive, std::span<const File* const> others = {});
 
   [[nodiscard]] std::string name() const { return made_.path.filename().string(); }
   /// Writes the names of the journals, on stable storage.

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <optional>
+#include <memory>
 #include <utility>
 
 #include "core/base/xxh3.h"
@@ -19,50 +19,98 @@ Result<std::string> new_index(const File& journal, const IndexReplacement& index
   return read_text(journal, index.in_journal);
 }
 
-/// The path of an index. One in a directory below the archives' is reached through that directory, which is
-/// no link.
+/// The place of an index. It is reached through its directory, which is opened once: what is checked there is
+/// then replaced there. A directory below the archives' is no link.
 struct IndexPlace {
-  std::optional<OpenDirectory> directory{};
-  std::filesystem::path path;
+  OpenDirectory directory;
+  std::filesystem::path folder;  // the directory's path for messages
+  std::filesystem::path path;    // of the index
+
+  template <class T>
+  [[nodiscard]] Result<T> told(Result<T> done) const {
+    if (done) return done;
+    return tl::unexpected(directory.with_shown_paths(std::move(done).error(), folder));
+  }
 };
 
 Result<IndexPlace> place_of(Storage& storage, const std::filesystem::path& archives,
                             const std::string& name) {
-  IndexPlace place{.path = archives / name};
-  if (std::filesystem::path(name).parent_path().empty()) return place;
-  auto opened = open_directory(storage, place.path.parent_path());
+  const std::filesystem::path path = archives / name;
+  const bool is_below = std::filesystem::path(name).has_parent_path();
+  auto opened =
+      open_directory(storage, path.parent_path(), is_below ? LastLink::Refused : LastLink::Followed);
   if (!opened) return tl::unexpected(opened.error());
-  place.path = opened->file(place.path.filename());
-  place.directory = std::move(*opened);
+  IndexPlace place{.directory = std::move(*opened), .folder = path.parent_path(), .path = {}};
+  place.path = place.directory.file(path.filename());
   return place;
 }
 
+/// Null if there is no index.
+Result<std::unique_ptr<File>> open_index(Storage& storage, const std::filesystem::path& path) {
+  auto file = storage.open_no_link(path, Access::ReadOnly);
+  if (!file && file.error().errno_value == ENOENT) return nullptr;
+  return file;
+}
+
+/// @param index  null: there is none.
+Result<std::uint64_t> hash_of(const File* index) {
+  if (index == nullptr) return 0;
+  auto text = read_text(*index);
+  if (!text) return pass_on(std::move(text));
+  return XXH3_64bits(text->data(), text->size());
+}
+
 /// Whether the journal's maker is believed to have a right to this index, as to the archive.
-Result<bool> is_believed_for(Storage& storage, const std::filesystem::path& path, const File& journal) {
+/// @param present  the index; null: there is none.
+Result<bool> is_believed_for(Storage& storage, const IndexPlace& place, const File* present,
+                             const File& journal) {
   auto maker = journal.status();
   if (!maker) return pass_on(std::move(maker));
-  auto there = strict_status_of(storage, path);
+  const OpenDirectory& directory = place.directory;
   // Whoever may write the directory may make a new file there.
-  if (!there && there.error().errno_value == ENOENT) there = strict_status_of(storage, path.parent_path());
-  if (!there) return pass_on(std::move(there));
+  auto writers = present != nullptr ? strict_status_of(*present)
+                                    : strict_status_of(directory.status, directory.fd.get());
+  if (!writers) return pass_on(std::move(writers));
   // The journal itself is believed. Its mode is the archive's, which more users may write than the
   // index.
-  const auto doubt = why_not_believed(storage, *maker, journal.descriptor(), *there);
+  const auto doubt = why_not_believed(storage, *maker, journal.descriptor(), *writers);
   return !doubt || !doubt->is_of_stranger;
 }
 
 /// Whether the index is the old one, and the journal's maker may replace it.
-Result<bool> is_due(Storage& storage, const std::filesystem::path& path, const File& journal,
+Result<bool> is_due(Storage& storage, const IndexPlace& place, const File& journal,
                     const IndexReplacement& index) {
-  auto present = hash_of_index(storage, path);
+  auto present = open_index(storage, place.path);
   if (!present) return pass_on(std::move(present));
-  if (*present != index.old_hash) return false;
+  auto hash = hash_of(present->get());
+  if (!hash) return pass_on(std::move(hash));
+  if (*hash != index.old_hash) return false;
   // A user who may write the archive may say which version it has.
   if (index.name == kSyncStateName) return true;
-  auto believed = is_believed_for(storage, path, journal);
-  // Nobody wants the file any more: its directory is gone.
-  if (!believed && believed.error().errno_value == ENOENT) return false;
-  return believed;
+  return is_believed_for(storage, place, present->get(), journal);
+}
+
+/// The steps of replace_index() in the open directory.
+Result<void> replace_in(Storage& storage, const IndexPlace& place, const std::filesystem::path& journal_name,
+                        const File& journal, const IndexReplacement& index, Durability durability,
+                        std::unique_ptr<File> prepared) {
+  const std::filesystem::path& path = place.path;
+  std::filesystem::path temporary = place.directory.file(journal_name);
+  temporary += kNewIndexSuffix;
+  auto due = is_due(storage, place, journal, index);
+  if (!due) return pass_on(std::move(due));
+  if (!*due) {
+    if (auto removed = remove_if_there(storage, temporary); !removed) return removed;
+    if (durability != Durability::Power) return {};
+    // The process that renamed the new file may have died before it synced the directory.
+    auto synced = storage.sync_directory(place.directory.path);
+    return !synced && synced.error().errno_value != ENOENT ? synced : Result<void>{};
+  }
+  if (prepared && storage.replace_with(*prepared, path, temporary, durability)) return {};
+  prepared.reset();  // its disk space may be needed
+  auto text = new_index(journal, index);
+  if (!text) return pass_on(std::move(text));
+  return storage.replace(path, temporary, std::as_bytes(std::span(*text)), durability);
 }
 
 }  // namespace
@@ -74,19 +122,17 @@ Result<bool> has_new_index(const File& journal, const IndexReplacement& index) {
 }
 
 Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::path& path) {
-  auto file = storage.open_no_link(path, Access::ReadOnly);
-  if (!file && file.error().errno_value == ENOENT) return 0;
+  auto file = open_index(storage, path);
   if (!file) return pass_on(std::move(file));
-  auto text = read_text(**file);
-  if (!text) return pass_on(std::move(text));
-  return XXH3_64bits(text->data(), text->size());
+  return hash_of(file->get());
 }
 
 Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesystem::path& archive_path,
-                                            const File& journal, const IndexReplacement& index) {
+                                            const File& archive, const File& journal,
+                                            const IndexReplacement& index) {
   const auto place = place_of(storage, archive_path.parent_path(), index.name);
   if (!place) return tl::unexpected(place.error());
-  auto present = hash_of_index(storage, place->path);
+  auto present = place->told(hash_of_index(storage, place->path));
   if (!present) return pass_on(std::move(present));
   if (*present != index.old_hash) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
@@ -94,7 +140,7 @@ Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesys
   }
   auto text = new_index(journal, index);
   if (!text) return pass_on(std::move(text));
-  auto made = create_journal_file(storage, archive_path);
+  auto made = create_journal_file(storage, archive_path, archive);
   if (!made) return pass_on(std::move(made));
   auto written = made->file->reserve({0, text->size()});
   if (written) written = made->file->write(std::as_bytes(std::span(*text)), 0);
@@ -109,23 +155,8 @@ Result<void> replace_index(Storage& storage, const std::filesystem::path& journa
   // Nobody wants the file any more, or another user has put a link there.
   if (!place && (place.error().errno_value == ENOENT || place.error().errno_value == ENOTDIR)) return {};
   if (!place) return tl::unexpected(place.error());
-  const std::filesystem::path& path = place->path;
-  std::filesystem::path temporary = path.parent_path() / journal_path.filename();
-  temporary += kNewIndexSuffix;
-  auto due = is_due(storage, path, journal, index);
-  if (!due) return pass_on(std::move(due));
-  if (!*due) {
-    if (auto removed = remove_if_there(storage, temporary); !removed) return removed;
-    if (durability != Durability::Power) return {};
-    // The process that renamed the new file may have died before it synced the directory.
-    auto synced = storage.sync_directory(path.parent_path());
-    return !synced && synced.error().errno_value != ENOENT ? synced : Result<void>{};
-  }
-  if (prepared && storage.replace_with(*prepared, path, temporary, durability)) return {};
-  prepared.reset();  // its disk space may be needed
-  auto text = new_index(journal, index);
-  if (!text) return pass_on(std::move(text));
-  return storage.replace(path, temporary, std::as_bytes(std::span(*text)), durability);
+  return place->told(
+      replace_in(storage, *place, journal_path.filename(), journal, index, durability, std::move(prepared)));
 }
 
 }  // namespace stfs

@@ -44,8 +44,8 @@ constexpr bool leads_to(State from, State next) {
 }  // namespace
 
 Result<std::unique_ptr<Journal>> Journal::create(Storage& storage, const std::filesystem::path& archive_path,
-                                                 Place place) {
-  std::unique_ptr<Journal> journal(new Journal(storage, archive_path));
+                                                 const File& archive, Place place) {
+  std::unique_ptr<Journal> journal(new Journal(storage, archive_path, archive));
   if (place == Place::Memory) {
     auto memory = std::make_unique<StagingBuffer>();
     journal->memory_ = memory.get();
@@ -65,7 +65,7 @@ Result<void> Journal::check_step_to(State next) const {
 }
 
 Result<void> Journal::move_to_disk() {
-  auto made = create_journal_file(storage_, archive_path_);
+  auto made = create_journal_file(storage_, archive_path_, archive_);
   if (!made) return pass_on(std::move(made));
   if (memory_ != nullptr) {
     if (auto copied = memory_->copy_to(*made->file); !copied) return copied;
@@ -79,7 +79,7 @@ Result<void> Journal::move_to_disk() {
 
 Result<void> Journal::move_to_new_file() {
   writeback_.finish();
-  auto made = create_journal_file(storage_, archive_path_);
+  auto made = create_journal_file(storage_, archive_path_, archive_);
   if (!made) return pass_on(std::move(made));
   const ByteRange regions = {kBlockBytes, end_bytes_ - kBlockBytes};
   if (auto copied = made->file->copy_from(*file_, regions.offset, regions); !copied) return copied;

@@ -75,8 +75,9 @@ class Journal {
   enum class State : std::uint8_t { Staging, Sealed, Committed, Gone, TakenBack, GivenUp };
   [[nodiscard]] State state() const { return state_; }
   /// Makes a journal in the state "staging".
+  /// @param archive  see create_journal_file(). It must be open while the journal is staged and sealed.
   static Result<std::unique_ptr<Journal>> create(Storage& storage, const std::filesystem::path& archive_path,
-                                                 Place place = Place::Disk);
+                                                 const File& archive, Place place = Place::Disk);
 
   /// Allocates a new region of whole blocks and returns its offset. Nothing is written or reserved yet.
   std::uint64_t allocate(std::uint64_t size_bytes);
@@ -137,8 +138,8 @@ class Journal {
   [[nodiscard]] std::unique_ptr<File> give_up();
 
  private:
-  Journal(Storage& storage, std::filesystem::path archive_path)
-      : storage_(storage), archive_path_(std::move(archive_path)) {}
+  Journal(Storage& storage, std::filesystem::path archive_path, const File& archive)
+      : storage_(storage), archive_path_(std::move(archive_path)), archive_(archive) {}
   /// Fails if no call leads from the current state to `next`.
   [[nodiscard]] Result<void> check_step_to(State next) const;
   Result<void> move_to_disk();
@@ -151,6 +152,7 @@ class Journal {
 
   Storage& storage_;
   const std::filesystem::path archive_path_;
+  const File& archive_;
   std::filesystem::path path_;           // the final name
   mutable std::mutex mutex_;             // guards all other members that staging uses
   StagingBuffer* memory_ = nullptr;      // points to file_ while the journal is in memory

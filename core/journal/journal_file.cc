@@ -11,13 +11,13 @@
 namespace stfs {
 
 Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem::path& archive_path,
-                                        std::string_view suffix) {
+                                        const File& archive, std::string_view suffix) {
   // On a file system without unnamed files, another process's recovery may find the new file before it is
   // locked, take it for a dead owner's leftover and remove it. Then another file is made.
   constexpr int kAttempts = 8;
-  const auto archive = strict_status_of(storage, archive_path);
+  const auto access = strict_status_of(archive);
   // Nothing will be committed to an archive that is gone, so a journal of it needs no special access.
-  if (!archive && archive.error().errno_value != ENOENT) return tl::unexpected(archive.error());
+  if (!access && !says_gone(access.error())) return tl::unexpected(access.error());
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     JournalFile made;
     made.id = JournalId::random();
@@ -34,8 +34,8 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
     if (!conflict && !lacks_locks(conflict.error())) return pass_on(std::move(conflict));
     if (conflict && *conflict) continue;
     // Set the access before the file has a name or bytes: their sync then covers it.
-    if (archive) {
-      auto given = give_access(storage, *made.file, *archive);
+    if (access) {
+      auto given = give_access(storage, *made.file, *access);
       if (!given && says_gone(given.error())) continue;
       if (!given) return pass_on(std::move(given));
     }

@@ -25,9 +25,11 @@ struct JournalFile {
 };
 
 /// Creates the file. Whoever may write the archive may read and write this file (journal_access.h).
+/// @param archive_path  the journal gets a name beside it.
+/// @param archive  the open archive: its mode and owner count, whatever file has its name now.
 /// @param suffix  ends the file's name, after the id.
 Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem::path& archive_path,
-                                        std::string_view suffix = {});
+                                        const File& archive, std::string_view suffix = {});
 
 /// Whether the directory lists the journal's name. The id is random, so a file of that name is this journal.
 /// A status of the path is not enough: a client of a cluster file system answers from its cache for a second

@@ -22,9 +22,9 @@ Result<void> LaneJournal::prepare_unguarded() {
   if (file_ || lacks_locks_) return {};
   // Asked before the file gets its access: if the archive's mode changes after this call, the next commit
   // sees the change.
-  const auto archive = strict_status_of(storage_, archive_path_);
-  if (!archive && archive.error().errno_value != ENOENT) return tl::unexpected(archive.error());
-  auto made = create_journal_file(storage_, archive_path_, kLaneJournalSuffix);
+  const auto access = strict_status_of(archive_);
+  if (!access && !says_gone(access.error())) return tl::unexpected(access.error());
+  auto made = create_journal_file(storage_, archive_path_, archive_, kLaneJournalSuffix);
   if (!made) return pass_on(std::move(made));
   lacks_locks_ = !made->is_locked;
   if (lacks_locks_) return {};
@@ -37,7 +37,7 @@ Result<void> LaneJournal::prepare_unguarded() {
   }
   if (auto synced = made->file->sync(); !synced) return synced;
   if (auto named = storage_.publish(*made->file, made->path); !named) return named;
-  access_ = archive.value_or(FileStatus{});
+  access_ = access.value_or(FileStatus{});
   path_ = std::move(made->path);
   file_ = std::move(made->file);
   id_ = made->id;
@@ -50,13 +50,13 @@ Result<void> LaneJournal::prepare_unguarded() {
 }
 
 Result<void> LaneJournal::follow_access() {
-  const auto archive = strict_status_of(storage_, archive_path_);
+  const auto access = strict_status_of(archive_);
   // The commit has found the archive. If the archive has been deleted since, no program needs the journal.
-  if (!archive && archive.error().errno_value == ENOENT) return {};
-  if (!archive) return tl::unexpected(archive.error());
-  if (archive->mode == access_.mode && archive->uid == access_.uid && archive->gid == access_.gid) return {};
-  if (auto given = give_access(storage_, *file_, *archive); !given) return given;
-  access_ = *archive;
+  if (!access && says_gone(access.error())) return {};
+  if (!access) return tl::unexpected(access.error());
+  if (access->mode == access_.mode && access->uid == access_.uid && access->gid == access_.gid) return {};
+  if (auto given = give_access(storage_, *file_, *access); !given) return given;
+  access_ = *access;
   return file_->sync_all();
 }
 

@@ -41,8 +41,9 @@ namespace stfs {
 /// Has no file until prepare(). For one thread at a time, except is_ready().
 class LaneJournal {
  public:
-  LaneJournal(Storage& storage, std::filesystem::path archive_path)
-      : storage_(storage), archive_path_(std::move(archive_path)) {}
+  /// @param archive  the open archive. It must outlive this object.
+  LaneJournal(Storage& storage, std::filesystem::path archive_path, const File& archive)
+      : storage_(storage), archive_path_(std::move(archive_path)), archive_(archive) {}
 
   /// Counts a small commit that needed a file of its own.
   void note_small_commit() { ++small_commits_; }
@@ -84,6 +85,7 @@ class LaneJournal {
 
   Storage& storage_;
   const std::filesystem::path archive_path_;
+  const File& archive_;
   std::filesystem::path path_;
   std::unique_ptr<File> file_;
   JournalId id_;

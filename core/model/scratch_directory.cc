@@ -35,7 +35,7 @@ bool is_scratch_directory_name(std::string_view name) {
   return name.starts_with('.') && name.ends_with(".scratch");
 }
 
-ScratchDirectory::ScratchDirectory(std::filesystem::path model, std::filesystem::path archive,
+ScratchDirectory::ScratchDirectory(const std::filesystem::path& model, std::shared_ptr<const File> archive,
                                    Storage& storage)
     : path_(path_of(model)), archive_(std::move(archive)), storage_(storage) {}
 
@@ -55,7 +55,7 @@ Result<OpenDirectory> ScratchDirectory::opened() const {
                 path_.string() + ": is a link or a file, and new files need a directory there: remove it");
   }
   if (!directory) return directory;
-  const auto archive = strict_status_of(storage_, archive_);
+  const auto archive = strict_status_of(*archive_);
   if (!archive) return tl::unexpected(archive.error());
   const auto doubt = why_not_believed(storage_, directory->status, directory->fd.get(), *archive);
   if (!doubt) return directory;
@@ -67,7 +67,7 @@ Result<OpenDirectory> ScratchDirectory::opened() const {
 Result<OpenDirectory> ScratchDirectory::opened_or_made() {
   auto directory = opened();
   if (directory || directory.error().errno_value != ENOENT) return directory;
-  const auto archive = strict_status_of(storage_, archive_);
+  const auto archive = strict_status_of(*archive_);
   if (!archive) return tl::unexpected(archive.error());
   const auto is_new = storage_.make_directory(path_);
   if (!is_new) return tl::unexpected(is_new.error());
@@ -115,7 +115,7 @@ Result<std::unique_ptr<File>> ScratchDirectory::create(const std::string& name) 
     auto file = storage_.create(in(*fd, name), 0600);
     if (!file && file.error().errno_value == ENOENT && attempt < kAttempts) continue;
     if (!file) return failed(file.error().errno_value, name, "create");
-    const auto archive = strict_status_of(storage_, archive_);
+    const auto archive = strict_status_of(*archive_);
     auto given = archive ? give_access(storage_, **file, *archive) : tl::unexpected(archive.error());
     if (given) return file;
     static_cast<void>(storage_.remove(in(*fd, name)));
@@ -162,11 +162,14 @@ Result<void> ScratchDirectory::sync() const {
 }
 
 ScratchDirectory scratch_directory_of(const Model& model) {
-  const Shard& last = model.shards().back();
-  Storage& storage = last.archive ? last.archive->storage() : system_storage();
-  const std::filesystem::path archive = last.archive ? last.archive->real_path() : model.path();
+  // New tensors go to the last shard. If it could not be opened, none are made, and any shard will do.
+  std::shared_ptr<Archive> last;
+  for (const Shard& shard : model.shards()) {
+    if (shard.archive) last = shard.archive;
+  }
   const bool is_sharded = model.is_sharded() && !model.delta();
-  return {is_sharded ? model.path() : archive, archive, storage};
+  return {is_sharded ? model.path() : last->real_path(), std::shared_ptr<const File>(last, &last->file()),
+          last->storage()};
 }
 
 std::vector<std::string> scratch_files_of(const Model& model) {

@@ -34,9 +34,9 @@ bool is_scratch_directory_name(std::string_view name);
 class ScratchDirectory {
  public:
   /// @param model    the path of the archive, the index or the delta.
-  /// @param archive  its owner and mode tell who may write: the archive that gets new tensors.
+  /// @param archive  the open archive that gets new tensors: its owner and mode tell who may write.
   /// @param storage  must outlive this object.
-  ScratchDirectory(std::filesystem::path model, std::filesystem::path archive, Storage& storage);
+  ScratchDirectory(const std::filesystem::path& model, std::shared_ptr<const File> archive, Storage& storage);
 
   static std::filesystem::path path_of(const std::filesystem::path& model);
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
@@ -76,7 +76,7 @@ class ScratchDirectory {
                                              std::string_view action) const;
 
   const std::filesystem::path path_;
-  const std::filesystem::path archive_;
+  const std::shared_ptr<const File> archive_;
   Storage& storage_;
 };
 

@@ -55,7 +55,7 @@ Result<Staging*> TransactionGroup::stage_copy(TensorPlace place) {
   if (!journal_) {
     Archive& delta = *archives_[base_.size()];
     if (auto opened = delta.open_for_writing(); !opened) return pass_on(std::move(opened));
-    auto journal = Journal::create(delta.storage(), delta.real_path(), Journal::Place::Disk);
+    auto journal = Journal::create(delta.storage(), delta.real_path(), delta.file());
     if (!journal) return pass_on(std::move(journal));
     journal_ = std::move(*journal);
   }

@@ -16,6 +16,8 @@
 #include "core/base/absolute_path.h"
 #include "core/base/unique_fd.h"
 #include "core/storage/group_members.h"
+#include "core/storage/permissions.h"
+#include "core/storage/system_file.h"
 
 namespace stfs {
 namespace {
@@ -39,6 +41,11 @@ Result<void> copy_attribute(const std::string& from, int to, const char* name, c
   const bool gone = size < 0 && errno == ENODATA;
   if (gone || !is_of_user) return {};
   return fail_system(errno, path, fmt::format("preserve its attribute {}", name));
+}
+
+/// It leads to the open file, whatever the file's name leads to now.
+std::string path_of(int opened) {
+  return fmt::format("/proc/self/fd/{}", opened);
 }
 
 /// A file, and the directory in which its name was found.
@@ -69,8 +76,7 @@ bool is_planted(const Named& named) {
 /// @param path  for messages.
 Result<void> copy_all(int opened, const struct stat& status, int to, const std::filesystem::path& path) {
   if (auto ok = copy_owner_and_mode(status, to, path.native()); !ok) return ok;
-  // It leads to the file that was looked at, whatever the path names now.
-  const std::string from = fmt::format("/proc/self/fd/{}", opened);
+  const std::string from = path_of(opened);
   std::string names(XATTR_LIST_MAX, '\0');
   const ssize_t size = ::listxattr(from.c_str(), names.data(), names.size());
   if (size < 0 && errno == EOPNOTSUPP) return {};
@@ -105,6 +111,20 @@ bool may_be_planted(const Storage& storage, const std::filesystem::path& path) {
   if (&storage != &system_storage()) return false;
   const auto named = open_named(path);
   return named && is_planted(*named);
+}
+
+Result<NamedFile> look_up_file(Storage& storage, const std::filesystem::path& path) {
+  if (&storage != &system_storage()) {
+    const auto there = storage.status(path);
+    return there ? Result<NamedFile>(NamedFile{.status = *there}) : tl::unexpected(there.error());
+  }
+  const auto named = open_named(path);
+  if (!named) return fail_system(errno, path.native(), "look up");
+  if (S_ISLNK(named->status.st_mode)) return fail_system(ELOOP, path.native(), "look up");
+  const auto status = system_status(path_of(named->file.get()), path.native());
+  if (!status) return tl::unexpected(status.error());
+  return NamedFile{.status = strict_status_of(*status, named->file.get()),
+                   .may_be_planted = is_planted(*named)};
 }
 
 }  // namespace stfs

@@ -22,4 +22,13 @@ Result<void> copy_file_attributes(int from, int to);
 /// process's user or root, or it has other names. False for a link, and in a storage of a test.
 bool may_be_planted(const Storage& storage, const std::filesystem::path& path);
 
+/// What a name led to when it was looked up, once.
+struct NamedFile {
+  FileStatus status;            // of strict_status_of() (permissions.h). The mtime is 0
+  bool may_be_planted = false;  // as the function of that name says
+};
+/// Looks up a file that this process does not open otherwise. Of an open file, ask the file: another user may
+/// have given its name to another one. A link is not followed (ELOOP).
+Result<NamedFile> look_up_file(Storage& storage, const std::filesystem::path& path);
+
 }  // namespace stfs

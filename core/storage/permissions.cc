@@ -2,6 +2,7 @@
 #include "core/storage/permissions.h"
 
 #include <endian.h>
+#include <fmt/format.h>
 #include <linux/posix_acl_xattr.h>
 #include <sys/xattr.h>
 
@@ -54,33 +55,27 @@ mode_t within(std::span<const char> list, mode_t mode) {
   return (mode & kBits << kOwnerShift) | (group & mask & named) << kGroupShift | (mode & kBits & named);
 }
 
+ssize_t read_list(int descriptor, char* list, std::size_t size_bytes) {
+  const ssize_t read = ::fgetxattr(descriptor, kAccessList, list, size_bytes);
+  if (read >= 0 || errno != EBADF) return read;
+  // Of a descriptor with O_PATH, Linux reads attributes only by this path. It leads to the open file.
+  return ::getxattr(fmt::format("/proc/self/fd/{}", descriptor).c_str(), kAccessList, list, size_bytes);
+}
+
 /// Without a list the group's bits are complete. With a list they are its mask.
-/// @param read  fgetxattr(2) or getxattr(2) of the file's list.
-template <class Read>
-mode_t within_list(mode_t mode, const Read& read) {
+mode_t within_list(mode_t mode, int descriptor) {
   std::array<char, 8192> list;  // filled by the call
-  const ssize_t size = read(list.data(), list.size());
+  const ssize_t size = read_list(descriptor, list.data(), list.size());
   if (size >= 0) return within(std::span(list).first(static_cast<std::size_t>(size)), mode);
   // A list longer than the buffer: allow only the owner.
   return errno == ERANGE ? mode & kBits << kOwnerShift : mode;
 }
 
-void restrict_to_list(Permissions& found, int descriptor) {
-  found.mode = within_list(found.mode, [&](char* list, std::size_t size) {
-    return ::fgetxattr(descriptor, kAccessList, list, size);
-  });
-}
-
-/// In a user namespace, a user or a group of the namespace may have the number that stands for all outside it.
+/// In a user namespace, a user or a group of the namespace may have the number of all outside it.
 void restrict_to_known(Permissions& found) {
   const mode_t of_others = found.mode & kBits;
   if (!is_same_user(found.uid, found.uid)) found.mode &= ~(kBits << kOwnerShift) | of_others << kOwnerShift;
   if (!is_known_group(found.gid)) found.mode &= ~(kBits << kGroupShift) | of_others << kGroupShift;
-}
-
-/// The mode keeps its type.
-void restrict_status(FileStatus& status, mode_t permissions) {
-  status.mode = (status.mode & ~kNineBits) | permissions;
 }
 
 template <class Combine>
@@ -111,38 +106,31 @@ Result<Permissions> permissions_of(const File& file) {
   if (!status) return tl::unexpected(status.error());
   Permissions found{.mode = status->mode & kNineBits, .uid = status->uid, .gid = status->gid};
   if (file.descriptor() < 0) return found;  // of a test's model
-  restrict_to_list(found, file.descriptor());
+  found.mode = within_list(found.mode, file.descriptor());
   restrict_to_known(found);
   return found;
 }
 
 Permissions permissions_of(const struct stat& status, int descriptor) {
   Permissions found{.mode = status.st_mode & kNineBits, .uid = status.st_uid, .gid = status.st_gid};
-  restrict_to_list(found, descriptor);
+  found.mode = within_list(found.mode, descriptor);
   restrict_to_known(found);
   return found;
 }
 
 Result<FileStatus> strict_status_of(const File& file) {
-  auto status = file.status();
-  if (!status || file.descriptor() < 0) return status;
-  restrict_status(*status, within_list(status->mode & kNineBits, [&](char* list, std::size_t size) {
-    return ::fgetxattr(file.descriptor(), kAccessList, list, size);
-  }));
-  return status;
+  const auto status = file.status();
+  return status ? strict_status_of(*status, file.descriptor()) : status;
 }
 
-Result<FileStatus> strict_status_of(Storage& storage, const std::filesystem::path& path) {
-  auto status = storage.status(path);
-  if (!status || &storage != &system_storage()) return status;  // the paths of a test's model are not ours
-  restrict_status(*status, within_list(status->mode & kNineBits, [&](char* list, std::size_t size) {
-    return ::getxattr(path.c_str(), kAccessList, list, size);
-  }));
+FileStatus strict_status_of(FileStatus status, int descriptor) {
+  if (descriptor < 0) return status;
+  status.mode = (status.mode & ~kNineBits) | within_list(status.mode & kNineBits, descriptor);
   return status;
 }
 
 bool has_access_list(int descriptor) {
-  return descriptor >= 0 && ::fgetxattr(descriptor, kAccessList, nullptr, 0) > 0;
+  return descriptor >= 0 && read_list(descriptor, nullptr, 0) > 0;
 }
 
 void drop_access_list(int descriptor) {

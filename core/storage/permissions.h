@@ -30,8 +30,10 @@ Permissions permissions_of(const struct stat& status, int descriptor);
 
 /// The status of an open file with such bits.
 Result<FileStatus> strict_status_of(const File& file);
-/// The same of the file at a path.
-Result<FileStatus> strict_status_of(Storage& storage, const std::filesystem::path& path);
+/// The same of an open file or directory. O_PATH is enough.
+/// @param status      of the descriptor.
+/// @param descriptor  -1: not open, as in a storage of a test.
+FileStatus strict_status_of(FileStatus status, int descriptor);
 
 /// Whether an open file or directory has an access control list, besides the mode bits.
 bool has_access_list(int descriptor);

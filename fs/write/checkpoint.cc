@@ -131,7 +131,7 @@ Result<void> Checkpoint::stage_changed(std::uint32_t position, std::span<const s
 Result<void> Checkpoint::keep_new(std::uint32_t position, std::span<const std::byte> bytes,
                                   std::uint64_t offset) {
   if (!file_) {
-    auto made = create_journal_file(beside_.storage(), beside_.real_path());
+    auto made = create_journal_file(beside_.storage(), beside_.real_path(), beside_.file());
     if (!made) return pass_on(std::move(made));
     file_ = std::move(made->file);
   }

@@ -10,7 +10,7 @@ namespace stfs {
 Result<std::uint64_t> StagingFile::allocate(std::uint64_t size_bytes) {
   const std::scoped_lock lock(mutex_);
   if (!file_) {
-    auto made = create_journal_file(beside_.storage(), beside_.real_path());
+    auto made = create_journal_file(beside_.storage(), beside_.real_path(), beside_.file());
     if (!made) return pass_on(std::move(made));
     file_ = std::move(made->file);
     // Where the file has a name, a crash leaves it behind, and recovery must find no head of a journal in it.

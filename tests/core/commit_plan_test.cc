@@ -20,7 +20,7 @@ class Planned {
     for (char& c : model_) c = static_cast<char>(1 + choices.below(255));
     path_ = directory_.write("m", model_);
     archive_ = system_storage().open(path_, Access::ReadWrite).value();
-    journal_ = Journal::create(system_storage(), path_).value();
+    journal_ = Journal::create(system_storage(), path_, *archive_).value();
   }
 
   void write(ByteRange tensor, std::uint64_t offset, const std::string& bytes) {

@@ -6,12 +6,14 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/commit/commit_protocol.h"
 #include "core/journal/recovery.h"
 #include "core/storage/permissions.h"
+#include "tests/core/exchanged_name.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
@@ -215,14 +217,18 @@ TEST_CASE("a group record is for the writers of all its archives", "[core][group
     REQUIRE(::chmod(path.c_str(), mode) == 0);
   };
   const auto made = [&]() -> FileStatus {
-    auto record = GroupRecord::create(system_storage(), first, others).value();
+    const auto opened = system_storage().open(first, Access::ReadOnly).value();
+    const auto other = system_storage().open(others.front(), Access::ReadOnly).value();
+    const std::vector<const File*> other_files = {other.get()};
+    auto record = GroupRecord::create(system_storage(), first, *opened, other_files).value();
     REQUIRE(record.seal(kJournals, Durability::Process));
     REQUIRE(record.publish(Durability::Process));
     const auto path = directory.path() / record.name();
     const FileStatus status = system_storage().status(path).value();
     for (const auto& archive : {first, others.front()}) {
-      const auto verdict = look_at_group_record(system_storage(), path, kJournals.front(),
-                                                strict_status_of(system_storage(), archive).value());
+      const auto verdict = look_at_group_record(
+          system_storage(), path, kJournals.front(),
+          strict_status_of(*system_storage().open(archive, Access::ReadOnly).value()).value());
       CHECK(verdict.value().state == GroupState::Committed);
       CHECK(verdict.value().ignored.empty());
     }
@@ -241,4 +247,28 @@ TEST_CASE("a group record is for the writers of all its archives", "[core][group
   give(others.front(), 1001, 0660);
   CHECK((made().mode & 0777U) == 0644);
   CHECK(made().uid == 0);
+}
+
+TEST_CASE("a group record has the access of the open archives, whatever files have their names",
+          "[core][group_record]") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path first = directory.write("a.safetensors", archive_text('a'));
+  const std::filesystem::path second = directory.write("b.safetensors", archive_text('b'));
+  for (const auto& path : {first, second}) REQUIRE(::chmod(path.c_str(), 0600) == 0);
+  const auto archive = system_storage().open(first, Access::ReadOnly).value();
+  const auto other = system_storage().open(second, Access::ReadOnly).value();
+  const std::vector<const File*> others = {other.get()};
+  const auto [is_first, is_second] =
+      GENERATE(std::pair(true, false), std::pair(false, true), std::pair(true, true));
+  std::optional<ExchangedName> one;
+  std::optional<ExchangedName> two;
+  if (is_first) one.emplace(first);
+  if (is_second) two.emplace(second);
+  auto record = GroupRecord::create(system_storage(), first, *archive, others).value();
+  REQUIRE(record.seal(kJournals, Durability::Process));
+  REQUIRE(record.publish(Durability::Process));
+  const FileStatus status = system_storage().status(directory.path() / record.name()).value();
+  CHECK((status.mode & 07777U) == 0600);
+  CHECK(status.uid == ::geteuid());
+  REQUIRE(record.remove());
 }

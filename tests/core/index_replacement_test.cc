@@ -1,13 +1,22 @@
 // core/journal/index_replacement.h: the directory of a sync state may be planted by another user.
 #include "core/journal/index_replacement.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "core/base/xxh3.h"
+#include "tests/core/exchanged_name.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
+#include "tests/support/gone_archive.h"
+#include "tests/support/plain.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/watched_storage.h"
 
 using namespace stfs;
 using namespace stfs::test;
@@ -56,11 +65,63 @@ TEST_CASE("a sync state is not written through a link in place of its directory"
   CHECK(promise.is_elsewhere_empty());
   const auto journal = system_storage().open(promise.path, Access::ReadOnly).value();
   const auto archive = promise.directory.path() / "m.safetensors";
-  CHECK(prepare_index(system_storage(), archive, *journal, promise.index).error().errno_value == ENOTDIR);
+  const auto prepared = prepare_index(system_storage(), archive, gone_archive(), *journal, promise.index);
+  CHECK(errno_of(prepared) == ENOTDIR);
 }
 
 TEST_CASE("a sync state whose directory is gone is not wanted any more", "[core][index_replacement]") {
   const Promise promise;
   REQUIRE(promise.keep());
   CHECK_FALSE(std::filesystem::exists(promise.state.parent_path()));
+}
+
+TEST_CASE("the index that is read tells whether it may be replaced, whatever file has its name then",
+          "[core][index_replacement]") {
+  if (::geteuid() != 0) {
+    note_skip("needs root, to give a journal away");
+    return;
+  }
+  Promise promise;
+  const std::string before = R"({"weight_map":{}})";
+  const std::filesystem::path path = promise.directory.write("m.safetensors.index.json", before);
+  REQUIRE(::chmod(path.c_str(), 0644) == 0);
+  REQUIRE(::chown(promise.path.c_str(), kExchanger, kExchanger) == 0);
+  promise.index.name = path.filename();
+  promise.index.old_hash = XXH3_64bits(before.data(), before.size());
+  std::optional<ExchangedName> exchanged;
+  WatchedStorage storage([&](const SeamCall& call) {
+    if (call.kind == FileCall::Read && call.role == FileRole::Archive && !exchanged) exchanged.emplace(path);
+    return Verdict();
+  });
+  const auto journal = system_storage().open(promise.path, Access::ReadOnly).value();
+  REQUIRE(replace_index(storage, promise.path, *journal, promise.index, Durability::Process));
+  REQUIRE(exchanged);
+  CHECK(content_of(path) == before);
+  exchanged.reset();
+  CHECK(content_of(path) == before);
+}
+
+TEST_CASE("a prepared index has the access of the open archive, whatever file has its name",
+          "[core][index_replacement]") {
+  Promise promise;
+  const std::string path = promise.directory.write("m.safetensors", "");
+  REQUIRE(::chmod(path.c_str(), 0600) == 0);
+  std::filesystem::create_directories(promise.state.parent_path());
+  const auto archive = system_storage().open(path, Access::ReadOnly).value();
+  const ExchangedName exchanged(path);
+  const auto journal = system_storage().open(promise.path, Access::ReadOnly).value();
+  const auto prepared = prepare_index(system_storage(), path, *archive, *journal, promise.index).value();
+  const FileStatus status = prepared->status().value();
+  CHECK((status.mode & 07777U) == 0600);
+  CHECK(status.uid == ::geteuid());
+}
+
+TEST_CASE("an index that can't be replaced is named by its path", "[core][index_replacement]") {
+  Promise promise;
+  promise.index.name = "m.safetensors.index.json";
+  std::filesystem::create_symlink("elsewhere", promise.directory.path() / promise.index.name);
+  const auto kept = promise.keep();
+  REQUIRE_FALSE(kept);
+  CHECK(kept.error().message.find((promise.directory.path() / promise.index.name).string()) == 0);
+  CHECK(kept.error().message.find("/proc/") == std::string::npos);
 }

@@ -127,7 +127,7 @@ TEST_CASE("a journal with a second name is not believed, a directory with severa
 TEST_CASE("an access control list lets nobody be believed whom an entry forbids to write",
           "[core][journal_access]") {
   const Scene scene;
-  const auto archive = [&] { return strict_status_of(system_storage(), scene.path).value(); };
+  const auto archive = [&] { return strict_status_of(*scene.open()).value(); };
   REQUIRE(::chmod(scene.path.c_str(), 0664) == 0);
   CHECK((archive().mode & 0777U) == 0664);
   const std::string list =
@@ -139,7 +139,7 @@ TEST_CASE("an access control list lets nobody be believed whom an entry forbids 
   // The mode shows the mask for the group, which may only read.
   CHECK((system_storage().status(scene.path).value().mode & 0777U) == 0664);
   CHECK((archive().mode & 0777U) == 0644);
-  const auto made = create_journal_file(system_storage(), scene.path);
+  const auto made = create_journal_file(system_storage(), scene.path, *scene.open());
   REQUIRE(made);
   CHECK((made->file->status().value().mode & 0777U) == 0644);
 }
@@ -155,18 +155,18 @@ TEST_CASE("a journal keeps no access control list that its directory gives to ne
     test::note_skip("the file system has no access control lists");
     return;
   }
-  const auto made = create_journal_file(system_storage(), scene.path);
+  const auto made = create_journal_file(system_storage(), scene.path, *scene.open());
   REQUIRE(made);
   CHECK_FALSE(has_access_list(made->file->descriptor()));
   CHECK_FALSE(why_not_believed(system_storage(), made->file->status().value(), made->file->descriptor(),
-                               strict_status_of(system_storage(), scene.path).value()));
+                               strict_status_of(*scene.open()).value()));
   // A file of another program has the list, and so that user may have written it.
   const std::string other = scene.directory.write("other", "");
   REQUIRE(::chmod(other.c_str(), 0664) == 0);
   const auto file = system_storage().open(other, Access::ReadOnly).value();
   CHECK(has_access_list(file->descriptor()));
   CHECK(why_not_believed(system_storage(), file->status().value(), file->descriptor(),
-                         strict_status_of(system_storage(), scene.path).value()));
+                         strict_status_of(*scene.open()).value()));
 }
 
 TEST_CASE("advice about a journal fits the user who gets it", "[core][journal_access]") {
@@ -189,7 +189,7 @@ TEST_CASE("a new journal has the archive's mode, group and owner, whatever the u
   for (const mode_t mode : {0600, 0640, 0660, 0664, 0666, 0444}) {
     REQUIRE(::chmod(scene.path.c_str(), mode) == 0);
     const mode_t umask_before = ::umask(0077);
-    const auto made = create_journal_file(system_storage(), scene.path);
+    const auto made = create_journal_file(system_storage(), scene.path, *scene.open());
     ::umask(umask_before);
     REQUIRE(made);
     const FileStatus status = made->file->status().value();
@@ -208,7 +208,7 @@ TEST_CASE("where the group can't be given, it has no more than others", "[core][
   REQUIRE(::chown(scene.path.c_str(), 12345, 23456) == 0);
   REQUIRE(::chmod(scene.path.c_str(), 0664) == 0);
   WatchedStorage storage(fails(FileCall::SetOwner, EPERM));
-  const auto made = create_journal_file(storage, scene.path);
+  const auto made = create_journal_file(storage, scene.path, *scene.open());
   REQUIRE(made);
   CHECK((made->file->status().value().mode & 07777U) == 0644);
 }
@@ -225,7 +225,7 @@ TEST_CASE("a new journal that another host removes is made again", "[core][journ
         const bool is_hit = seen.kind == call && std::exchange(is_first, false);
         return is_hit ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = errno_value} : Verdict{};
       });
-      CHECK(create_journal_file(storage, scene.path));
+      CHECK(create_journal_file(storage, scene.path, *scene.open()));
       CHECK_FALSE(is_first);
     }
   }

@@ -6,6 +6,7 @@
 #include "core/journal/journal_scan.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/gone_archive.h"
 #include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 
@@ -27,7 +28,7 @@ JournalRecord record_of(const Journal&, std::uint64_t journal_offset) {
 struct FailingJournal {
   TemporaryDirectory directory;
   FaultyStorage storage;
-  std::unique_ptr<Journal> journal = Journal::create(storage, directory / "m").value();
+  std::unique_ptr<Journal> journal = Journal::create(storage, directory / "m", gone_archive()).value();
 };
 
 }  // namespace
@@ -35,7 +36,7 @@ struct FailingJournal {
 TEST_CASE("a journal has no name before it is published, and none when it is retired", "[core][journal]") {
   const TemporaryDirectory directory;
   const auto durability = GENERATE(Durability::Power, Durability::Process);
-  auto journal = Journal::create(system_storage(), directory / "m.safetensors").value();
+  auto journal = Journal::create(system_storage(), directory / "m.safetensors", gone_archive()).value();
   const std::uint64_t region = journal->allocate(10);
   CHECK(region == kBlockBytes);
   CHECK(journal->allocate(kBlockBytes + 1) == 2 * kBlockBytes);
@@ -56,7 +57,7 @@ TEST_CASE("a journal that another user has moved away promises nothing when it c
           "[core][journal]") {
   const TemporaryDirectory directory;
   const auto durability = GENERATE(Durability::Power, Durability::Process);
-  auto journal = Journal::create(system_storage(), directory / "m.safetensors").value();
+  auto journal = Journal::create(system_storage(), directory / "m.safetensors", gone_archive()).value();
   REQUIRE(journal->seal(record_of(*journal, journal->allocate(10)), durability));
   REQUIRE(journal->publish(durability));
   const std::filesystem::path away = directory.path() / "away";
@@ -68,7 +69,7 @@ TEST_CASE("a journal that another user has moved away promises nothing when it c
 
 TEST_CASE("a published journal reads back as it was sealed", "[core][journal]") {
   const TemporaryDirectory directory;
-  auto journal = Journal::create(system_storage(), directory / "m").value();
+  auto journal = Journal::create(system_storage(), directory / "m", gone_archive()).value();
   const std::uint64_t region = journal->allocate(kBlockBytes);
   const std::string fresh(kBlockBytes, 'x');
   REQUIRE(journal->file().write(std::as_bytes(std::span(fresh)), region));
@@ -90,7 +91,7 @@ TEST_CASE("a published journal reads back as it was sealed", "[core][journal]") 
 
 TEST_CASE("while its owner lives a journal is locked, then no more", "[core][journal]") {
   const TemporaryDirectory directory;
-  auto journal = Journal::create(system_storage(), directory / "m").value();
+  auto journal = Journal::create(system_storage(), directory / "m", gone_archive()).value();
   REQUIRE(journal->seal(record_of(*journal, journal->allocate(kBlockBytes)), Durability::Process));
   REQUIRE(journal->publish(Durability::Process));
   const auto other = system_storage().open(journal->path(), Access::ReadWrite);
@@ -133,7 +134,7 @@ TEST_CASE_METHOD(FailingJournal, "a publication that can't even be taken back sa
 
 TEST_CASE("a journal where none may be made is the store's error", "[core][journal]") {
   const TemporaryDirectory directory;
-  CHECK(errno_of(Journal::create(system_storage(), directory / "absent/m")) == ENOENT);
+  CHECK(errno_of(Journal::create(system_storage(), directory / "absent/m", gone_archive())) == ENOENT);
 }
 
 TEST_CASE("a journal refuses every call that its state does not allow, and stays as it is",
@@ -141,7 +142,7 @@ TEST_CASE("a journal refuses every call that its state does not allow, and stays
   using State = Journal::State;
   const TemporaryDirectory directory;
   const auto durability = GENERATE(Durability::Power, Durability::Process);
-  auto journal = Journal::create(system_storage(), directory / "m").value();
+  auto journal = Journal::create(system_storage(), directory / "m", gone_archive()).value();
   const std::uint64_t region = journal->allocate(kBlockBytes);
   REQUIRE(journal->write(std::vector<std::byte>(kBlockBytes), region));
   const auto seal = [&] { return journal->seal(record_of(*journal, region), durability); };
@@ -193,9 +194,10 @@ TEST_CASE("a journal refuses every call that its state does not allow, and stays
 
 TEST_CASE("a journal that a lane has committed is not sealed again", "[core][journal]") {
   const TemporaryDirectory directory;
-  LaneJournal lanes(system_storage(), directory / "m");
+  LaneJournal lanes(system_storage(), directory / "m", gone_archive());
   REQUIRE(lanes.prepare());
-  auto journal = Journal::create(system_storage(), directory / "m", Journal::Place::Memory).value();
+  auto journal =
+      Journal::create(system_storage(), directory / "m", gone_archive(), Journal::Place::Memory).value();
   const std::uint64_t region = journal->allocate(kBlockBytes);
   REQUIRE(journal->write(std::vector<std::byte>(kBlockBytes), region));
   const auto seal = [&] { return journal->seal(record_of(*journal, region), Durability::Power, {}, &lanes); };

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -31,7 +32,8 @@ class JournaledArchive {
     header.resize(kBlockBytes - 8, ' ');
     path = directory.write("m.safetensors", archive_bytes(header, data));
     before = content_of(path);
-    lane_journal.emplace(storage, path);
+    archive = storage.open(path, Access::ReadOnly).value();
+    lane_journal.emplace(storage, path, *archive);
   }
 
   void prepare() {
@@ -45,8 +47,7 @@ class JournaledArchive {
                       Durability durability = Durability::Power) {
     StagingBuffer staged;
     JournalRecord record;
-    const auto archive = system_storage().open(path, Access::ReadOnly).value();
-    record.archive = stamp_of(*archive).value();
+    record.archive = stamp_of(*system_storage().open(path, Access::ReadOnly).value()).value();
     record.sequence = ++sequence;
     std::uint64_t at = kBlockBytes;
     for (const auto& [offset, bytes] : changes) {
@@ -84,8 +85,8 @@ class JournaledArchive {
   /// The archive after the owner's death and a recovery.
   [[nodiscard]] std::string recovered() {
     lane_journal.reset();
-    const auto archive = system_storage().open(path, Access::ReadWrite).value();
-    if (auto done = recover(system_storage(), path, *archive); !done)
+    const auto opened = system_storage().open(path, Access::ReadWrite).value();
+    if (auto done = recover(system_storage(), path, *opened); !done)
       throw std::runtime_error(done.error().message);
     return content_of(path);
   }
@@ -97,6 +98,7 @@ class JournaledArchive {
   std::string path;
   std::string before;
   std::filesystem::path file;
+  std::unique_ptr<File> archive;
   std::optional<LaneJournal> lane_journal;
   std::uint64_t sequence = 0;
 

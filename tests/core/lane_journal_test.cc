@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/core/exchanged_name.h"
 #include "tests/core/journaled_archive.h"
 #include "tests/support/catch.h"
 
@@ -64,7 +65,7 @@ TEST_CASE("commits take the lanes in turn, and each leaves exactly one sound rec
     storage.calls.clear();
     REQUIRE(sample.commit_block(fill));
     // The status is the archive's: its mode may have changed.
-    CHECK(storage.calls == std::vector<FileCall>{FileCall::PathStatus, FileCall::Write, FileCall::Sync});
+    CHECK(storage.calls == std::vector<FileCall>{FileCall::Status, FileCall::Write, FileCall::Sync});
     CHECK_FALSE(sample.lane_journal->is_settled());
     const auto records = sample.records();
     REQUIRE(records.size() == 1);
@@ -99,6 +100,22 @@ TEST_CASE("a lane journal follows the mode of the archive before its next commit
   REQUIRE(sample.commit_block('2'));
   CHECK(mode_of(sample.file) == 0600);
   CHECK(sample.records().size() == 1);
+}
+
+TEST_CASE("a lane journal has the access of the open archive, whatever file has its name",
+          "[core][lane_journal]") {
+  JournaledArchive sample;
+  const auto access = [&] {
+    const FileStatus journal = system_storage().status(sample.file).value();
+    return std::pair(journal.mode & 07777U, journal.uid);
+  };
+  const std::pair<std::uint32_t, std::uint32_t> of_archive = {0600, ::geteuid()};
+  REQUIRE(::chmod(sample.path.c_str(), 0600) == 0);
+  const ExchangedName exchanged(sample.path);
+  sample.prepare();
+  CHECK(access() == of_archive);
+  REQUIRE(sample.commit_block('1'));
+  CHECK(access() == of_archive);
 }
 
 TEST_CASE("a settled lane journal is void and takes the next commit", "[core][lane_journal]") {

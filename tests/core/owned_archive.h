@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -36,7 +37,8 @@ class OwnedArchive {
     path =
         directory.write("m.safetensors", archive_bytes(header, std::string(kDataBlocks * kBlockBytes, 'o')));
     before = content_of(path);
-    owner.emplace(system_storage(), path);
+    archive = system_storage().open(path, Access::ReadOnly).value();
+    owner.emplace(system_storage(), path, *archive);
     if (!owner->prepare()) throw std::runtime_error("prepare");
     journal = owner->path();
   }
@@ -47,7 +49,6 @@ class OwnedArchive {
     const std::string fresh(kChangedBytes, fill);
     const std::string old = content_of(path).substr(kChangedAt, kChangedBytes);
     JournalRecord record;
-    const auto archive = system_storage().open(path, Access::ReadOnly).value();
     record.archive = stamp_of(*archive).value();
     record.sequence = next_sequence++;
     record.owner_pid = ::getpid();
@@ -111,6 +112,7 @@ class OwnedArchive {
   TemporaryDirectory directory;
   std::string path;
   std::string before;
+  std::unique_ptr<File> archive;
   std::optional<LaneJournal> owner;
   std::filesystem::path journal;
   std::uint64_t next_sequence = 1;

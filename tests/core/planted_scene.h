@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -46,6 +47,9 @@ struct Scene {
   std::filesystem::path plant(const std::function<void(ArchiveStamp&)>& change_stamp = {},
                               Storage& storage = system_storage()) const {
     return plant_journal(path, kBlockBytes, std::string(2 * kBlockBytes, 'n'), change_stamp, storage);
+  }
+  [[nodiscard]] std::unique_ptr<File> open() const {
+    return system_storage().open(path, Access::ReadOnly).value();
   }
   void write(std::uint64_t offset, std::string_view bytes) const { overwrite(path, offset, bytes); }
   [[nodiscard]] std::string patched() const {

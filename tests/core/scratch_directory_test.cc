@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "tests/core/exchanged_name.h"
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
@@ -20,7 +21,8 @@ using Names = std::vector<std::string>;
 struct Scene {
   TemporaryDirectory place;
   std::string model = place.write("m.safetensors", "");
-  ScratchDirectory directory{model, model, system_storage()};
+  std::shared_ptr<const File> archive = system_storage().open(model, Access::ReadOnly).value();
+  ScratchDirectory directory{model, archive, system_storage()};
 
   [[nodiscard]] int create(const std::string& name) { return errno_of(directory.create(name)); }
   [[nodiscard]] std::string path(const std::string& name) const { return (directory.path() / name).string(); }
@@ -97,4 +99,23 @@ TEST_CASE_METHOD(Scene, "a directory whose owner may not write the archive is re
   CHECK(errno_of(directory.list()) == EACCES);
   REQUIRE(::chmod(model.c_str(), 0666) == 0);
   CHECK(create("a") == 0);
+}
+
+TEST_CASE_METHOD(Scene, "the open archive tells who may use scratch files, whatever file has its name",
+                 "[core][scratch]") {
+  REQUIRE(::chmod(model.c_str(), 0600) == 0);
+  const ExchangedName exchanged(model);
+  SECTION("a new directory and a new file") {
+    REQUIRE(create("a") == 0);
+    CHECK(mode_of(directory.path()) == 0700);
+    CHECK(mode_of(path("a")) == 0600);
+    CHECK(directory.status("a")->permissions.uid == ::geteuid());
+  }
+  SECTION("a directory of the user who has the name now") {
+    if (::geteuid() != 0) return;
+    REQUIRE(::mkdir(directory.path().c_str(), 0700) == 0);
+    REQUIRE(::chown(directory.path().c_str(), kExchanger, kExchanger) == 0);
+    CHECK(create("a") == EACCES);
+    CHECK(errno_of(directory.list()) == EACCES);
+  }
 }

@@ -8,6 +8,7 @@
 #include "core/commit/staging.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/gone_archive.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace stfs;
@@ -20,7 +21,7 @@ constexpr std::uint64_t kTensorBytes = 3 << 20;
 class StagedBlocks {
  public:
   explicit StagedBlocks(std::uint64_t offset, Storage& storage = system_storage())
-      : journal_(Journal::create(storage, directory_ / "model.safetensors").value()),
+      : journal_(Journal::create(storage, directory_ / "model.safetensors", gone_archive()).value()),
         staging_(*journal_, {offset, kTensorBytes}) {}
 
   Staging* operator->() { return &staging_; }

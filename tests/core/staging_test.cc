@@ -7,6 +7,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/gone_archive.h"
 #include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 
@@ -22,7 +23,7 @@ class StagedTensor {
  public:
   StagedTensor(std::uint64_t offset, std::string_view old, Storage& storage = system_storage())
       : old_(bytes_of(old).begin(), bytes_of(old).end()),
-        journal_(Journal::create(storage, directory_ / "model.safetensors").value()),
+        journal_(Journal::create(storage, directory_ / "model.safetensors", gone_archive()).value()),
         staging_(*journal_, {offset, old.size()}) {}
 
   Staging* operator->() { return &staging_; }
@@ -156,7 +157,8 @@ TEST_CASE("a byte's place in the journal is aligned as it is in the archive", "[
 
 TEST_CASE("two stages of one journal keep apart", "[core][staging]") {
   const TemporaryDirectory directory;
-  const auto journal = Journal::create(system_storage(), directory / "model.safetensors").value();
+  const auto journal =
+      Journal::create(system_storage(), directory / "model.safetensors", gone_archive()).value();
   Staging first(*journal, {100, 3});
   Staging second(*journal, {103, 3});
   REQUIRE(first.write(bytes_of("abc"), 0));

@@ -26,7 +26,7 @@ inline std::unique_ptr<Journal> plant_living_journal(
     return std::forward<decltype(result)>(result);
   };
   auto archive = *check(storage.open(archive_path, Access::ReadOnly));
-  std::unique_ptr<Journal> journal = *check(Journal::create(storage, archive_path));
+  std::unique_ptr<Journal> journal = *check(Journal::create(storage, archive_path, *archive));
   JournalRange range{
       .archive = {offset, bytes.size()}, .journal_offset = 0, .new_hashes = {}, .old_hashes = {}};
   range.journal_offset = journal->allocate(bytes.size());

@@ -20,7 +20,6 @@
 #include "core/storage/file.h"
 #include "core/storage/file_attributes.h"
 #include "core/storage/new_file.h"
-#include "core/storage/permissions.h"
 #include "tools/sync/file_switch.h"
 #include "tools/sync/seeding_plan.h"
 #include "tools/sync/version_name.h"
@@ -109,20 +108,22 @@ class Seeding {
     return file->finish_unsynced(temporary);
   }
 
-  /// The access that all archives of the model give that is there. A file that another user may have planted
-  /// gives access only to this process's user.
+  /// The access that all archives of the model give that is there. A link, and a file that another user may
+  /// have planted, give access only to this process's user.
   Result<void> look_at_present() {
     for (const std::string& name : plan_.present) {
-      auto status = strict_status_of(storage_, directory_ / name);
-      if (!status && status.error().errno_value == ENOENT) continue;
-      if (!status) return pass_on(std::move(status));
-      if (may_be_planted(storage_, directory_ / name)) {
-        status->uid = storage_.user();
-        status->gid = ::getegid();
-        status->mode &= ~std::uint32_t{0077};
+      const auto found = look_up_file(storage_, directory_ / name);
+      const bool is_link = !found && found.error().errno_value == ELOOP;
+      if (!found && found.error().errno_value == ENOENT) continue;
+      if (!found && !is_link) return tl::unexpected(found.error());
+      FileStatus status = is_link ? FileStatus{.identity = {}, .mode = 0600} : found->status;
+      if (is_link || found->may_be_planted) {
+        status.uid = storage_.user();
+        status.gid = ::getegid();
+        status.mode &= ~std::uint32_t{0077};
       }
-      if (present_) status->mode &= present_->mode;
-      present_ = *status;
+      if (present_) status.mode &= present_->mode;
+      present_ = status;
     }
     return {};
   }

@@ -10,6 +10,7 @@
 
 #include "core/journal/journal_access.h"
 #include "core/model/model_directory.h"
+#include "core/storage/file_attributes.h"
 #include "core/storage/permissions.h"
 #include "tools/sync/file_switch.h"
 #include "tools/sync/sync_state.h"
@@ -34,6 +35,13 @@ bool is_of_directory(const std::filesystem::path& directory, const std::string& 
   return names.empty() || (names.size() == 1 && names.front() == model);
 }
 
+Result<FileStatus> status_of_model_folder(Storage& storage, const SyncPlace& place) {
+  // The path of an open directory leads to that one.
+  auto status = storage.status(place.model_folder());
+  if (!status || !place.opened_directory) return status;
+  return strict_status_of(*status, place.opened_directory->fd.get());
+}
+
 /// Nothing if the file or directory belongs to a user who may write the model.
 Result<std::optional<Disbelief>> doubt_about(Storage& storage, const FileStatus& found, int descriptor,
                                              const SyncPlace& place) {
@@ -42,14 +50,16 @@ Result<std::optional<Disbelief>> doubt_about(Storage& storage, const FileStatus&
   };
   std::optional<Disbelief> doubt;
   if (!place.model.empty()) {
-    const auto model = strict_status_of(storage, place.model_file(place.model));
-    if (model) doubt = ask(*model);
+    const auto model = look_up_file(storage, place.model_file(place.model));
+    if (model) doubt = ask(model->status);
     if (model && !doubt) return doubt;
-    if (!model && model.error().errno_value != ENOENT) return tl::unexpected(model.error());
+    // A link has no access of its own.
+    const int why = model ? ENOENT : model.error().errno_value;
+    if (why != ENOENT && why != ELOOP) return tl::unexpected(model.error());
   }
   // The owner of the directory, and its group, may replace any model in it. Where everybody may write it,
   // everybody may put a new file there, but that is no right to a model.
-  auto directory = strict_status_of(storage, place.model_folder());
+  auto directory = status_of_model_folder(storage, place);
   if (!directory) return tl::unexpected(directory.error());
   directory->mode &= ~std::uint32_t{S_IWOTH};
   // There, others than the owner remove only files of their own.

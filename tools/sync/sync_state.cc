@@ -13,8 +13,8 @@
 #include "core/base/utf8.h"
 #include "core/journal/journal_access.h"
 #include "core/storage/file.h"
+#include "core/storage/file_attributes.h"
 #include "core/storage/lock_holder.h"
-#include "core/storage/permissions.h"
 #include "tools/sync/file_switch.h"
 #include "tools/text/json_document.h"
 
@@ -125,9 +125,9 @@ bool is_sync_locked(const SyncPlace& place) {
 
 void SyncState::keep_private(File& lock) const {
   // Who may write the model, or give its name to another file, may update it. No others may hold the lock.
-  const auto model = strict_status_of(*storage_, place_.model_file(place_.model));
+  const auto model = look_up_file(*storage_, place_.model_file(place_.model));
   const auto directory = storage_->status(place_.model_folder());
-  FileStatus writers = model && !place_.model.empty() ? *model : directory.value_or(FileStatus{});
+  FileStatus writers = model && !place_.model.empty() ? model->status : directory.value_or(FileStatus{});
   if (directory && (directory->mode & S_ISVTX) == 0 && directory->gid == writers.gid)
     writers.mode |= directory->mode & 0222U;
   static_cast<void>(give_access(*storage_, lock, writers));
