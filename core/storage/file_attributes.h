@@ -1,6 +1,8 @@
 // Copies a file's attributes, so that a file that replaces another one has the same ones.
 #pragma once
 
+#include <sys/types.h>
+
 #include <filesystem>
 
 #include "core/base/error.h"
@@ -13,7 +15,10 @@ namespace stfs {
 /// file, and a file that may_be_planted() gives nothing. Set-id bits, the sticky bit and attributes of
 /// `security.` and `trusted.` are never copied. Without an administrator's rights it leaves out a foreign
 /// owner and access control lists. Losing an attribute of `user.` is a failure.
-Result<void> copy_file_attributes(const std::filesystem::path& path, int to);
+/// @param most  Where group or others may write the directory, another user can give this name to any file of
+///              this process's user. The mode then allows no more than this one, which is for the group that
+///              `to` has, and an access control list is not copied.
+Result<void> copy_file_attributes(const std::filesystem::path& path, int to, mode_t most = 0666);
 /// The same from an open regular file, which the caller believes.
 Result<void> copy_file_attributes(int from, int to);
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import stat
+import struct
 import subprocess
 
 import archive_file
@@ -22,6 +23,7 @@ OUTPUTS = {
     "diff": ("x.delta.safetensors", ["diff", "{model}", "{other}", "--out", "{out}"]),
     "sample": ("x.safetensors", ["sample", "{out}"]),
 }
+FROM_SHARDS = [verb for verb in OUTPUTS if verb != "sample"]
 
 pytestmark = pytest.mark.needs_root
 
@@ -109,6 +111,68 @@ def test_an_output_takes_no_set_id_bit_from_the_file_that_it_replaces(planted_gr
     assert os.lstat(out).st_mode & 0o7000 == 0
 
 
+def let_mallory_read(directory):
+    """Sets a default list: new files in the directory may be read and written by Mallory, as far as their group's bits allow."""
+    entries = ((0x01, 7, 2**32 - 1), (0x02, 7, MALLORY), (0x04, 7, 2**32 - 1), (0x10, 7, 2**32 - 1), (0x20, 0, 2**32 - 1))
+    packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(directory, "system.posix_acl_default", packed)
+    except OSError as error:
+        pytest.skip(f"no access control lists: {error}")
+
+
+def can_mallory_read(path):
+    return is_run_by(MALLORY, MALLORY, ["cat", path], text=False).returncode == 0
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["new", "replaced"])
+@pytest.mark.parametrize("mode", [0o660, 0o640])
+@pytest.mark.parametrize("verb", FROM_SHARDS)
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_default_list_of_the_directory_opens_no_output_of_a_private_shard(planted_ground, victim, verb, mode, is_replaced):
+    place = Place(*planted_ground, victim)
+    name, words = OUTPUTS[verb]
+    out = place.outputs / name
+    for path in (place.model, place.other):
+        path.chmod(mode)
+    if is_replaced:
+        assert place.run(words, out).returncode == 0
+        assert not can_mallory_read(out)
+    let_mallory_read(place.outputs)
+    done = place.run(words, out, *["--force"][:is_replaced])
+    assert done.returncode == 0, done
+    assert not can_mallory_read(out), os.getxattr(out, "system.posix_acl_access")
+    made = os.lstat(out)
+    assert made.st_uid == victim and made.st_mode & 0o777 & ~mode == 0 and made.st_mode & 0o600 == 0o600
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+@pytest.mark.parametrize("verb", FROM_SHARDS)
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_an_output_of_a_private_shard_does_not_get_the_mode_of_a_renamed_public_file(planted_ground, victim, verb, mode):
+    """Mallory moves a public file of the victim's to the name of the output. The sticky bit does not stop a move into a directory."""
+    place = Place(*planted_ground, victim)
+    name, words = OUTPUTS[verb]
+    out = place.outputs / name
+    for path in (place.model, place.other):
+        path.chmod(0o600)
+    public = planted_ground[1] / "public"
+    public.write_text("the victim's")
+    os.chown(public, victim, victim)
+    public.chmod(0o644)
+    os.chown(place.outputs, victim, MALLORY)
+    place.outputs.chmod(mode)
+    as_mallory('mv "$1" "$2"', public, out)
+    done = place.run(words, out, "--force")
+    assert done.returncode == 0, done
+    assert not can_mallory_read(out)
+    # In a directory of the victim's only, the victim has chosen the mode.
+    place.outputs.chmod(0o755)
+    out.chmod(0o644)
+    assert place.run(words, out, "--force").returncode == 0
+    assert os.lstat(out).st_mode & 0o777 == 0o644
+
+
 def test_a_repack_stays_in_the_directory_that_it_has_opened(planted_ground):
     """Mallory may write the directory above. A stop at the first file of many gives him the time."""
     place = Place(*planted_ground, 0)
@@ -148,6 +212,22 @@ def test_a_version_is_not_published_through_a_planted_link(planted_ground, victi
                                       "--version", "2", "--out", str(place.outputs)])
     assert done.returncode == 1 and "weight_v000002" in done.stderr, done
     assert os.listdir(private) == [leftover.name] and leftover.read_text() == "the victim's"
+
+
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_version_is_not_published_in_a_planted_directory(planted_ground, victim):
+    place = Place(*planted_ground, victim)
+    planted = place.outputs / "weight_v000002"
+    as_mallory('mkdir -m 0777 "$1"', planted)
+    publish = [place.stfs, "diff", str(place.model), str(place.other), "--encoding", "xor", "--version", "2", "--out",
+               str(place.outputs)]
+    done = is_run_by(victim, victim, publish)
+    assert done.returncode == 1 and f"{planted}: belongs to user {MALLORY}" in done.stderr, done
+    assert os.listdir(planted) == []
+    # An unfinished version of a publisher who is the owner of the published directory goes on.
+    os.chown(place.outputs, MALLORY, MALLORY)
+    done = is_run_by(victim, victim, publish)
+    assert done.returncode == 0, done
 
 
 def test_a_published_file_takes_no_mode_from_a_planted_link(planted_ground):
