@@ -75,9 +75,10 @@ bool may_others_name(const struct stat& directory) {
 
 bool is_planted(const Named& named) {
   const struct stat& file = named.status;
-  if (!S_ISREG(file.st_mode) || !may_others_name(named.directory)) return false;
+  if (!may_others_name(named.directory)) return false;
   const bool is_own = file.st_uid == 0 || file.st_uid == ::geteuid();
-  return file.st_nlink > 1 || (!is_own && file.st_uid != named.directory.st_uid);
+  if (!is_own && file.st_uid != named.directory.st_uid) return true;
+  return S_ISREG(file.st_mode) && file.st_nlink > 1;
 }
 
 /// The permissions without what `most` forbids to users who are not the owner.

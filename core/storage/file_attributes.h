@@ -22,9 +22,10 @@ Result<void> copy_file_attributes(const std::filesystem::path& path, int to, mod
 /// The same from an open regular file, which the caller believes.
 Result<void> copy_file_attributes(int from, int to);
 
-/// Whether another user may have put the file at this path, to have its owner and mode copied: group or
-/// others may write the directory, and the file belongs neither to the directory's owner, nor to this
-/// process's user or root, or it has other names. False for a link, and in a storage of a test.
+/// Whether another user may have put the file at this path, to have its owner and mode copied, or to be
+/// taken for a model's: group or others may write the directory, and the file belongs neither to the
+/// directory's owner, nor to this process's user or root, or it has other names. A link is not followed: its
+/// own owner counts. False in a storage of a test.
 bool may_be_planted(const Storage& storage, const std::filesystem::path& path);
 
 }  // namespace stfs
