@@ -197,6 +197,37 @@ def test_a_repack_stays_in_the_directory_that_it_has_opened(planted_ground):
         pytest.skip("it was too fast to be stopped")
 
 
+def test_a_repack_that_fails_takes_back_only_its_own_files(planted_ground):
+    """It stops before its index. Mallory then gives the directory's path to a private one, with files of the shards' names."""
+    place = Place(*planted_ground, 0)
+    source, private = planted_ground[1] / "many.safetensors", planted_ground[1] / "private"
+    archive_file.save_with_reference(source, {str(at): archive_file.random_array("u1", (1,), at) for at in range(300)})
+    private.mkdir(mode=0o700)
+    shards = [f"s-{at:05}-of-00300.safetensors" for at in range(1, 301)]
+    for name in shards:
+        (private / name).write_text("the victim's")
+    made = place.outputs / "made"
+    made.mkdir()
+    index = "s.safetensors.index.json"
+    with subprocess.Popen([place.stfs, "repack", "--shard-size", "1", source, made / index], stderr=subprocess.PIPE,
+                          text=True) as repack:
+        while not os.listdir(made):
+            assert repack.poll() is None
+        repack.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, repack.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if (made / index).exists():
+            repack.kill()
+            pytest.skip("it was too fast to be stopped")
+        (made / index).write_text("another program's")
+        as_mallory('mv "$1" "$1.moved" && ln -s "$2" "$1"', made, private)
+        repack.send_signal(signal.SIGCONT)
+        told = repack.stderr.read()
+    assert repack.returncode == 1 and f"{made / index}: " in told, told
+    assert os.listdir(f"{made}.moved") == [index]
+    assert sorted(os.listdir(private)) == shards
+    assert all((private / name).read_text() == "the victim's" for name in shards)
+
+
 @pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
 def test_a_version_is_not_published_through_a_planted_link(planted_ground, victim):
     place = Place(*planted_ground, victim)
