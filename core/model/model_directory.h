@@ -24,12 +24,12 @@ struct ModelDirectory {
   // File names, ascending.
   std::vector<std::string> indexes;
   std::vector<std::string> archives;
-  // Indexes that another user may have planted (file_attributes.h). They don't count: such a user would choose
-  // which model the directory means, or make it none. A person may name such an index.
+  // Indexes that another user may have planted (file_attributes.h). They don't count: such a user would
+  // choose which model the directory means, or make it none. A person may name such an index.
   std::vector<std::string> ignored_indexes;
 
-  /// What to tell about them, after the directory's path: "the index ... is ignored: ..."; empty if there are
-  /// none.
+  /// What to tell about them, after the directory's path: "the index ... is ignored: ..."; empty if there
+  /// are none.
   [[nodiscard]] std::string ignored_text(const std::filesystem::path& directory,
                                          Storage& storage = system_storage()) const;
 };

@@ -66,8 +66,8 @@ bool is_for_group(mode_t mode) {
   return (mode >> kGroupShift & ~mode & 07U) != 0;
 }
 
-// Creates a file. A default list of the directory gives single users the rights of the mode's group: if they are
-// more than those of others, the file gets no list, and the rights that every entry of that list gives.
+// Creates a file. A default list of the directory gives single users the rights of the mode's group: if they
+// are more than those of others, the file gets no list, and the rights that every entry of that list gives.
 Result<std::unique_ptr<File>> create_without_list(Storage& storage, const std::filesystem::path& path,
                                                   mode_t mode) {
   auto file = storage.create(path, mode);

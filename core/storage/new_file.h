@@ -47,8 +47,9 @@ class NewFile {
   static Result<NewFile> create(const std::filesystem::path& path, bool replace, mode_t mode = 0666,
                                 Storage& storage = system_storage());
   /// The same, to replace a file, or to make one, whose mode is not that of private files that it is made
-  /// from: so a default list keeps its effect, and a file that is replaced gives its mode. A killed process leaves the file `temporary`, in the same
-  /// directory: whoever repeats its work removes it, since this call does.
+  /// from: so a default list keeps its effect, and a file that is replaced gives its mode. A killed process
+  /// leaves the file `temporary`, in the same directory: whoever repeats its work removes it, since this
+  /// call does.
   static Result<NewFile> create_as(const std::filesystem::path& temporary, const std::filesystem::path& path,
                                    mode_t mode = 0666, Storage& storage = system_storage());
 

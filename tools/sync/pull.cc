@@ -35,8 +35,8 @@ struct MadeDirectory {
   std::string name;
 };
 
-/// Opens the directory. Makes it, and those above, if it is missing: each in the open directory above, so that
-/// a user who puts a link in place of a new one gets nothing.
+/// Opens the directory. Makes it, and those above, if it is missing: each in the open directory above, so
+/// that a user who puts a link in place of a new one gets nothing.
 /// @param made  gets the new ones, from above.
 Result<std::shared_ptr<const OpenDirectory>> open_or_make(Storage& storage, const std::filesystem::path& path,
                                                           std::vector<MadeDirectory>& made) {
