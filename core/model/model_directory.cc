@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "core/format/json_string.h"
+#include "core/storage/file_attributes.h"
+
 namespace stfs {
 namespace {
 
@@ -25,14 +28,28 @@ Result<ModelDirectory> list_model_directory(const std::filesystem::path& directo
   ModelDirectory found;
   for (std::string& name : *names) {
     if (has_suffix(name, kModelIndexSuffix)) {
-      found.indexes.push_back(std::move(name));
+      const bool is_planted = may_be_planted(storage, directory / name);
+      (is_planted ? found.ignored_indexes : found.indexes).push_back(std::move(name));
     } else if (is_archive_name(name)) {
       found.archives.push_back(std::move(name));
     }
   }
   std::ranges::sort(found.indexes);
   std::ranges::sort(found.archives);
+  std::ranges::sort(found.ignored_indexes);
   return found;
+}
+
+std::string ModelDirectory::ignored_text(const std::filesystem::path& directory, Storage& storage) const {
+  if (ignored_indexes.empty()) return {};
+  const auto there = storage.status_of_name(directory / ignored_indexes.front());
+  return fmt::format(
+      "the index {}{} is ignored: other users may write the directory, and it {}: name the index to use it",
+      in_quotes(ignored_indexes.front()),
+      ignored_indexes.size() > 1 ? fmt::format(" (and {} more)", ignored_indexes.size() - 1) : "",
+      there ? fmt::format("belongs to user {}{}", there->uid,
+                          there->links > 1 ? fmt::format(" and has {} names", there->links) : "")
+            : "is gone now");
 }
 
 Result<std::filesystem::path> find_model_index(const std::filesystem::path& directory, Storage& storage) {
@@ -42,8 +59,10 @@ Result<std::filesystem::path> find_model_index(const std::filesystem::path& dire
   const auto& indexes = found->indexes;
   if (indexes.size() == 1) return directory / indexes.front();
   if (indexes.empty()) {
+    const std::string ignored = found->ignored_text(directory, storage);
     return fail(ErrorCode::NotFound, ENOENT,
-                fmt::format("{}: is a directory without a *{}", directory.string(), kModelIndexSuffix));
+                fmt::format("{}: is a directory without a *{}{}{}", directory.string(), kModelIndexSuffix,
+                            ignored.empty() ? "" : "; ", ignored));
   }
   std::string list;
   for (std::size_t at = 0; at < std::min(kShown, indexes.size()); ++at)

@@ -24,9 +24,17 @@ struct ModelDirectory {
   // File names, ascending.
   std::vector<std::string> indexes;
   std::vector<std::string> archives;
+  // Indexes that another user may have planted (file_attributes.h). They don't count: such a user would
+  // choose which model the directory means, or make it none. A person may name such an index.
+  std::vector<std::string> ignored_indexes;
+
+  /// What to tell about them, after the directory's path: "the index ... is ignored: ..."; empty if there
+  /// are none.
+  [[nodiscard]] std::string ignored_text(const std::filesystem::path& directory,
+                                         Storage& storage = system_storage()) const;
 };
 
-/// Looks only at names: the entries may be of any kind. Names that begin with a dot are left out.
+/// The entries may be of any kind. Names that begin with a dot are left out.
 Result<ModelDirectory> list_model_directory(const std::filesystem::path& directory,
                                             Storage& storage = system_storage());
 

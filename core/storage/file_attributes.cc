@@ -22,19 +22,28 @@
 namespace stfs {
 namespace {
 
-Result<void> copy_owner_and_mode(const struct stat& from, int to, const std::string& path) {
-  mode_t mode = from.st_mode & 0777;
-  if (::fchown(to, from.st_uid, from.st_gid) != 0) {
-    // We may still be a member of the group.
-    if (::fchown(to, static_cast<uid_t>(-1), from.st_gid) != 0) mode &= 0707;
-  }
+constexpr mode_t kNineBits = 0777;
+constexpr mode_t kOwnersBits = 0700;
+constexpr mode_t kReadWriteForAll = 0666;
+
+/// @return whether the file now has the group.
+Result<bool> give_owner_and_mode(const Permissions& permissions, int to, const std::string& path) {
+  // A directory's default list has given rights to single users. The mode would open them: it is their mask.
+  drop_access_list(to);
+  mode_t mode = permissions.mode;
+  // If the owner can't be given, we may still be a member of the group.
+  const bool has_group = ::fchown(to, permissions.uid, permissions.gid) == 0 ||
+                         ::fchown(to, static_cast<uid_t>(-1), permissions.gid) == 0;
+  if (!has_group) mode &= 0707;
   if (::fchmod(to, mode) != 0) return fail_system(errno, path, "preserve its mode");
-  return {};
+  return has_group;
 }
 
-Result<void> copy_attribute(const std::string& from, int to, const char* name, const std::string& path) {
+/// Copies the attribute if it is one of users, or an access control list that is wanted.
+Result<void> copy_attribute(const std::string& from, int to, const char* name, bool with_list,
+                            const std::string& path) {
   const bool is_of_user = std::string_view(name).starts_with("user.");
-  if (!is_of_user && !std::string_view(name).starts_with("system.")) return {};
+  if (!is_of_user && !(with_list && std::string_view(name).starts_with("system."))) return {};
   std::string value(XATTR_SIZE_MAX, '\0');
   const ssize_t size = ::getxattr(from.c_str(), name, value.data(), value.size());
   if (size >= 0 && ::fsetxattr(to, name, value.data(), static_cast<std::size_t>(size), 0) == 0) return {};
@@ -65,46 +74,70 @@ std::optional<Named> open_named(const std::filesystem::path& path) {
   return named;
 }
 
-bool is_planted(const Named& named) {
-  const struct stat& file = named.status;
+/// Whether other users may give names in the directory.
+bool may_others_name(const struct stat& directory) {
   // With an access control list, the group's bits are its mask: single users may have them.
-  if (!S_ISREG(file.st_mode) || (named.directory.st_mode & (S_IWGRP | S_IWOTH)) == 0) return false;
-  const bool is_own = file.st_uid == 0 || is_same_user(file.st_uid, ::geteuid());
-  return file.st_nlink > 1 || (!is_own && !is_same_user(file.st_uid, named.directory.st_uid));
+  return (directory.st_mode & (S_IWGRP | S_IWOTH)) != 0;
 }
 
+bool is_planted(const Named& named) {
+  const struct stat& file = named.status;
+  if (!may_others_name(named.directory)) return false;
+  const bool is_own = file.st_uid == 0 || is_same_user(file.st_uid, ::geteuid());
+  if (!is_own && !is_same_user(file.st_uid, named.directory.st_uid)) return true;
+  return S_ISREG(file.st_mode) && file.st_nlink > 1;
+}
+
+/// The permissions without what `most` forbids to users who are not the owner.
+Result<Permissions> within(const Permissions& permissions, mode_t most, int to) {
+  struct stat made {};
+  if (::fstat(to, &made) != 0) return fail_system(errno, "a new file", "stat");
+  Permissions both = strictest(permissions, {.mode = most, .uid = made.st_uid, .gid = made.st_gid});
+  both.mode |= permissions.mode & kOwnersBits;
+  return both;
+}
+
+/// @param most  if it is given, of the mode; then no access control list is copied.
 /// @param path  for messages.
-Result<void> copy_all(int opened, const struct stat& status, int to, const std::filesystem::path& path) {
-  if (auto ok = copy_owner_and_mode(status, to, path.native()); !ok) return ok;
+Result<void> copy_all(int opened, const struct stat& status, int to, std::optional<mode_t> most,
+                      const std::filesystem::path& path) {
   const std::string from = path_of(opened);
+  Permissions permissions = permissions_of(status, opened);
+  if (most) {
+    const auto limited = within(permissions, *most, to);
+    if (!limited) return tl::unexpected(limited.error());
+    permissions = *limited;
+  }
+  const auto has_group = give_owner_and_mode(permissions, to, path.native());
+  if (!has_group) return tl::unexpected(has_group.error());
   std::string names(XATTR_LIST_MAX, '\0');
   const ssize_t size = ::listxattr(from.c_str(), names.data(), names.size());
   if (size < 0 && errno == EOPNOTSUPP) return {};
   if (size < 0) return fail_system(errno, path.native(), "list its attributes");
   names.resize(static_cast<std::size_t>(size));
-  // A directory's default list gives new files rights that the file has not.
-  constexpr const char* kAccessList = "system.posix_acl_access";
-  if (::getxattr(from.c_str(), kAccessList, nullptr, 0) < 0 && errno == ENODATA)
-    static_cast<void>(::fremovexattr(to, kAccessList));
+  // A list may give rights to the group, and the file's own group is not always the new one's.
+  const bool with_list = *has_group && !most;
   for (std::size_t at = 0; at < names.size(); at += std::strlen(names.c_str() + at) + 1) {
-    if (auto ok = copy_attribute(from, to, names.c_str() + at, path.native()); !ok) return ok;
+    if (auto ok = copy_attribute(from, to, names.c_str() + at, with_list, path.native()); !ok) return ok;
   }
   return {};
 }
 
 }  // namespace
 
-Result<void> copy_file_attributes(const std::filesystem::path& path, int to) {
+Result<void> copy_file_attributes(const std::filesystem::path& path, int to, mode_t most) {
   const auto named = open_named(path);
   if (!named) return fail_system(errno, path.native(), "open");
   if (!S_ISREG(named->status.st_mode) || is_planted(*named)) return {};
-  return copy_all(named->file.get(), named->status, to, path);
+  std::optional<mode_t> limit;
+  if (may_others_name(named->directory) && (most & kReadWriteForAll) != kReadWriteForAll) limit = most;
+  return copy_all(named->file.get(), named->status, to, limit, path);
 }
 
 Result<void> copy_file_attributes(int from, int to) {
   struct stat status {};
   if (::fstat(from, &status) != 0) return fail_system(errno, "an open file", "stat");
-  return copy_all(from, status, to, "an open file");
+  return copy_all(from, status, to, std::nullopt, "an open file");
 }
 
 bool may_be_planted(const Storage& storage, const std::filesystem::path& path) {

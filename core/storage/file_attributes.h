@@ -1,6 +1,8 @@
 // Copies a file's attributes, so that a file that replaces another one has the same ones.
 #pragma once
 
+#include <sys/types.h>
+
 #include <filesystem>
 
 #include "core/base/error.h"
@@ -13,13 +15,17 @@ namespace stfs {
 /// file, and a file that may_be_planted() gives nothing. Set-id bits, the sticky bit and attributes of
 /// `security.` and `trusted.` are never copied. Without an administrator's rights it leaves out a foreign
 /// owner and access control lists. Losing an attribute of `user.` is a failure.
-Result<void> copy_file_attributes(const std::filesystem::path& path, int to);
+/// @param most  Where group or others may write the directory, another user can give this name to any file of
+///              this process's user. The mode then allows no more than this one, which is for the group that
+///              `to` has, and an access control list is not copied.
+Result<void> copy_file_attributes(const std::filesystem::path& path, int to, mode_t most = 0666);
 /// The same from an open regular file, which the caller believes.
 Result<void> copy_file_attributes(int from, int to);
 
-/// Whether another user may have put the file at this path, to have its owner and mode copied: group or
-/// others may write the directory, and the file belongs neither to the directory's owner, nor to this
-/// process's user or root, or it has other names. False for a link, and in a storage of a test.
+/// Whether another user may have put the file at this path, to have its owner and mode copied, or to be
+/// taken for a model's: group or others may write the directory, and the file belongs neither to the
+/// directory's owner, nor to this process's user or root, or it has other names. A link is not followed: its
+/// own owner counts. False in a storage of a test.
 bool may_be_planted(const Storage& storage, const std::filesystem::path& path);
 
 /// What a name led to when it was looked up, once.

@@ -16,6 +16,7 @@
 #include "core/base/absolute_path.h"
 #include "core/storage/attribute_names.h"
 #include "core/storage/file_attributes.h"
+#include "core/storage/permissions.h"
 
 namespace stfs {
 namespace {
@@ -59,6 +60,30 @@ bool is_in_mount(const std::filesystem::path& directory) {
   return false;
 }
 
+// Whether the mode allows more to the group than to others.
+bool is_for_group(mode_t mode) {
+  constexpr unsigned kGroupShift = 3;
+  return (mode >> kGroupShift & ~mode & 07U) != 0;
+}
+
+// Creates a file. A default list of the directory gives single users the rights of the mode's group: if they
+// are more than those of others, the file gets no list, and the rights that every entry of that list gives.
+Result<std::unique_ptr<File>> create_without_list(Storage& storage, const std::filesystem::path& path,
+                                                  mode_t mode) {
+  auto file = storage.create(path, mode);
+  if (!file || !is_for_group(mode) || !has_access_list((*file)->descriptor())) return file;
+  auto allowed = permissions_of(**file);
+  if (!allowed) return pass_on(std::move(allowed));
+  // Such a user may have opened this file. Of the next one the list gives no rights.
+  if (auto removed = storage.remove(path); !removed) return pass_on(std::move(removed));
+  file = storage.create(path, 0600);
+  if (!file) return file;
+  drop_access_list((*file)->descriptor());
+  auto given = (*file)->set_mode(allowed->mode);
+  if (!given) static_cast<void>(storage.remove(path));
+  return given ? std::move(file) : pass_on(std::move(given));
+}
+
 // Creates a temporary file beside the path. Its name is short, because the path's own name may already have
 // the greatest length. It does not end in .safetensors, so that nobody takes it for an archive.
 Result<std::unique_ptr<File>> create_temporary(Storage& storage, const std::filesystem::path& path,
@@ -72,7 +97,7 @@ Result<std::unique_ptr<File>> create_temporary(Storage& storage, const std::file
   int why = EEXIST;
   for (int attempt = 0; attempt < kAttempts && why == EEXIST; ++attempt) {
     temporary = directory_of(path) / new_temporary_file_name();
-    auto file = storage.create(temporary, mode);
+    auto file = create_without_list(storage, temporary, mode);
     if (file) return file;
     why = file.error().errno_value;
   }
@@ -94,6 +119,7 @@ Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace,
                                 Storage& storage) {
   NewFile file(storage, path);
   file.replace_ = replace;
+  file.mode_ = mode;
   const Result<bool> replaces = check_target(storage, path, replace);
   if (!replaces) return tl::unexpected(replaces.error());
   // Nobody else may open the file before it has the mode of the file that it replaces.
@@ -227,7 +253,7 @@ Result<void> NewFile::complete(Durability durability, const std::function<Result
     takes_attributes = *replaces;
   }
   if (takes_attributes) {
-    if (auto ok = storage_->copy_attributes(path_, *file_); !ok) return ok;
+    if (auto ok = take_attributes(); !ok) return ok;
   } else if (give_access) {
     if (auto ok = give_access(*file_); !ok) return ok;
   }
@@ -236,6 +262,12 @@ Result<void> NewFile::complete(Durability durability, const std::function<Result
   }
   file_.reset();
   return {};
+}
+
+Result<void> NewFile::take_attributes() {
+  // The directories of a test's model are not other users' to write.
+  if (storage_ != &system_storage()) return storage_->copy_attributes(path_, *file_);
+  return copy_file_attributes(path_, file_->descriptor(), mode_);
 }
 
 Result<void> NewFile::finish(Durability durability) {

@@ -40,12 +40,16 @@ class NewFile {
  public:
   /// EEXIST if the path exists and `replace` is false. Fails if the file to be replaced is not a regular
   /// file.
-  /// @param mode  the permissions of a file that replaces none, before the umask.
+  /// @param mode  the permissions of a file that replaces none, before the umask. If the group may do more
+  ///              than others, a default list of the directory gives nobody more than each of its entries.
+  ///              Where others may write the directory, a file that is replaced gives no more than this mode.
   /// @param storage  must outlive it.
   static Result<NewFile> create(const std::filesystem::path& path, bool replace, mode_t mode = 0666,
                                 Storage& storage = system_storage());
-  /// The same, to replace a file, or to make one. A killed process leaves the file `temporary`, in the same
-  /// directory: whoever repeats its work removes it, since this call does.
+  /// The same, to replace a file, or to make one, whose mode is not that of private files that it is made
+  /// from: so a default list keeps its effect, and a file that is replaced gives its mode. A killed process
+  /// leaves the file `temporary`, in the same directory: whoever repeats its work removes it, since this
+  /// call does.
   static Result<NewFile> create_as(const std::filesystem::path& temporary, const std::filesystem::path& path,
                                    mode_t mode = 0666, Storage& storage = system_storage());
 
@@ -92,6 +96,7 @@ class NewFile {
   Result<void> write_gathered();
   Result<void> write(std::span<const std::byte> bytes);
   Result<void> complete(Durability durability, const std::function<Result<void>(File&)>& give_access = {});
+  Result<void> take_attributes();
   Result<void> rename(const std::filesystem::path& path);
   /// ESTALE unless the temporary name is that of the file that was made.
   [[nodiscard]] Result<void> check_own() const;
@@ -113,6 +118,7 @@ class NewFile {
   std::uint64_t reserved_bytes_ = 0;
   std::uint64_t appended_bytes_ = 0;
   bool replace_ = false;
+  mode_t mode_ = 0666;
 };
 
 }  // namespace stfs

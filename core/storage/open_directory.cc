@@ -3,13 +3,17 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 #include <memory>
 #include <string_view>
 
+#include "core/base/absolute_path.h"
 #include "core/storage/group_members.h"
 
 namespace stfs {
@@ -18,6 +22,59 @@ namespace {
 tl::unexpected<Error> no_directory(const std::filesystem::path& path) {
   return fail(ErrorCode::System, ENOTDIR,
               path.string() + ": is a link or a file: expected a directory of its own");
+}
+
+/// What follows the text in the line, up to a separator.
+std::string word_behind(std::string_view line, std::string_view text, std::string_view separators) {
+  const std::size_t at = line.find(text);
+  if (at == line.npos) return {};
+  line.remove_prefix(at + text.size());
+  return std::string(line.substr(0, line.find_first_of(separators)));
+}
+
+/// The line in which a file has that beginning; empty without one.
+std::string line_of(const std::string& file, std::string_view beginning) {
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(beginning)) return line;
+  return {};
+}
+
+/// Asks the kernel's tables only: the mount's daemon may not answer.
+tl::unexpected<Error> is_a_mount(int above, const std::filesystem::path& path) {
+  const UniqueFd root(::openat(above, path.filename().c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  const std::string known = line_of(fmt::format("/proc/self/fdinfo/{}", root.get()), "mnt_id:");
+  const std::string id = word_behind(known, "mnt_id:\t", "\n");
+  const std::string line = id.empty() ? id : line_of("/proc/self/mountinfo", id + " ");
+  const std::string type = word_behind(line, " - ", " ");
+  const std::string user = word_behind(line, "user_id=", ", ");
+  return fail(
+      ErrorCode::System, EACCES,
+      fmt::format(
+          "{}: another file system is mounted there{}{}: expected a directory of its own: "
+          "unmount it with `umount -l`, as root{}",
+          path.string(), type.empty() ? "" : fmt::format(" ({})", type),
+          user.empty() ? "" : fmt::format(" by user {}", user),
+          user.empty() || user == "0" ? "" : fmt::format(", or with `fusermount3 -u -z`, as user {}", user)));
+}
+
+/// Refuses a link and a mount. Another user's mount may hold up each request, and tells any owner and mode.
+Result<UniqueFd> open_own(const std::filesystem::path& path) {
+  constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  const UniqueFd above(::open(directory_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!above) return fail_system(errno, path.string(), "open");
+  struct open_how how {};
+  how.flags = kFlags;
+  how.resolve = RESOLVE_NO_XDEV;
+  const std::string name = path.filename();
+  UniqueFd fd(static_cast<int>(::syscall(SYS_openat2, above.get(), name.c_str(), &how, sizeof how)));
+  if (!fd && errno == EXDEV) return is_a_mount(above.get(), path);
+  // Old kernels and filters of system calls refuse the call.
+  if (!fd && (errno == ENOSYS || errno == EPERM || errno == EINVAL))
+    fd = UniqueFd(::openat(above.get(), name.c_str(), kFlags));
+  if (fd) return fd;
+  if (errno == ENOTDIR || errno == ELOOP) return no_directory(path);
+  return fail_system(errno, path.string(), "open");
 }
 
 FileStatus directory_status(const struct stat& st) {
@@ -70,10 +127,15 @@ Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::pa
     opened.status = *there;
     return opened;
   }
-  const int flags = O_DIRECTORY | O_CLOEXEC | (link == LastLink::Refused ? O_RDONLY | O_NOFOLLOW : O_PATH);
-  opened.fd = UniqueFd(::open(path.c_str(), flags));
-  if (!opened.fd && (errno == ENOTDIR || errno == ELOOP)) return no_directory(path);
-  if (!opened.fd) return fail_system(errno, path.string(), "open");
+  if (link == LastLink::Refused) {
+    auto own = open_own(path);
+    if (!own) return pass_on(std::move(own));
+    opened.fd = std::move(*own);
+  } else {
+    opened.fd = UniqueFd(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!opened.fd && (errno == ENOTDIR || errno == ELOOP)) return no_directory(path);
+    if (!opened.fd) return fail_system(errno, path.string(), "open");
+  }
   struct stat st {};
   if (::fstat(opened.fd.get(), &st) != 0) return fail_system(errno, path.string(), "stat");
   opened.path = fmt::format("/proc/self/fd/{}", opened.fd.get());

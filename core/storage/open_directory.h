@@ -1,5 +1,5 @@
-// A directory that was opened without following a link. Its files are reached through the open directory, so
-// a user who gives the directory's path to another one afterwards changes nothing.
+// A directory that was opened without following a link or entering a mount. Its files are reached through
+// the open directory, so a user who gives the directory's path to another one afterwards changes nothing.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,14 @@ struct OpenDirectory {
 };
 
 enum class LastLink : std::uint8_t {
-  Refused,
+  Refused,   // and so is a mount
   Followed,  // for a path that a person has given. The descriptor only leads to files (O_PATH)
 };
 
 /// Opens the directory at the path.
 /// @param link  whether the last component may be a link. Those before it may.
-/// @return ENOTDIR: it is a file, or a link that is refused. ENOENT: there is none.
+/// @return ENOTDIR: it is a file, or a link that is refused. ENOENT: there is none. EACCES: also for a mount,
+/// which the message names, with the user who has mounted it.
 Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::path& path,
                                      LastLink link = LastLink::Refused);
 

@@ -148,11 +148,13 @@ std::vector<std::string> not_too_many(const std::filesystem::path& directory,
   return mounted;
 }
 
-Result<Source> open_directory(Source source, const std::vector<std::string>& archives,
-                              const SourceOptions& options) {
+Result<Source> open_directory(Source source, const ModelDirectory& found, const SourceOptions& options) {
+  const std::vector<std::string>& archives = found.archives;
   if (archives.empty()) {
+    const std::string ignored = found.ignored_text(source.path);
     return fail(ErrorCode::NotFound, ENOENT,
-                source.path.string() + ": is a directory without .safetensors archives");
+                fmt::format("{}: is a directory without .safetensors archives{}{}", source.path.string(),
+                            ignored.empty() ? "" : "; ", ignored));
   }
   const std::vector<std::string> mounted = not_too_many(source.path, archives);
   for (const std::string& archive : mounted) {
@@ -286,7 +288,9 @@ Result<Source> open_source(const std::filesystem::path& source, const SourceOpti
                   opened.path.string() +
                       ": is a directory of archives: a delta needs one model: name its archive or index");
     }
-    if (found->indexes.empty()) return open_directory(std::move(opened), found->archives, options);
+    const std::string ignored = found->ignored_text(opened.path);
+    if (!ignored.empty()) log::warning("{}: {}", opened.path.string(), ignored);
+    if (found->indexes.empty()) return open_directory(std::move(opened), *found, options);
   }
   auto model = open_model(opened.path, options);
   if (!model) return pass_on(std::move(model));

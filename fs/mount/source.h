@@ -48,7 +48,8 @@ struct SourceOptions {
 /// Opens an archive, an index, a directory with one index (its model), or a directory without an index (all
 /// of its archives). Opens each model for writing if that is allowed, else for reading. The log says why a
 /// model is read-only, and what is wrong with it. ENOENT for a directory without archives; EINVAL, with their
-/// names, for several indexes; E2BIG for more archives than a mount can show.
+/// names, for several indexes; E2BIG for more archives than a mount can show. An index of the directory that
+/// another user may have planted is ignored, and the log names it (core/model/model_directory.h).
 Result<Source> open_source(const std::filesystem::path& source, const SourceOptions& options);
 
 /// Opens a single model in the same way.

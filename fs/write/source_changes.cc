@@ -14,6 +14,7 @@
 #include "core/storage/group_members.h"
 #include "core/storage/new_file.h"
 #include "core/storage/open_directory.h"
+#include "core/storage/permissions.h"
 #include "fs/base/capabilities.h"
 #include "fs/base/user_counts.h"
 
@@ -176,6 +177,7 @@ Result<UniqueFd> SourceChanges::open_private_top() {
   if (auto checked = check_made(made.get(), top.path.string()); !checked) return pass_on(std::move(checked));
   // Only root can; another user's directory is as good.
   static_cast<void>(::fchown(made.get(), delta.st_uid, delta.st_gid) == 0);
+  drop_access_list(made.get());
   if (::fchmod(made.get(), S_IRWXU | readers | readers >> kReadToSearch) != 0)
     return fail_system(errno, top.path.string(), "set the mode");
   return made;
@@ -263,6 +265,7 @@ Result<SourceChanges::Own> SourceChanges::open(const std::string& path, const st
 Result<void> SourceChanges::give_as(int descriptor, const struct stat& of, const Permissions& allowed) const {
   struct stat made {};
   if (::fstat(descriptor, &made) != 0) return fail_system(errno, files_.top().path.string(), "stat");
+  drop_access_list(descriptor);  // of the directory's default list
   mode_t mode = allowed.mode;
   if (::fchown(descriptor, of.st_uid, of.st_gid) != 0) {
     // Its maker could read the file. Others get what the file allows to all of them.

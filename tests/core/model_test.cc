@@ -2,6 +2,8 @@
 #include "core/model/model.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -283,6 +285,40 @@ TEST_CASE("hidden files and names that only end like an index or an archive are 
   REQUIRE(found);
   CHECK(found->archives == std::vector<std::string>{"a.safetensors"});
   CHECK(found->indexes == std::vector<std::string>{"m.safetensors.index.json"});
+}
+
+TEST_CASE("an index that another user may have planted is not the directory's", "[core][model]") {
+  if (::geteuid() != 0) return;  // only root may give files away
+  const TemporaryDirectory directory;
+  const std::string name = "m.safetensors.index.json";
+  directory.write("a.safetensors", archive_of({{"t", "1"}}));
+  const std::string index = directory.write(name, index_of({{"t", "a"}}));
+  const auto is_ignored = [&](uid_t owner, mode_t directory_mode) {
+    REQUIRE(::lchown(index.c_str(), owner, owner) == 0);
+    REQUIRE(::chmod(directory.path().c_str(), directory_mode) == 0);
+    const auto found = list_model_directory(directory.path()).value();
+    CHECK(found.indexes.size() + found.ignored_indexes.size() == 1);
+    CHECK(Model::open(directory.path(), {}).has_value() == found.ignored_indexes.empty());
+    return found.indexes.empty();
+  };
+  for (const mode_t open_to : {0777U, 01777U, 0775U}) {
+    CHECK(is_ignored(4321, open_to));
+    CHECK_FALSE(is_ignored(0, open_to));
+    REQUIRE(::chown(directory.path().c_str(), 4321, 0) == 0);
+    CHECK_FALSE(is_ignored(4321, open_to));
+    REQUIRE(::chown(directory.path().c_str(), 0, 0) == 0);
+  }
+  CHECK_FALSE(is_ignored(4321, 0755));
+  std::filesystem::create_hard_link(index, directory / "other");
+  CHECK(is_ignored(0, 0777));
+  CHECK_FALSE(is_ignored(0, 0755));
+  CHECK(is_ignored(4321, 0777));
+  const auto refused = Model::open(directory.path(), {});
+  REQUIRE_FALSE(refused);
+  CHECK(contains(refused.error().message, "; the index \"" + name +
+                                              "\" is ignored: other users may write the directory, and it "
+                                              "belongs to user 4321 and has 2 names: name the index"));
+  CHECK(Model::open(index, {}));
 }
 
 TEST_CASE("a hundred shards are opened for writing, each for its own tensors", "[core][model]") {

@@ -2,15 +2,20 @@
 #include "core/storage/new_file.h"
 
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
+#include "core/storage/permissions.h"
+#include "tests/core/access_list.h"
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace stfs;
@@ -32,6 +37,22 @@ struct stat replaced(const std::string& path) {
   struct stat made {};
   REQUIRE(::stat(path.c_str(), &made) == 0);
   return made;
+}
+
+/// Gives the directory, or file, a list of that name which lets another user read and write. False: the file
+/// system has none.
+bool let_another_user(const std::filesystem::path& path, const char* list_name) {
+  const std::string list = access_list(
+      {{kAclUserObject, 7}, {kAclUser, 7, 4242}, {kAclGroupObject, 6}, {kAclMask, 7}, {kAclOther, 4}});
+  if (::setxattr(path.c_str(), list_name, list.data(), list.size(), 0) == 0) return true;
+  test::note_skip("the file system of temporary files has no access control lists");
+  return false;
+}
+
+/// The mode of a file, and whether it has an access control list.
+std::pair<mode_t, bool> access_of(const std::filesystem::path& path) {
+  const auto file = system_storage().open(path, Access::ReadOnly).value();
+  return {file->status().value().mode & 07777U, has_access_list(file->descriptor())};
 }
 
 }  // namespace
@@ -178,14 +199,72 @@ TEST_CASE("a file that another user may have planted gives its mode and owner to
   }
   SECTION("and of the directory's owner") {
     plant(4321, 0660, 4321, 0777);
-    takes(4321, 0660);
+    takes(4321, 0600);
   }
   SECTION("a file of this process's user with another name") {
     plant(0, 0606, 0, 0777);
-    takes(0, 0606);
+    takes(0, 0600);
     plant(0, 0606, 0, 0777);
     std::filesystem::create_hard_link(path, directory / "other");
     takes(0, 0640);
   }
   ::umask(mask);
+}
+
+TEST_CASE("a default list of the directory gives single users no more of a new file than others have",
+          "[core][new_file]") {
+  const test::TemporaryDirectory directory;
+  if (!let_another_user(directory.path(), "system.posix_acl_default")) return;
+  const mode_t mask = ::umask(077);  // has no effect beside a default list
+  const auto made_as = [&](mode_t mode) {
+    const std::string path = directory / std::to_string(mode);
+    auto file = NewFile::create(path, false, mode);
+    REQUIRE(file);
+    REQUIRE(file->append(bytes_of("new")));
+    REQUIRE(file->finish());
+    return access_of(path);
+  };
+  CHECK(made_as(0600) == std::pair<mode_t, bool>(0600, true));
+  CHECK(made_as(0640) == std::pair<mode_t, bool>(0640, false));
+  CHECK(made_as(0660) == std::pair<mode_t, bool>(0660, false));
+  CHECK(made_as(0644) == std::pair<mode_t, bool>(0644, true));
+  CHECK(made_as(0666) == std::pair<mode_t, bool>(0664, true));
+  CHECK(count_files(directory.path()) == 5);
+  ::umask(mask);
+}
+
+TEST_CASE("a file that replaces another one keeps nothing of a default list", "[core][new_file]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.write("file", "old");
+  REQUIRE(::chmod(path.c_str(), 0640) == 0);
+  if (!let_another_user(directory.path(), "system.posix_acl_default")) return;
+  static_cast<void>(replaced(path));
+  CHECK(access_of(path) == std::pair<mode_t, bool>(0640, false));
+  // Its own list counts.
+  REQUIRE(let_another_user(path, "system.posix_acl_access"));
+  static_cast<void>(replaced(path));
+  CHECK(access_of(path) == std::pair<mode_t, bool>(0774, true));
+}
+
+TEST_CASE("where others may write the directory, a replaced file gives no more than the mode of a new one",
+          "[core][new_file]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.write("file", "public, and renamed by another user");
+  const mode_t open_to = GENERATE(0777U, 0775U, 01777U, 0755U);
+  CAPTURE(open_to);
+  REQUIRE(::chmod(directory.path().c_str(), open_to) == 0);
+  const bool is_private = open_to == 0755;
+  const auto replace = [&](mode_t there) {
+    REQUIRE(::chmod(path.c_str(), there) == 0);
+    static_cast<void>(replaced(path));  // with 0640
+    return access_of(path);
+  };
+  CHECK(replace(0644) == std::pair<mode_t, bool>(is_private ? 0644 : 0640, false));
+  CHECK(replace(0666) == std::pair<mode_t, bool>(is_private ? 0666 : 0640, false));
+  CHECK(replace(0600) == std::pair<mode_t, bool>(0600, false));
+  CHECK(replace(0604) == std::pair<mode_t, bool>(is_private ? 0604 : 0600, false));
+  if (!let_another_user(path, "system.posix_acl_access")) return;
+  static_cast<void>(replaced(path));
+  CHECK(access_of(path).second == is_private);
+  if (!is_private) CHECK((access_of(path).first & 0037U) == 0);
 }

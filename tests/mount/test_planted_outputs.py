@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import stat
+import struct
 import subprocess
 
 import archive_file
@@ -22,6 +23,7 @@ OUTPUTS = {
     "diff": ("x.delta.safetensors", ["diff", "{model}", "{other}", "--out", "{out}"]),
     "sample": ("x.safetensors", ["sample", "{out}"]),
 }
+FROM_SHARDS = [verb for verb in OUTPUTS if verb != "sample"]
 
 pytestmark = pytest.mark.needs_root
 
@@ -126,6 +128,68 @@ def test_an_output_takes_no_set_id_bit_from_the_file_that_it_replaces(planted_gr
     assert os.lstat(out).st_mode & 0o7000 == 0
 
 
+def let_mallory_read(directory):
+    """Sets a default list: new files in the directory may be read and written by Mallory, as far as their group's bits allow."""
+    entries = ((0x01, 7, 2**32 - 1), (0x02, 7, MALLORY), (0x04, 7, 2**32 - 1), (0x10, 7, 2**32 - 1), (0x20, 0, 2**32 - 1))
+    packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(directory, "system.posix_acl_default", packed)
+    except OSError as error:
+        pytest.skip(f"no access control lists: {error}")
+
+
+def can_mallory_read(path):
+    return is_run_by(MALLORY, MALLORY, ["cat", path], text=False).returncode == 0
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["new", "replaced"])
+@pytest.mark.parametrize("mode", [0o660, 0o640])
+@pytest.mark.parametrize("verb", FROM_SHARDS)
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_default_list_of_the_directory_opens_no_output_of_a_private_shard(planted_ground, victim, verb, mode, is_replaced):
+    place = Place(*planted_ground, victim)
+    name, words = OUTPUTS[verb]
+    out = place.outputs / name
+    for path in (place.model, place.other):
+        path.chmod(mode)
+    if is_replaced:
+        assert place.run(words, out).returncode == 0
+        assert not can_mallory_read(out)
+    let_mallory_read(place.outputs)
+    done = place.run(words, out, *["--force"][:is_replaced])
+    assert done.returncode == 0, done
+    assert not can_mallory_read(out), os.getxattr(out, "system.posix_acl_access")
+    made = os.lstat(out)
+    assert made.st_uid == victim and made.st_mode & 0o777 & ~mode == 0 and made.st_mode & 0o600 == 0o600
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+@pytest.mark.parametrize("verb", FROM_SHARDS)
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_an_output_of_a_private_shard_does_not_get_the_mode_of_a_renamed_public_file(planted_ground, victim, verb, mode):
+    """Mallory moves a public file of the victim's to the name of the output. The sticky bit does not stop a move into a directory."""
+    place = Place(*planted_ground, victim)
+    name, words = OUTPUTS[verb]
+    out = place.outputs / name
+    for path in (place.model, place.other):
+        path.chmod(0o600)
+    public = planted_ground[1] / "public"
+    public.write_text("the victim's")
+    os.chown(public, victim, victim)
+    public.chmod(0o644)
+    os.chown(place.outputs, victim, MALLORY)
+    place.outputs.chmod(mode)
+    as_mallory('mv "$1" "$2"', public, out)
+    done = place.run(words, out, "--force")
+    assert done.returncode == 0, done
+    assert not can_mallory_read(out)
+    # In a directory of the victim's only, the victim has chosen the mode.
+    place.outputs.chmod(0o755)
+    out.chmod(0o644)
+    assert place.run(words, out, "--force").returncode == 0
+    assert os.lstat(out).st_mode & 0o777 == 0o644
+
+
 def test_a_repack_stays_in_the_directory_that_it_has_opened(planted_ground):
     """Mallory may write the directory above. A stop at the first file of many gives him the time."""
     place = Place(*planted_ground, 0)
@@ -150,6 +214,37 @@ def test_a_repack_stays_in_the_directory_that_it_has_opened(planted_ground):
         pytest.skip("it was too fast to be stopped")
 
 
+def test_a_repack_that_fails_takes_back_only_its_own_files(planted_ground):
+    """It stops before its index. Mallory then gives the directory's path to a private one, with files of the shards' names."""
+    place = Place(*planted_ground, 0)
+    source, private = planted_ground[1] / "many.safetensors", planted_ground[1] / "private"
+    archive_file.save_with_reference(source, {str(at): archive_file.random_array("u1", (1,), at) for at in range(300)})
+    private.mkdir(mode=0o700)
+    shards = [f"s-{at:05}-of-00300.safetensors" for at in range(1, 301)]
+    for name in shards:
+        (private / name).write_text("the victim's")
+    made = place.outputs / "made"
+    made.mkdir()
+    index = "s.safetensors.index.json"
+    with subprocess.Popen([place.stfs, "repack", "--shard-size", "1", source, made / index], stderr=subprocess.PIPE,
+                          text=True) as repack:
+        while not os.listdir(made):
+            assert repack.poll() is None
+        repack.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, repack.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if (made / index).exists():
+            repack.kill()
+            pytest.skip("it was too fast to be stopped")
+        (made / index).write_text("another program's")
+        as_mallory('mv "$1" "$1.moved" && ln -s "$2" "$1"', made, private)
+        repack.send_signal(signal.SIGCONT)
+        told = repack.stderr.read()
+    assert repack.returncode == 1 and f"{made / index}: " in told, told
+    assert os.listdir(f"{made}.moved") == [index]
+    assert sorted(os.listdir(private)) == shards
+    assert all((private / name).read_text() == "the victim's" for name in shards)
+
+
 @pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
 def test_a_version_is_not_published_through_a_planted_link(planted_ground, victim):
     place = Place(*planted_ground, victim)
@@ -165,6 +260,22 @@ def test_a_version_is_not_published_through_a_planted_link(planted_ground, victi
                                       "--version", "2", "--out", str(place.outputs)])
     assert done.returncode == 1 and "weight_v000002" in done.stderr, done
     assert os.listdir(private) == [leftover.name] and leftover.read_text() == "the victim's"
+
+
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_version_is_not_published_in_a_planted_directory(planted_ground, victim):
+    place = Place(*planted_ground, victim)
+    planted = place.outputs / "weight_v000002"
+    as_mallory('mkdir -m 0777 "$1"', planted)
+    publish = [place.stfs, "diff", str(place.model), str(place.other), "--encoding", "xor", "--version", "2", "--out",
+               str(place.outputs)]
+    done = is_run_by(victim, victim, publish)
+    assert done.returncode == 1 and f"{planted}: belongs to user {MALLORY}" in done.stderr, done
+    assert os.listdir(planted) == []
+    # An unfinished version of a publisher who is the owner of the published directory goes on.
+    os.chown(place.outputs, MALLORY, MALLORY)
+    done = is_run_by(victim, victim, publish)
+    assert done.returncode == 0, done
 
 
 def test_a_published_file_takes_no_mode_from_a_planted_link(planted_ground):

@@ -10,7 +10,7 @@ from pathlib import Path
 import archive_file
 import numpy as np
 import pytest
-from mounted import BUILD
+from mounted import BUILD, is_sanitized
 from published_weights import INDEX, Trainer, save, tensors_of, version_directory
 from test_journal_users import ALICE, is_run_by
 from test_planted_files import MALLORY, VICTIMS, as_mallory, plant
@@ -271,3 +271,26 @@ def test_a_pull_gives_its_files_to_no_user_who_has_planted_the_model(planted_gro
     for path in [*host.model.glob("*.safetensors"), host.model / "config.json"]:
         made = os.stat(path)
         assert made.st_uid == victim and made.st_mode & 0o022 == 0, path
+
+
+def test_a_new_directory_that_is_exchanged_leads_nowhere_else(host, planted_ground):
+    """Mallory may write the directory in which a pull makes the model's. The exchange comes just after the first mkdir(2)."""
+    if shutil.which("cc") is None or is_sanitized():
+        pytest.skip("there is no C compiler, or a sanitizer has to be the first library that is loaded")
+    directory, ground = planted_ground
+    library = directory / "exchanged_directory.so"
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, Path(__file__).with_name("exchanged_directory.c"), "-ldl"],
+                   check=True)
+    save(version_directory(host.published, 1), NEW, 2)
+    own(host.published, MALLORY)
+    above = ground / "above"
+    above.mkdir()
+    above.chmod(0o777)
+    before = host.private_files(), os.stat(host.private).st_mtime_ns
+    exchange = ["env", f"LD_PRELOAD={library}", f"EXCHANGED={above / 'new'}", f"EXCHANGED_FOR={host.private}"]
+    done = is_run_by(host.victim, host.victim, [host.stfs, "pull", str(above / "new" / "model"), str(host.published)], exchange,
+                     timeout=60)
+    assert (above / "new").is_symlink() and os.path.isdir(above / "new.moved"), done
+    assert sorted(os.listdir(host.private)) == sorted(before[0]), done
+    assert (host.private_files(), os.stat(host.private).st_mtime_ns) == before, done
+    assert "/proc/self" not in done.stderr

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from mounted import errno_of, eventually, shell
 from safetensors.numpy import save_file
+from test_planted_outputs import let_mallory_read
 
 CONFIG = b'{"model_type": "sample"}'
 
@@ -217,6 +218,17 @@ def test_others_get_what_the_source_allows(source, delta, mounts, nobody):
             changed = private if private.exists() else source
             assert stat.S_IMODE((changed / "secret.json").stat().st_mode) == 0o600
         mount.unmount()
+
+
+def test_a_default_list_opens_no_copy_of_a_private_file(source, delta, mounts):
+    (source / "config.json").chmod(0o640)
+    let_mallory_read(delta.parent)
+    path = mounts(source / "model.safetensors", f"delta={delta}").path / ".safetensors/pretrained"
+    (path / "config.json").write_text("changed")
+    private = delta.with_name(delta.name + ".pretrained")
+    for copy in (private, private / "config.json"):
+        assert "system.posix_acl_access" not in os.listxattr(copy), copy
+    assert stat.S_IMODE((private / "config.json").stat().st_mode) == 0o640
 
 
 @pytest.mark.needs_root

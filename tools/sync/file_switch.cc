@@ -204,8 +204,10 @@ Result<void> recover_switch(Storage& storage, const SyncPlace& place) {
   return is_taken ? finish(storage, place, files) : undo_switch(storage, place, files);
 }
 
-std::optional<std::string> model_in_switch(Storage& storage, const SyncPlace& place) {
-  const auto note = read_note(storage, place);
+std::optional<std::string> model_in_switch(Storage& storage, const SyncPlace& named) {
+  const auto place = open_place(named, storage);
+  if (!place) return std::nullopt;
+  const auto note = read_note(storage, *place);
   if (!note || !*note) return std::nullopt;
   return (*note)->files.step.to;
 }

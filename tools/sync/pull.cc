@@ -6,11 +6,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "core/base/absolute_path.h"
 #include "core/model/model.h"
+#include "core/storage/open_directory.h"
 #include "tools/sync/file_switch.h"
 #include "tools/sync/seeding.h"
 #include "tools/sync/seeding_plan.h"
@@ -25,20 +29,31 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMostWithdrawals = 100;  // in a row
 
-/// Makes the directory and those above that are missing. @param made  gets those, from above.
-Result<void> make_directories(Storage& storage, const std::filesystem::path& path,
-                              std::vector<std::filesystem::path>& made) {
-  auto there = storage.status(path);
-  if (there) return {};
-  if (there.error().errno_value != ENOENT) return pass_on(std::move(there));
-  const std::filesystem::path above = path.parent_path();
-  if (!above.empty() && above != path) {
-    if (auto done = make_directories(storage, above, made); !done) return done;
-  }
-  auto is_new = storage.make_directory(path);
-  if (!is_new) return pass_on(std::move(is_new));
-  if (*is_new) made.push_back(path);
-  return {};
+/// A directory that this pull has made.
+struct MadeDirectory {
+  std::shared_ptr<const OpenDirectory> above;
+  std::string name;
+};
+
+/// Opens the directory. Makes it, and those above, if it is missing: each in the open directory above, so
+/// that a user who puts a link in place of a new one gets nothing.
+/// @param made  gets the new ones, from above.
+Result<std::shared_ptr<const OpenDirectory>> open_or_make(Storage& storage, const std::filesystem::path& path,
+                                                          std::vector<MadeDirectory>& made) {
+  auto there = open_directory(storage, path, LastLink::Followed);
+  if (there) return std::make_shared<const OpenDirectory>(std::move(*there));
+  const std::filesystem::path parent = directory_of(path);
+  if (there.error().errno_value != ENOENT || parent == path) return pass_on(std::move(there));
+  auto above = open_or_make(storage, parent, made);
+  if (!above || path.filename().empty()) return above;
+  const OpenDirectory& in = **above;
+  const std::filesystem::path name = path.filename();
+  auto is_new = storage.make_directory(in.file(name));
+  if (!is_new) return tl::unexpected(in.with_shown_paths(std::move(is_new).error(), parent));
+  if (*is_new) made.push_back({*above, name});
+  auto own = open_directory(storage, in.file(name));
+  if (!own) return tl::unexpected(in.with_shown_paths(std::move(own).error(), parent));
+  return std::make_shared<const OpenDirectory>(std::move(*own));
 }
 
 bool is_file(Storage& storage, const std::filesystem::path& path) {
@@ -76,7 +91,7 @@ class Pull {
   /// Whether there is nothing to pull for a model that has no state yet. Looks before anything is made: a
   /// wrong path leaves nothing.
   Result<bool> has_nothing_for_new() {
-    if (storage_.status(place_.folder())) return false;
+    if (is_there(place_, storage_)) return false;
     const auto publication = Publication::look(published_, storage_);
     if (!publication) return tl::unexpected(publication.error());
     seen_ = publication->versions();
@@ -94,16 +109,22 @@ class Pull {
     const auto has_nothing = has_nothing_for_new();
     if (!has_nothing) return tl::unexpected(has_nothing.error());
     if (*has_nothing) return std::optional<VersionNumber>();
-    std::vector<std::filesystem::path> made;
-    auto is_made = make_directories(storage_, place_.directory, made);
-    auto state = is_made ? SyncState::lock(place_, options_.apply.commit.lock_patience, storage_)
-                         : Result<SyncState>(pass_on(std::move(is_made)));
+    std::vector<MadeDirectory> made;
+    auto directory = open_or_make(storage_, place_.directory, made);
+    auto state = directory ? lock_in(std::move(*directory)) : pass_on(std::move(directory));
     auto done = state ? state->place().told(pull_to(*state)) : pass_on(std::move(state));
     if (done && *done) return done;
     if (state) state->leave_nothing();
-    for (auto path = made.rbegin(); path != made.rend(); ++path)
-      static_cast<void>(storage_.remove_directory(*path));  // what is in one stays
+    for (auto one = made.rbegin(); one != made.rend(); ++one)
+      static_cast<void>(storage_.remove_directory(one->above->file(one->name)));  // what is in one stays
     return done;
+  }
+
+  /// @param directory  of the model.
+  Result<SyncState> lock_in(std::shared_ptr<const OpenDirectory> directory) {
+    SyncPlace place = place_;
+    place.opened_directory = std::move(directory);
+    return SyncState::lock(place, options_.apply.commit.lock_patience, storage_);
   }
 
   Result<std::optional<VersionNumber>> pull_to(SyncState& state) {

@@ -113,6 +113,13 @@ Result<void> spare_others(Storage& storage, const std::filesystem::path& directo
     if (!theirs) return tl::unexpected(theirs.error());
     for (const std::string& name : *theirs) archives.erase(name);
   }
+  // Another user's index may be false: that stops nobody.
+  for (const std::string& other : listed->ignored_indexes) {
+    if (other == index) continue;
+    if (const auto theirs = archives_of(storage, directory / other)) {
+      for (const std::string& name : *theirs) archives.erase(name);
+    }
+  }
   return {};
 }
 

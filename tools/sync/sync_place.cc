@@ -134,15 +134,22 @@ Result<SyncPlace> open_place(const SyncPlace& place, Storage& storage) {
 Result<SyncPlace> make_place(const SyncPlace& place, Storage& storage) {
   const auto begun = with_model_directory(place, storage);
   if (!begun) return begun;
+  auto there = begun->told(open_checked(*begun, storage, false));
+  if (!there || there->opened) return there;
   const auto is_new = begun->told(storage.make_directory(begun->model_file(place.name)));
   // Of a link it says that there is no directory.
   if (!is_new && is_new.error().errno_value != EEXIST) return tl::unexpected(is_new.error());
   return begun->told(open_checked(*begun, storage, is_new && *is_new));
 }
 
+bool is_there(const SyncPlace& place, Storage& storage) {
+  const auto opened = open_directory(storage, place.folder());
+  return opened || opened.error().errno_value != ENOENT;
+}
+
 SyncPlace sync_place_of(const std::filesystem::path& directory, const std::string& model, Storage& storage) {
   SyncPlace own(directory, own_name(model), model);
-  if (storage.status(own.folder())) return own;
+  if (is_there(own, storage)) return own;
   SyncPlace shared(directory);
   shared.model = model;  // whoever may write it may say so
   std::optional<std::string> named = model_in_sync_state(shared, storage);

@@ -72,6 +72,9 @@ struct SyncPlace {
 SyncPlace sync_place_of(const std::filesystem::path& directory, const std::string& model,
                         Storage& storage = system_storage());
 
+/// Whether something has the name of the place. Waits for no other user's mount there.
+bool is_there(const SyncPlace& place, Storage& storage = system_storage());
+
 /// Opens the model's directory, and without following a link that of the place. A place that has none is
 /// returned as it is.
 /// @return EPERM: it belongs to a user who may write neither the model nor the model's directory, or such a

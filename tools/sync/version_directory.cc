@@ -56,6 +56,18 @@ Result<UniqueFd> lock_directory(const OpenDirectory& own, const std::filesystem:
                           holder_text(find_flock_holder(own.path))));
 }
 
+/// Fails unless this process's user, root or the owner of the published directory has made the directory: any
+/// other owner could change the version, and read it whatever its mode.
+Result<void> check_owner(const OpenDirectory& own, const OpenDirectory& above,
+                         const std::filesystem::path& path, const Storage& storage) {
+  const std::uint32_t owner = own.status.uid;
+  if (owner == 0 || owner == storage.user() || owner == above.status.uid) return {};
+  return fail(
+      ErrorCode::System, EPERM,
+      fmt::format("{}: belongs to user {}, who is neither this user ({}) nor the owner of {} ({}): remove it",
+                  path.native(), owner, storage.user(), path.parent_path().native(), above.status.uid));
+}
+
 }  // namespace
 
 Result<VersionDirectory> VersionDirectory::create(const std::filesystem::path& published,
@@ -76,6 +88,8 @@ Result<VersionDirectory> VersionDirectory::create(const std::filesystem::path& p
   // What a link leads to is another directory, whose files are not an interrupted publisher's.
   auto own = open_directory(storage, above->file(name));
   if (!own) return shown(own.error());
+  if (auto checked = check_owner(*own, *above, published / name, storage); !checked)
+    return pass_on(std::move(checked));
   VersionDirectory directory(storage, published / name, std::move(*above), std::move(*own));
   directory.is_made_ = *is_made;
   auto lock = lock_directory(directory.own_, directory.path_, storage);

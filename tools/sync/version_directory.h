@@ -31,7 +31,8 @@ class VersionDirectory {
  public:
   /// Makes the directory of a version, and the published directory if that is missing. Removes the files of
   /// an interrupted publisher of the same version.
-  /// @return EEXIST: the version has an index. Busy (EBUSY): another publisher writes this version.
+  /// @return EEXIST: the version has an index. Busy (EBUSY): another publisher writes this version. EPERM:
+  /// the directory belongs to another user than this one, root or the owner of the published directory.
   /// @param storage  must outlive it.
   static Result<VersionDirectory> create(const std::filesystem::path& published, std::uint64_t version,
                                          Storage& storage);

@@ -94,6 +94,13 @@ Result<void> refuse_mounted_directory(const fs::path& named, const AttributeRead
                           named.string(), listed(models)));
 }
 
+/// What a message about a directory adds for an index in it that another user may have planted.
+std::string ignored_in(const fs::path& directory, Storage& storage) {
+  const auto found = list_model_directory(directory, storage);
+  const std::string text = found ? found->ignored_text(directory, storage) : std::string();
+  return text.empty() ? text : "; " + text;
+}
+
 /// Returns the one model of a directory by its index, or else its archives. The result has at least one
 /// element.
 Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named, const AttributeReader& attributes,
@@ -115,9 +122,9 @@ Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named, const
     paths.push_back({.archive = named / archive});
   }
   if (!paths.empty()) return paths;
-  return fail(
-      ErrorCode::InvalidArgument, EISDIR,
-      fmt::format("{}: is a directory, not a mount of safetensorsfs, and holds no archive", named.string()));
+  return fail(ErrorCode::InvalidArgument, EISDIR,
+              fmt::format("{}: is a directory, not a mount of safetensorsfs, and holds no archive{}",
+                          named.string(), ignored_in(named, storage)));
 }
 
 /// Refuses a path that cannot be an archive, before anything is opened: opening a FIFO would block for ever.
@@ -184,7 +191,8 @@ Result<TargetPath> locate_target(const fs::path& named, Use use, const Attribute
   std::vector<std::string> names;
   for (const TargetPath& path : *paths) names.push_back(path.archive.filename().string());
   return fail(ErrorCode::InvalidArgument, EISDIR,
-              fmt::format("{}: is a directory: name an archive in it: {}", named.string(), listed(names)));
+              fmt::format("{}: is a directory: name an archive in it: {}{}", named.string(), listed(names),
+                          ignored_in(named, storage)));
 }
 
 Result<Target> open_target(const fs::path& named, Use use, const ModelOptions& options,

@@ -26,7 +26,8 @@
 // same.
 //
 // Outside of a mount, a directory means its one index, or else its one archive. For `upload` and `serve` it
-// means all of its archives.
+// means all of its archives. An index that another user may have planted does not count
+// (core/model/model_directory.h).
 #pragma once
 
 #include <cstdint>
