@@ -2,19 +2,35 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <utility>
 
 #include "core/commit/commit_locks.h"
+#include "core/storage/open_directory.h"
 
 namespace stfs {
 namespace {
 
-/// Step 5.
-Result<void> name_over(Archive& archive, JournalFile& content, bool& is_replaced) {
+/// Opens the directory in which the archive still has its name. A user who may write a directory above may
+/// have given the directory's path to another one, whose files are not ours to replace: ESTALE.
+Result<OpenDirectory> open_directory_of(const Archive& archive) {
   Storage& storage = archive.storage();
-  const std::filesystem::path& path = archive.real_path();
-  std::filesystem::path staged = content.path;
+  auto directory = open_directory(storage, archive.real_path().parent_path(), LastLink::Followed);
+  if (!directory) return directory;
+  const auto there = storage.status(directory->file(archive.real_path().filename()));
+  if (there && there->identity.same_file(archive.identity())) return directory;
+  if (!there && there.error().errno_value != ENOENT) return tl::unexpected(there.error());
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              archive.path().string() + ": the archive, or its directory, was exchanged for another one");
+}
+
+/// Step 5.
+Result<void> name_over(Archive& archive, const OpenDirectory& directory, JournalFile& content,
+                       bool& is_replaced) {
+  Storage& storage = archive.storage();
+  const std::filesystem::path path = directory.file(archive.real_path().filename());
+  std::filesystem::path staged = directory.file(content.path.filename());
   staged += kStagedSuffix;
   if (auto named = storage.publish(*content.file, staged); !named) return named;
   auto renamed = storage.rename(staged, path, true);
@@ -65,8 +81,13 @@ Result<void> replace_unguarded(Archive& archive, JournalFile& content, const Com
   if (syncs) {
     if (auto synced = content.file->sync_all(); !synced) return synced;
   }
-  if (auto named = name_over(archive, content, is_replaced); !named) return named;
-  return syncs ? storage.sync_directory(archive.real_path().parent_path()) : Result<void>();
+  const auto directory = open_directory_of(archive);
+  if (!directory) return tl::unexpected(directory.error());
+  auto done = name_over(archive, *directory, content, is_replaced);
+  if (done && syncs) done = storage.sync_directory(directory->path);
+  if (done) return done;
+  return tl::unexpected(
+      directory->with_shown_paths(std::move(done).error(), archive.real_path().parent_path()));
 }
 
 }  // namespace

@@ -90,6 +90,30 @@ TEST_CASE_METHOD(Replaced, "the new file does not get rights that its directory 
   CHECK((status.st_mode & 07777) == 0640);
 }
 
+TEST_CASE("a directory that was exchanged for another one keeps its file", "[core][commit]") {
+  namespace fs = std::filesystem;
+  const TemporaryDirectory above;
+  const fs::path path = above / "model/m.safetensors";
+  const fs::path other = above / "private/m.safetensors";
+  for (const fs::path& directory : {path.parent_path(), other.parent_path()}) fs::create_directory(directory);
+  above.write("model/m.safetensors", kBefore);
+  above.write("private/m.safetensors", kBefore);
+  auto archive = Archive::open(path, Access::ReadWrite).value();
+  auto made = begin_replacement(*archive, kAfter.size()).value();
+  REQUIRE(made.file->write(bytes_of(kAfter), 0));
+  bool is_replaced = false;
+  const auto exchange = [&] {
+    fs::rename(above / "model", above / "moved");
+    fs::create_directory_symlink("private", above / "model");
+    return Result<void>();
+  };
+  CHECK(errno_of(replace_archive(*archive, made, {}, exchange, is_replaced)) == ESTALE);
+  CHECK_FALSE(is_replaced);
+  CHECK(content_of(other) == kBefore);
+  CHECK(content_of(above / "moved/m.safetensors") == kBefore);
+  CHECK(count_files(other.parent_path()) == 1);
+}
+
 TEST_CASE_METHOD(Replaced, "without a replacement nothing stays of the new file", "[core][commit]") {
   {
     const auto made = begin();

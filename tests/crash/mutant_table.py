@@ -456,8 +456,8 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the directory is not synced after a new file took the archive's name",
-        "return syncs ? storage.sync_directory(archive.real_path().parent_path()) : Result<void>();",
-        "return {};",
+        "if (done && syncs) done = storage.sync_directory(directory->path);",
+        "static_cast<void>(syncs);",
         ("edits",),
     ),
     Mutant(
