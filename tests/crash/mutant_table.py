@@ -200,7 +200,7 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a new journal is for its maker only",
-        "auto given = give_access(storage, *made.file, *archive);",
+        "auto given = give_access(storage, *made.file, *access);",
         "auto given = Result<void>();",
         ("edges",),
         scenario="users: root and a group",

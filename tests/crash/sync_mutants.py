@@ -63,7 +63,7 @@ SYNC_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a state that was renamed is not made sure of",
-        "    auto synced = storage.sync_directory(path.parent_path());\n",
+        "    auto synced = storage.sync_directory(place.directory.path);\n",
         "    Result<void> synced;\n",
         PULLS,
         scenario="chain",

@@ -294,3 +294,24 @@ def test_a_new_directory_that_is_exchanged_leads_nowhere_else(host, planted_grou
     assert sorted(os.listdir(host.private)) == sorted(before[0]), done
     assert (host.private_files(), os.stat(host.private).st_mtime_ns) == before, done
     assert "/proc/self" not in done.stderr
+
+
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_link_in_place_of_the_model_gives_no_access(planted_ground, victim):
+    """It leads to a model of Mallory's, which everybody may write."""
+    host = Host(*planted_ground, victim)
+    other = planted_ground[1] / "other"
+    save(other, NEW)
+    own(other, MALLORY)
+    (other / "model.safetensors").chmod(0o666)
+    as_mallory('rm -f "$1" && ln -s "$2" "$1"', host.model / "model.safetensors", other / "model.safetensors")
+    before = (other / "model.safetensors").read_bytes()
+    version = version_directory(host.published, 0)
+    (version / "config.json").write_text("{}")
+    own(host.published, MALLORY)
+    done = host.pull()
+    assert done.returncode == 0, done
+    for path in host.model / "model.safetensors", host.model / "config.json":
+        made = path.lstat()
+        assert (made.st_uid, made.st_mode & 0o777) == (victim, 0o600), path
+    assert (other / "model.safetensors").read_bytes() == before
