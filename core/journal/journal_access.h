@@ -2,7 +2,7 @@
 //
 // The promise: whoever may write an archive can see, finish and remove each of its journals, whoever made it.
 // So a new journal gets the archive's mode and group, and also its owner if this process is root. The umask
-// does not count.
+// does not count. The archive is the open file: its name may lead to another user's file by then.
 //
 //   the maker                              owner            group            mode
 //   root                                   the archive's    the archive's    the archive's, rw for the owner

@@ -1,4 +1,4 @@
-// core/storage/file_attributes.h: what a name leads to, looked up once. tests/core/new_file_test.cc has the rest.
+// core/storage/file_attributes.h: what a name leads to, looked up once. new_file_test.cc has the rest.
 #include "core/storage/file_attributes.h"
 
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
-// core/journal/journal_file.h: in a directory that others may write, the archive's name proves nothing about the archive
-// that is open.
+// core/journal/journal_file.h: in a directory that others may write, the archive's name proves nothing about
+// the archive that is open.
 #include "core/journal/journal_file.h"
 
 #include <sys/stat.h>

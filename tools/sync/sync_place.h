@@ -13,7 +13,8 @@
 // Other users may write the model's directory, so a place counts only if its directory is no link, and
 // belongs to a user who may write the model, or the directory that holds both: see journal_access.h of
 // core/journal. Then only such users have put files into it. A user who may write a directory above may give
-// the model's directory another name: so it is opened once, and all files are reached through it.
+// the model's directory another name: so it is opened once, and all files are reached through it. A link in
+// place of the model tells nothing about who may write the model.
 #pragma once
 
 #include <filesystem>
