@@ -1,5 +1,6 @@
 # The unit safetensorsfs@.service without systemd: its commands with its settings, in the order in which systemd
 # runs them when a mount starts, dies and stops. tests/packaging checks what systemd thinks of the file.
+import ctypes
 import os
 import re
 import shlex
@@ -124,13 +125,17 @@ def test_a_service_that_is_stopped_leaves_no_mount_and_may_be_started_again(serv
 
 @pytest.fixture
 def their_mount(tmp_path):
-    """A file with another one mounted on it, as /etc/resolv.conf in a container: mountpoint(1) fails there."""
-    place, other = tmp_path / "place", tmp_path / "other"
-    place.write_text("below")
-    other.write_text("mounted")
-    subprocess.run(["mount", "--bind", other, place], check=True)
+    """A live mount of another user, without allow_other: even root may not enter, and mountpoint(1) fails."""
+    place = tmp_path / "place"
+    place.mkdir()
+    server = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={server},rootmode=40000,user_id=12345,group_id=12345"
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"theirs", os.fsencode(place), b"fuse.safetensorsfs", 0, options.encode()) != 0:
+        raise OSError(ctypes.get_errno(), "mount")
     yield place
     unmount_by_force(place)
+    os.close(server)
 
 
 @pytest.mark.needs_root
@@ -144,7 +149,7 @@ def test_a_stopped_service_unmounts_no_mount_of_another_user(service, their_moun
     service.end()
     assert service.run("ExecStart") == 1
     service.end()
-    assert their_mount.read_text() == "mounted"
+    assert mount_entry(their_mount)
 
 
 def test_a_start_that_fails_is_a_failure_of_the_service_and_harms_no_other_mount(service, mounts, tmp_path):
