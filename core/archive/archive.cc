@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/base/absolute_path.h"
+#include "core/base/name_hash.h"
 #include "core/journal/file_lock.h"
 #include "core/journal/journal_presence.h"
 #include "core/journal/journal_scan.h"
@@ -237,7 +238,7 @@ Result<void> Archive::adopt_own_change(const FileIdentity& written) {
 }
 
 Result<void> Archive::adopt_own_edit(std::string_view header,
-                                     const std::unordered_map<std::string_view, TensorId>& before) {
+                                     const NameMap<std::string_view, TensorId>& before) {
   return guard_memory([&]() -> Result<void> {
     const std::string_view json = header.substr(kHeaderLengthBytes);
     auto size_bytes = file().size_bytes();

@@ -10,13 +10,13 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "core/archive/local_reader.h"
 #include "core/archive/write_stop.h"
 #include "core/base/durability.h"
 #include "core/base/error.h"
+#include "core/base/name_hash.h"
 #include "core/journal/lane_journal.h"
 #include "core/journal/recovery.h"
 #include "core/storage/file.h"
@@ -113,8 +113,7 @@ class Archive final : public LocalReader {
   /// keep their ids. Call it after the last change of the file, under the lock for edits.
   /// @param header  the length and the JSON, with its padding.
   /// @param before  for each name that was not new: the tensor that had its bytes.
-  Result<void> adopt_own_edit(std::string_view header,
-                              const std::unordered_map<std::string_view, TensorId>& before);
+  Result<void> adopt_own_edit(std::string_view header, const NameMap<std::string_view, TensorId>& before);
   /// While an edit moves tensors, and until end_move(), reads of their old places get their bytes from
   /// elsewhere: a caller that has pinned the version before may be about to read. Needs no memory.
   struct Moves {

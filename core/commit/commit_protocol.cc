@@ -8,9 +8,9 @@
 #include <atomic>
 #include <optional>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
+#include "core/base/name_hash.h"
 #include "core/base/wall_clock.h"
 #include "core/commit/block_evidence.h"
 #include "core/commit/space_copy.h"
@@ -449,7 +449,7 @@ void CommitProtocol::adopt_edit(Part& part) {
   const EditLayout* layout = part.transaction->layout();
   if (layout == nullptr) return;
   static_cast<void>(guard_memory([&]() -> Result<void> {
-    std::unordered_map<std::string_view, TensorId> before;
+    NameMap<std::string_view, TensorId> before;
     for (const EditedTensor& tensor : part.transaction->edit_->edit.tensors) {
       if (tensor.from) before.emplace(tensor.name, *tensor.from);
     }

@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <iterator>
 #include <new>
-#include <unordered_set>
 #include <utility>
 
+#include "core/base/name_hash.h"
 #include "core/base/utf8.h"
 #include "core/format/header.h"
 #include "core/format/json_string.h"
@@ -25,8 +25,7 @@ tl::unexpected<Error> given_twice(std::string_view what, std::string_view key) {
   return fail(ErrorCode::DuplicateKey, EINVAL, fmt::format("{} {} is given twice", what, in_quotes(key)));
 }
 
-Result<void> check_key(std::unordered_set<std::string_view>& seen, std::string_view what,
-                       std::string_view key) {
+Result<void> check_key(NameSet<std::string_view>& seen, std::string_view what, std::string_view key) {
   if (auto ok = check_text(what, key); !ok) return ok;
   return seen.insert(key).second ? Result<void>() : given_twice(what, key);
 }
@@ -68,7 +67,7 @@ Result<void> append_tensor(std::string& json, const TensorSpec& tensor, std::uin
 Result<std::string> format_json(std::span<const TensorSpec> tensors, const Metadata& metadata) {
   std::string json = "{";
   if (auto ok = append_metadata(json, metadata); !ok) return pass_on(std::move(ok));
-  std::unordered_set<std::string_view> seen;
+  NameSet<std::string_view> seen;
   std::uint64_t offset = 0;
   for (const TensorSpec& tensor : tensors) {
     if (tensor.name == "__metadata__") {

@@ -2,7 +2,6 @@
 #include "core/format/tensor_index.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <bit>
@@ -10,12 +9,10 @@
 #include <iterator>
 #include <limits>
 
+#include "core/base/name_hash.h"
+
 namespace stfs {
 namespace {
-
-std::uint64_t hash_of(std::string_view name) {
-  return XXH3_64bits(name.data(), name.size());
-}
 
 // The hash bits that a slot holds: those that the position does not use.
 std::uint32_t tag_of(std::uint64_t hash, std::uint32_t slot_mask) {
@@ -75,7 +72,7 @@ Tensor TensorIndex::operator[](std::uint32_t position) const {
 std::optional<std::uint32_t> TensorIndex::find(std::string_view name) const {
   if (slots_.empty()) return std::nullopt;
   const auto mask = static_cast<std::uint32_t>(slots_.size() - 1);
-  const std::uint64_t hash = hash_of(name);
+  const std::uint64_t hash = name_hash(name);
   const std::uint32_t tag = tag_of(hash, mask);
   for (std::uint32_t at = static_cast<std::uint32_t>(hash) & mask; slots_[at] != 0; at = (at + 1) & mask) {
     if ((slots_[at] & ~mask) != tag) continue;
@@ -100,7 +97,7 @@ std::optional<std::pair<std::uint32_t, std::uint32_t>> TensorIndex::index_names(
   const auto mask = static_cast<std::uint32_t>(slots_.size() - 1);
   for (std::uint32_t position = 0; position < size(); ++position) {
     const std::string_view name = name_at(entries_[position]);
-    const std::uint64_t hash = hash_of(name);
+    const std::uint64_t hash = name_hash(name);
     const std::uint32_t tag = tag_of(hash, mask);
     std::uint32_t at = static_cast<std::uint32_t>(hash) & mask;
     for (; slots_[at] != 0; at = (at + 1) & mask) {

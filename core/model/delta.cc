@@ -8,10 +8,10 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <unordered_set>
 #include <utility>
 
 #include "core/base/checksum.h"
+#include "core/base/name_hash.h"
 #include "core/format/header.h"
 #include "core/format/json_cursor.h"
 #include "core/format/json_string.h"
@@ -310,7 +310,7 @@ Result<void> check_delta(const Delta& delta, const TensorIndex& changed, const T
 }
 
 Result<void> check_names(const Delta& delta, const TensorIndex& changed, const TensorIndex& base) {
-  std::unordered_set<std::string_view> seen;
+  NameSet<std::string_view> seen;
   for (const std::string& name : delta.removed) {
     if (!base.find(name)) return not_a_delta("it removes {}, which its base lacks", in_quotes(name));
     if (changed.find(name)) return not_a_delta("it removes {}, and has it too", in_quotes(name));

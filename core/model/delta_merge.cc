@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <span>
 #include <string_view>
-#include <unordered_set>
+
+#include "core/base/name_hash.h"
 
 namespace stfs {
 
@@ -15,7 +16,7 @@ Result<DeltaMerge> merge_of(const Delta& delta, const Model& changed, const Mode
     DeltaMerge merge;
     merge.removed = delta.removed;
     merge.renamed = delta.renamed;
-    std::unordered_set<std::string_view> gone;  // names that no tensor of the base has any more
+    NameSet<std::string_view> gone;  // names that no tensor of the base has any more
     for (const Delta::Renamed& renamed : merge.renamed) gone.insert(renamed.from);
     for (std::uint32_t at = 0; at < changed.tensors().size(); ++at) {
       const Tensor tensor = changed.tensors()[at];

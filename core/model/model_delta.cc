@@ -3,10 +3,9 @@
 
 #include <algorithm>
 #include <span>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
+#include "core/base/name_hash.h"
 #include "core/model/model.h"
 
 namespace stfs {
@@ -55,8 +54,8 @@ Result<std::unique_ptr<Model>> Model::lay_over(std::shared_ptr<const Model> base
   model->delta_count_ = base->delta_count_ + 1;
   model->metadata_ = &model->delta_->metadata;
 
-  std::unordered_set<std::string_view> removed(model->delta_->removed.begin(), model->delta_->removed.end());
-  std::unordered_map<std::string_view, const Delta::Renamed*> renamed;
+  NameSet<std::string_view> removed(model->delta_->removed.begin(), model->delta_->removed.end());
+  NameMap<std::string_view, const Delta::Renamed*> renamed;
   for (const Delta::Renamed& one : model->delta_->renamed) renamed.emplace(one.from, &one);
   std::vector<TensorPlace> places;
   std::vector<Tensor> tensors;

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
+#include "core/base/name_hash.h"
 #include "core/format/json_string.h"
 #include "core/model/delta_base.h"
 #include "core/model/model_index.h"
@@ -42,7 +42,7 @@ Result<ModelEdit> ModelEdit::of(const Model& model) {
 }
 
 void ModelEdit::add_base() {
-  std::unordered_map<std::string_view, std::string_view> renamed;
+  NameMap<std::string_view, std::string_view> renamed;
   for (const Delta::Renamed& one : model_->delta()->renamed) renamed.emplace(one.name, one.from);
   for (std::uint32_t at = 0; at < model_->tensors().size(); ++at) {
     const TensorPlace place = model_->place(at);
@@ -65,7 +65,7 @@ Delta ModelEdit::next_delta() const {
   delta.removed.clear();
   delta.renamed.clear();
   const TensorIndex& base = model_->base()->tensors();
-  std::unordered_set<std::string_view> there;  // names of tensors of the base that need no word
+  NameSet<std::string_view> there;  // names of tensors of the base that need no word
   std::size_t kept = 0;
   for (const Row& row : rows_) {
     if (row.is_removed) continue;

@@ -16,15 +16,14 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
+#include "core/base/name_hash.h"
 #include "core/commit/archive_edit.h"
 #include "core/commit/commit_options.h"
 #include "core/commit/compaction.h"
@@ -105,12 +104,7 @@ class ModelEdit {
     std::string base_name{};  // of a tensor that keeps the base's bytes
     std::uint32_t place = 0;  // position in its shard's ArchiveEdit, after begin()
   };
-  /// Finds a row without making a string.
-  struct NameHash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view name) const { return std::hash<std::string_view>{}(name); }
-  };
-  using RowByName = std::unordered_map<std::string, std::uint32_t, NameHash, std::equal_to<>>;
+  using RowByName = NameMap<std::string, std::uint32_t>;
   explicit ModelEdit(const Model& model) : model_(&model) {}
   [[nodiscard]] Result<std::uint32_t> find(std::string_view name) const;
   /// Of the base of a delta nothing is touched, but the delta.

@@ -29,6 +29,16 @@ ScratchDirectory::Status status_in(const struct stat& st, int descriptor) {
           .permissions = permissions_of(st, descriptor)};
 }
 
+/// The archive's mode, less the bits of classes of users that may not write it and that `mode` leaves out.
+std::uint32_t narrowed(std::uint32_t archive_mode, std::uint32_t mode) {
+  constexpr std::uint32_t kWrite = 2;
+  for (const std::uint32_t shift : {3U, 0U}) {  // the group, others
+    const bool may_write = (archive_mode & (kWrite << shift)) != 0;
+    if (!may_write) archive_mode &= mode | ~(7U << shift);
+  }
+  return archive_mode;
+}
+
 }  // namespace
 
 bool is_scratch_directory_name(std::string_view name) {
@@ -106,7 +116,7 @@ std::optional<ScratchDirectory::Status> ScratchDirectory::status_of(int descript
   return ::fstat(descriptor, &st) == 0 ? std::optional(status_in(st, descriptor)) : std::nullopt;
 }
 
-Result<std::unique_ptr<File>> ScratchDirectory::create(const std::string& name) {
+Result<std::unique_ptr<File>> ScratchDirectory::create(const std::string& name, std::uint32_t mode) {
   // Another mount may remove its last file, and the directory with it, between the two steps.
   constexpr int kAttempts = 8;
   for (int attempt = 1;; ++attempt) {
@@ -115,7 +125,8 @@ Result<std::unique_ptr<File>> ScratchDirectory::create(const std::string& name) 
     auto file = storage_.create(in(*fd, name), 0600);
     if (!file && file.error().errno_value == ENOENT && attempt < kAttempts) continue;
     if (!file) return failed(file.error().errno_value, name, "create");
-    const auto archive = strict_status_of(*archive_);
+    auto archive = strict_status_of(*archive_);
+    if (archive) archive->mode = narrowed(archive->mode, mode);
     auto given = archive ? give_access(storage_, **file, *archive) : tl::unexpected(archive.error());
     if (given) return file;
     static_cast<void>(storage_.remove(in(*fd, name)));

@@ -56,8 +56,10 @@ class ScratchDirectory {
 
   // ENOENT without such a file. EACCES for a directory of somebody who may not write the archive, and where
   // a link or a file has the directory's name.
-  /// EEXIST if the name is taken. Makes the directory.
-  Result<std::unique_ptr<File>> create(const std::string& name);
+  /// EEXIST if the name is taken. Makes the directory. The file gets the archive's mode, so that all who may
+  /// write the archive can finish it. Users who may only read the archive read the file only if `mode` allows
+  /// it: what the umask of its maker has left.
+  Result<std::unique_ptr<File>> create(const std::string& name, std::uint32_t mode = 0666);
   /// EPERM for a file that has another name elsewhere.
   [[nodiscard]] Result<std::unique_ptr<File>> open(const std::string& name) const;
   /// @param replaces  whether it may take the name of another file; else EEXIST.

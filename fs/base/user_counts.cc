@@ -15,25 +15,25 @@ struct UserCounts::Counts {
   std::mutex mutex;  // guards what follows
   std::map<uid_t, std::size_t> of_user;
 
-  void give_back(uid_t user) {
+  void give_back(uid_t user, std::size_t amount) {
     const std::scoped_lock lock(mutex);
     const auto found = of_user.find(user);
-    if (--found->second == 0) of_user.erase(found);
+    if ((found->second -= amount) == 0) of_user.erase(found);
   }
 };
 
 UserCounts::UserCounts(std::string what, std::size_t most)
     : what_(std::move(what)), most_(most), counts_(std::make_shared<Counts>()) {}
 
-Result<UserCounts::Share> UserCounts::take(uid_t user) {
+Result<UserCounts::Share> UserCounts::take(uid_t user, std::size_t amount) {
   {
     const std::scoped_lock lock(counts_->mutex);
     std::size_t& count = counts_->of_user[user];
     if (count >= most_) return over_user_limit(user, most_, what_, "close or remove some");
-    ++count;
+    count += amount;
   }
   // The address is only a mark. If there is no memory for the share, the deleter runs at once.
-  return Share(this, [counts = counts_, user](const void*) { counts->give_back(user); });
+  return Share(this, [counts = counts_, user, amount](const void*) { counts->give_back(user, amount); });
 }
 
 std::size_t UserCounts::count(uid_t user) const {

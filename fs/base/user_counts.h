@@ -29,6 +29,10 @@ struct UserLimits {
   /// Models in a mounted directory that have come or were replaced since the mount, with versions that were
   /// replaced or deleted and are still open. They count for the owner of the archive.
   std::size_t models = 1000;
+  /// Bytes of headers of models in a mounted directory. The tables of a model take about twice as much memory.
+  /// The last model of a user may go beyond the limit. Models that were there at the mount count apart from
+  /// those that came later.
+  std::size_t header_bytes = std::size_t{1} << 29U;
 };
 
 /// Any thread may call.
@@ -41,8 +45,9 @@ class UserCounts {
   /// @param most  that one user may have
   UserCounts(std::string what, std::size_t most);
 
-  /// EDQUOT if the user has the most that one user may have.
-  Result<Share> take(uid_t user);
+  /// EDQUOT if the user has the most that one user may have. Without the error, the user may have more
+  /// afterwards, if the amount is not 1.
+  Result<Share> take(uid_t user, std::size_t amount = 1);
   /// The number of things that a user has.
   [[nodiscard]] std::size_t count(uid_t user) const;
 

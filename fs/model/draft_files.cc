@@ -15,8 +15,8 @@
 
 namespace stfs {
 
-Result<CreatedFile> DraftFiles::create(const Node& directory, std::string_view name, int flags,
-                                       pid_t opener) {
+Result<CreatedFile> DraftFiles::create(const Node& directory, std::string_view name, int flags, pid_t opener,
+                                       mode_t mode) {
   const bool is_npy = directory.ino == Views::kNpy;
   if (directory.kind != Node::Kind::Directory && !is_npy) {
     return fail(ErrorCode::InvalidArgument, parts_.options.is_read_only ? EROFS : EPERM,
@@ -24,7 +24,7 @@ Result<CreatedFile> DraftFiles::create(const Node& directory, std::string_view n
   }
   if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());
   if (!is_npy) {
-    auto draft = scratch_.create(directory.ino, name);
+    auto draft = scratch_.create(directory.ino, name, mode);
     return draft ? show(std::move(*draft), flags, opener) : pass_on(std::move(draft));
   }
   const auto file_name = npy_stem(name);

@@ -37,7 +37,8 @@ class DraftFiles {
         scratch_(scratch) {}
 
   /// Makes a file beside the tensors, or in npy/. EPERM in other directories.
-  Result<CreatedFile> create(const Node& directory, std::string_view name, int flags, pid_t opener);
+  Result<CreatedFile> create(const Node& directory, std::string_view name, int flags, pid_t opener,
+                             mode_t mode);
   /// Makes a file that is no tensor before its close, and opens it. EBUSY if there is one of that name.
   Result<CreatedFile> make(Drafts::Draft draft, int flags, pid_t opener);
   /// Opens a draft that has just been made.

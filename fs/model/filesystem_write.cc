@@ -36,7 +36,7 @@ Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name
     return staged_.create_npy(directory.ino, name, flags, opener);
   if (parts_.transactions.is_transaction(directory.ino))
     return staged_.create(directory.ino, name, flags, opener);
-  auto made = drafts_.create(directory, name, flags, opener);
+  auto made = drafts_.create(directory, name, flags, opener, mode);
   // Another mount of the model may have made it at this moment.
   if (made || made.error().errno_value != EEXIST || (flags & O_EXCL) != 0) return made;
   known = lookup(parent, name);

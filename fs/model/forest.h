@@ -22,9 +22,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
+#include "core/base/name_hash.h"
 #include "fs/base/user_counts.h"
 #include "fs/model/editions.h"
 #include "fs/model/filesystem.h"
@@ -251,9 +251,12 @@ class Forest {
   [[nodiscard]] static bool is_free(const Tree& tree) {
     return tree.current == kNone && tree.why_absent && tree.why_absent->code == ErrorCode::NotFound;
   }
-  /// EDQUOT if the owner of the archive has too many models (UserLimits::models). Root and the mounting user
-  /// have no limit. Nothing for a mount of one model.
+  /// EDQUOT if the owner of the archive has too many models (UserLimits::models, header_bytes). Root and the
+  /// mounting user have no limit. Nothing for a mount of one model.
   [[nodiscard]] Result<UserCounts::Share> share_of_owner(const std::filesystem::path& archive);
+  /// The same share, with the header of the model that was opened.
+  [[nodiscard]] UserCounts::Share with_header(UserCounts::Share share, const std::filesystem::path& archive,
+                                              const Model& model);
   [[nodiscard]] Result<struct stat> find_in_root(std::string_view name) const;
   /// Finds an entry beside the models, and adds a look-up.
   [[nodiscard]] Result<struct stat> find_in_source(Ino parent, std::string_view name) const;
@@ -321,6 +324,8 @@ class Forest {
   bool is_read_only_ = true;
   std::atomic<bool> is_ending_ = false;
   UserCounts models_{"models and open versions of them", UserLimits().models};
+  UserCounts headers_{"bytes in headers of models", UserLimits().header_bytes};
+  NameSet<std::string> unshown_;  // archives whose refusal is in the log; only check_directory() uses it
   mutable Editions editions_;
   mutable LogViews logs_{Views::kLogFiles, UserLimits().logs};  // in the root's `.safetensors`
   std::unique_ptr<SourceDirectory> source_;                     // null: there are the models alone
@@ -333,7 +338,7 @@ class Forest {
   mutable std::shared_mutex mutex_;  // guards what follows, and the members of Tree named there; taken before
                                      // Editions' mutex
   std::vector<std::shared_ptr<Tree>> trees_;
-  std::unordered_map<std::string, std::shared_ptr<Tree>> by_file_;  // file names of archives
+  NameMap<std::string, std::shared_ptr<Tree>> by_file_;  // file names of archives
 };
 
 }  // namespace stfs

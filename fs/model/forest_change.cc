@@ -163,6 +163,7 @@ Result<Forest::Number> Forest::open_next(const Tree& tree, const Pin& old) {
   if (!share) return fail(ErrorCode::Busy, share.error().errno_value, share.error().message);
   auto opened = tree.open(heritage);
   if (!opened) return tl::unexpected(opened.error());
+  *share = with_header(std::move(*share), tree.path, (*opened)->model());
   auto number = editions_.add(std::move(*opened), std::move(*share));
   if (number) connect(editions_.pin(*number));
   return number;

@@ -14,6 +14,7 @@
 #include "fs/base/log.h"
 #include "fs/base/user_counts.h"
 #include "fs/model/forest.h"
+#include "fs/model/listed_archive.h"
 #include "fs/tree/names.h"
 
 namespace stfs {
@@ -132,7 +133,21 @@ Result<void> Forest::check_model_name(std::string_view file_name) const {
 
 Result<UserCounts::Share> Forest::share_of_owner(const std::filesystem::path& archive) {
   const auto owner = source_ ? source_->owner_of(archive.filename()) : std::nullopt;
-  return !owner || is_unlimited(*owner) ? UserCounts::Share() : models_.take(*owner);
+  if (!owner || is_unlimited(*owner)) return UserCounts::Share();
+  if (headers_.count(*owner) >= UserLimits().header_bytes)
+    return over_user_limit(*owner, UserLimits().header_bytes, "bytes in headers of models", "delete some");
+  return models_.take(*owner);
+}
+
+UserCounts::Share Forest::with_header(UserCounts::Share share, const std::filesystem::path& archive,
+                                      const Model& model) {
+  const auto owner = source_ ? source_->owner_of(archive.filename()) : std::nullopt;
+  if (!owner || is_unlimited(*owner)) return share;
+  auto header = headers_.take(*owner, header_bytes_of(model));
+  // Over the limit: another thread has just opened a model of this user. The next one is refused.
+  if (!header) return share;
+  return std::make_shared<std::pair<UserCounts::Share, UserCounts::Share>>(std::move(share),
+                                                                           std::move(*header));
 }
 
 Result<void> Forest::check_new_model(std::string_view file_name) const {
@@ -168,6 +183,7 @@ Result<Outdated> Forest::show_model(const std::string& file_name) {
   Heritage heritage{.activity = tree->activity, .is_ending = [this] { return is_ending_.load(); }};
   if (old) heritage.least_generation = old->newest_generation() + 1;
   auto opened = tree->open(heritage);
+  if (opened) *share = with_header(std::move(*share), file_name, (*opened)->model());
   auto number =
       opened ? editions_.add(std::move(*opened), std::move(*share)) : tl::unexpected(opened.error());
   if (!number) return tl::unexpected(number.error());
@@ -423,6 +439,7 @@ Outdated Forest::release_made(OpenFile* file) {
 
 Forest::Change Forest::check_directory() {
   Change change;
+  NameSet<std::string> unshown;
   const auto found = list_model_directory(source_->path());
   for (const std::string& file_name : found ? found->archives : std::vector<std::string>()) {
     const auto tree = tree_of_file(file_name);
@@ -430,13 +447,20 @@ Forest::Change Forest::check_directory() {
     if (tree != nullptr && is_shown(*tree)) continue;
     if (source_->arriving(file_name)) continue;
     // An archive that another program is still writing is looked at again when the program closes it.
-    const auto shown = show_model(file_name);
+    const auto hides = check_hides_nothing(source_->path() / file_name, model_name_of(file_name));
+    const auto shown = hides ? show_model(file_name) : tl::unexpected(hides.error());
     if (!shown) {
-      change.is_due_again = change.is_due_again || shown.error().code == ErrorCode::Busy;
+      const Error& why = shown.error();
+      change.is_due_again = change.is_due_again || why.code == ErrorCode::Busy;
+      if (!hides || why.errno_value == EDQUOT) {
+        unshown.insert(file_name);
+        if (!unshown_.contains(file_name)) log::warning("{}: not shown: {}", file_name, why.message);
+      }
       continue;
     }
     for (const auto& [root, name] : shown->entries) change.entries.push_back(name);
   }
+  unshown_ = std::move(unshown);
   change.is_reopened = has_new_files_.exchange(false);
   return change;
 }

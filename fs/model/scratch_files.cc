@@ -199,11 +199,11 @@ bool ScratchFiles::may_be_listed() const {
   return was_listed_.exchange(has_any) || has_any;
 }
 
-Result<Drafts::Draft> ScratchFiles::create(Ino directory, std::string_view name) {
+Result<Drafts::Draft> ScratchFiles::create(Ino directory, std::string_view name, mode_t mode) {
   auto share = counts_.take(requesting_user());
   if (!share) return pass_on(std::move(share));
   std::string file_name = file_name_of(directory, name);
-  auto made = parts_.scratch.create(file_name);
+  auto made = parts_.scratch.create(file_name, mode);
   if (!made) return pass_on(std::move(made));
   auto draft = add(directory, name, std::move(file_name), std::move(*share));
   if (!draft) return fail(ErrorCode::Busy, EBUSY, "another program is making this file");

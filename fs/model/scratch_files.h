@@ -48,7 +48,7 @@ class ScratchFiles {
 
   /// EEXIST if there is a scratch file of that name by now. EDQUOT if the user whose request this is has
   /// too many (UserLimits).
-  Result<Drafts::Draft> create(Ino directory, std::string_view name);
+  Result<Drafts::Draft> create(Ino directory, std::string_view name, mode_t mode);
   /// @param replaced  the scratch file that has the new name.
   Result<void> rename(const Drafts::Draft& draft, Ino new_directory, std::string_view new_name,
                       const std::optional<Drafts::Draft>& replaced);

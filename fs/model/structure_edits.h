@@ -15,10 +15,10 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/name_hash.h"
 #include "core/journal/file_lock.h"
 #include "core/model/model_edit.h"
 #include "fs/model/model_parts.h"
@@ -38,7 +38,7 @@ struct StructureChange {
   std::function<Result<void>()> check{};
   /// The ids that were given to new tensors beforehand, by name. A tensor that gets new bytes in another
   /// place keeps its id; its file is then not `touched`.
-  std::unordered_map<std::string, TensorId> ids{};
+  NameMap<std::string, TensorId> ids{};
   /// Only bytes of tensors change: `-o edit=off` allows it.
   bool is_patch = false;
 };

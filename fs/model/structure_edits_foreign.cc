@@ -10,10 +10,10 @@
 #include <set>
 #include <string_view>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "core/base/name_hash.h"
 #include "core/model/model_index.h"
 #include "core/storage/file.h"
 #include "fs/base/log.h"
@@ -74,9 +74,8 @@ bool has_form_of(const Tensor& one, const Tensor& other) {
 }
 
 /// The tensors of the new header whose bytes are where they were, and mean the same.
-std::unordered_map<std::string_view, TensorId> left_in_place(const ArchiveVersion& before,
-                                                             const ArchiveHeader& now) {
-  std::unordered_map<std::string_view, TensorId> left;
+NameMap<std::string_view, TensorId> left_in_place(const ArchiveVersion& before, const ArchiveHeader& now) {
+  NameMap<std::string_view, TensorId> left;
   const TensorIndex& tensors = now.content.tensors;
   for (std::uint32_t at = 0; at < tensors.size(); ++at) {
     const Tensor tensor = tensors[at];

@@ -3,7 +3,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mount.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <fstream>
@@ -11,10 +13,13 @@
 #include <system_error>
 #include <utility>
 
+#include "fs/base/log.h"
+
 namespace stfs {
 namespace {
 
 constexpr int kReadaheadKib = 1024;
+constexpr std::string_view kType = "fuse.safetensorsfs";
 
 /// mountinfo writes space, tab, newline and backslash as \OOO.
 std::string unescaped(std::string_view field) {
@@ -29,6 +34,20 @@ std::string unescaped(std::string_view field) {
     }
   }
   return text;
+}
+
+bool is_own(const MountEntry& mount) {
+  const std::string user = fmt::format(",user_id={},", ::geteuid());
+  return mount.type == kType && ("," + mount.options + ",").find(user) != std::string::npos;
+}
+
+/// Unmounts a dead mount of this user's safetensorsfs, which serves nobody. It goes through the descriptor, so
+/// an exchange of the path cannot lead it to another mount. @return false if it is another one, or if this
+/// user may not: only root can unmount without fusermount3.
+bool unmount_dead(const UniqueFd& root) {
+  const auto mount = mounted_at(present_path(root));
+  if (!mount || !is_own(*mount)) return false;
+  return ::umount2(path_of_descriptor(root).c_str(), MNT_DETACH) == 0;
 }
 
 std::string unmount_hint(const std::filesystem::path& path) {
@@ -49,7 +68,7 @@ std::vector<MountEntry> mounts() {
     words >> entry.id >> skipped >> entry.device >> skipped >> path;
     while (words >> skipped && skipped != "-") {
     }
-    words >> entry.type >> entry.source;
+    words >> entry.type >> entry.source >> entry.options;
     entry.path = unescaped(path);
     entry.source = unescaped(entry.source);
     all.push_back(std::move(entry));
@@ -74,6 +93,10 @@ Result<MountPoint> check_mount_point(const std::filesystem::path& path, bool may
   struct statvfs store {};
   if (why == 0 && ::fstatvfs(point.directory.get(), &store) != 0 && errno == ENOTCONN) why = ENOTCONN;
   if (why == ENOTCONN) {
+    if (point.directory && unmount_dead(point.directory)) {
+      log::warning("{}: unmounted a dead mount, whose program was killed", name);
+      return check_mount_point(path, may_cover_files);  // it may cover another one
+    }
     return fail(ErrorCode::System, ENOTCONN,
                 fmt::format("{}: is a dead mount (its daemon has ended): {}", name, unmount_hint(path)));
   }
@@ -88,7 +111,7 @@ Result<MountPoint> check_mount_point(const std::filesystem::path& path, bool may
   point.path = present_path(point.directory);
   for (const MountEntry& mount : mounts()) {
     if (mount.path.native() != point.path.native()) continue;
-    if (mount.type == "fuse.safetensorsfs") {
+    if (mount.type == kType) {
       return fail(ErrorCode::InvalidArgument, EBUSY,
                   fmt::format("{}: already mounted, with {}: {}", name, mount.source, unmount_hint(path)));
     }

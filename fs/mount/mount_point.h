@@ -19,6 +19,7 @@ struct MountEntry {
   std::filesystem::path path;
   std::string type;
   std::string source;
+  std::string options;  // of the file system, as "rw,user_id=0,group_id=0"
 };
 
 /// All mounts of this process's namespace. A later one covers an earlier one of the same path. Does not
@@ -37,7 +38,8 @@ struct MountPoint {
 };
 
 /// Fails if the path does not exist, is not a directory, holds a dead mount, has a safetensorsfs mounted on
-/// it, or holds files that a mount would hide. The error's message says what to do.
+/// it, or holds files that a mount would hide. The error's message says what to do. For root, a dead mount of
+/// root's own safetensorsfs is no failure: it is unmounted.
 Result<MountPoint> check_mount_point(const std::filesystem::path& path, bool may_cover_files);
 
 /// The path that leads to the open directory now.

@@ -19,7 +19,9 @@
 #include "core/model/neighbours.h"
 #include "core/model/settled_model.h"
 #include "fs/base/log.h"
+#include "fs/base/user_counts.h"
 #include "fs/model/forest.h"
+#include "fs/model/listed_archive.h"
 #include "fs/tree/names.h"
 
 namespace stfs {
@@ -148,6 +150,34 @@ std::vector<std::string> not_too_many(const std::filesystem::path& directory,
   return mounted;
 }
 
+/// The headers that are opened of each owner (UserLimits::header_bytes).
+class HeaderShares {
+ public:
+  /// EDQUOT if the archive's owner has the most.
+  [[nodiscard]] Result<void> check(const std::filesystem::path& archive) const {
+    const auto owner = owner_of(archive);
+    if (!owner || counts_.count(*owner) < UserLimits().header_bytes) return {};
+    auto over =
+        over_user_limit(*owner, UserLimits().header_bytes, "bytes in headers of models", "delete some");
+    return tl::unexpected(std::move(over.value()).within(archive.string()));
+  }
+  void add(const std::filesystem::path& archive, const Model& model) {
+    if (const auto owner = owner_of(archive))
+      taken_.push_back(counts_.take(*owner, header_bytes_of(model)).value_or(nullptr));
+  }
+
+ private:
+  /// Nothing for users without a limit.
+  static std::optional<uid_t> owner_of(const std::filesystem::path& archive) {
+    struct stat st {};
+    const bool is_there = ::lstat(archive.c_str(), &st) == 0;
+    return is_there && !is_unlimited(st.st_uid) ? std::optional(st.st_uid) : std::nullopt;
+  }
+
+  UserCounts counts_{"bytes in headers of models", UserLimits().header_bytes};
+  std::vector<UserCounts::Share> taken_;
+};
+
 Result<Source> open_directory(Source source, const ModelDirectory& found, const SourceOptions& options) {
   const std::vector<std::string>& archives = found.archives;
   if (archives.empty()) {
@@ -157,11 +187,18 @@ Result<Source> open_directory(Source source, const ModelDirectory& found, const 
                             ignored.empty() ? "" : "; ", ignored));
   }
   const std::vector<std::string> mounted = not_too_many(source.path, archives);
+  HeaderShares shares;
   for (const std::string& archive : mounted) {
     std::string name =
         file_name_of(std::string_view(archive).substr(0, archive.size() - kArchiveSuffix.size()));
+    if (auto hides = check_hides_nothing(source.path / archive, name); !hides) {
+      log::warning("{}: not shown: {}", archive, hides.error().message);
+      continue;
+    }
     Source::Member member{.name = std::move(name), .path = source.path / archive};
-    auto model = open_model(member.path, options);
+    auto within = shares.check(member.path);
+    auto model = within ? open_model(member.path, options) : tl::unexpected(within.error());
+    if (model) shares.add(member.path, **model);
     if (model) {
       member.model = std::move(*model);
     } else if (options.is_strict) {
@@ -174,6 +211,8 @@ Result<Source> open_directory(Source source, const ModelDirectory& found, const 
   }
   if (std::ranges::any_of(source.members, [](const auto& member) { return member.model != nullptr; }))
     return source;
+  if (source.members.empty())
+    return fail(ErrorCode::NotFound, ENOENT, source.path.string() + ": none of its archives may be shown");
   const Error& first = *source.members.front().why_absent;
   return fail(first.code, first.errno_value,
               fmt::format("{}: none of its {} archives can be opened: {}", source.path.string(),

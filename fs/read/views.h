@@ -32,6 +32,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/name_hash.h"
 #include "core/model/model.h"
 #include "fs/base/user_counts.h"
 #include "fs/read/views_activity.h"
@@ -224,7 +225,7 @@ class Views final : public Directory {
 
   mutable std::mutex mutex_;  // guards what follows
   std::unordered_map<Ino, Counted> counted_;
-  std::unordered_map<std::string_view, Ino> slices_;  // the key refers to Counted::name
+  NameMap<std::string_view, Ino> slices_;  // the key refers to Counted::name
   std::deque<Ino> queue_;  // slices, oldest first; includes slices that are already forgotten
   UserCounts counts_;
   Ino next_slice_ = kCounted;

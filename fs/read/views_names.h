@@ -8,6 +8,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "core/base/name_hash.h"
 #include "fs/tree/tensor_tree.h"
 
 namespace stfs {
@@ -25,7 +26,7 @@ class ViewNames {
  private:
   /// The names that `.npy` makes too long for a directory. They are cut and end in a hash.
   struct Long {
-    std::unordered_map<std::string, TensorId> tensors;
+    NameMap<std::string, TensorId> tensors;
     std::unordered_map<TensorId, std::string> names;
   };
 

@@ -2,13 +2,13 @@
 #include "fs/tree/inode_table.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <bit>
 #include <stdexcept>
 #include <utility>
 
+#include "core/base/name_hash.h"
 #include "fs/tree/names.h"
 
 namespace stfs {
@@ -106,7 +106,7 @@ std::uint32_t InodeTable::subdirectories(Ino ino) const {
 
 std::uint64_t InodeTable::slot_of(Place directory, std::string_view file_name) const {
   const std::uint64_t mask = slots_.size() - 1;
-  std::uint64_t slot = XXH3_64bits_withSeed(file_name.data(), file_name.size(), directory) & mask;
+  std::uint64_t slot = name_hash(file_name, directory) & mask;
   for (;; slot = (slot + 1) & mask) {
     if (slots_[slot] == 0) return slot;
     const Node& there = nodes_[slots_[slot]];

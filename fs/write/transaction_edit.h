@@ -11,9 +11,9 @@
 
 #include <functional>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
+#include "core/base/name_hash.h"
 #include "core/model/model_edit.h"
 #include "fs/base/versioned.h"
 #include "fs/write/staged_changes.h"
@@ -61,7 +61,7 @@ class TransactionEdit {
   const StagedChanges& staged_;
   const std::function<Result<void>()> check_versions_;
   std::vector<Put> puts_;
-  std::unordered_set<std::string> new_names_;  // of tensors that the model does not have
+  NameSet<std::string> new_names_;  // of tensors that the model does not have
 };
 
 }  // namespace stfs

@@ -66,6 +66,20 @@ TEST_CASE_METHOD(Scene, "who may write the archive may use its scratch files, no
   CHECK(mode_of(path("a")) == mode);
 }
 
+TEST_CASE_METHOD(Scene, "a reader of the archive reads a scratch file only if the umask of its maker lets it",
+                 "[core][scratch]") {
+  struct Case {
+    mode_t archive, made, expected;
+  };
+  // Who may write the archive may finish the file.
+  const auto [archive_mode, made, expected] =
+      GENERATE(Case{0644, 0600, 0600}, Case{0644, 0640, 0640}, Case{0664, 0600, 0660}, Case{0666, 0600, 0666},
+               Case{0640, 0644, 0640}, Case{0644, 0644, 0644});
+  REQUIRE(::chmod(model.c_str(), archive_mode) == 0);
+  REQUIRE(errno_of(directory.create("a", made)) == 0);
+  CHECK(mode_of(path("a")) == expected);
+}
+
 TEST_CASE_METHOD(Scene, "no planted link, pipe, directory or hard link is followed", "[core][scratch]") {
   const std::string secret = place.write("secret", "kept");
   SECTION("in place of the directory") {

@@ -1,5 +1,6 @@
 # The unit safetensorsfs@.service without systemd: its commands with its settings, in the order in which systemd
 # runs them when a mount starts, dies and stops. tests/packaging checks what systemd thinks of the file.
+import ctypes
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from archive_file import ArchiveFile, Expectation, save_with_reference
+from killed_daemon import guards_of
 from mounted import BINARY, PATIENCE, REPOSITORY, errno_of, eventually, is_sanitized, mount_entry, unmount_by_force
 
 
@@ -25,6 +27,10 @@ class Service:
 
     def all(self, name):
         return [value for key, value in self.lines if key == name]
+
+    def end(self):
+        """What the unit does after the program's end, if it does anything."""
+        assert all(self.run(name) == 0 for name in ("ExecStop", "ExecStopPost") if self.all(name))
 
     def run(self, name):
         """The only command of that name; its exit status, which a leading dash makes 0."""
@@ -53,6 +59,17 @@ def arguments_of(pid):
     return arguments if arguments[0] == str(BINARY) else []
 
 
+def kill(path, kills_guard):
+    """As kill -9 of the program, or of all processes of the service."""
+    server = server_of(path)
+    # First, or the guard would see the end of the program.
+    for guard in guards_of(path) if kills_guard else []:
+        os.kill(guard, signal.SIGKILL)
+    os.kill(server, signal.SIGKILL)
+    if kills_guard:
+        assert eventually(lambda: mount_entry(path) and errno_of(os.listdir, path) != 0)
+
+
 def has_ended(pid):
     return eventually(lambda: not arguments_of(pid))
 
@@ -77,21 +94,19 @@ def is_right(service):
 
 
 def test_the_service_brings_the_mount_back_when_its_program_dies(service):
-    """Restart=on-failure: ExecStopPost runs before the next ExecStart."""
+    """By the guard (SIGKILL to the program), or by the next start (SIGKILL to all, as `systemctl kill -s KILL`)."""
     assert (service.all("Restart"), service.all("Type")) == (["on-failure"], ["forking"])
     assert service.run("ExecStart") == 0
-    for seed in (1, 2):
+    for seed, kills_guard in ((1, False), (2, True)):
         data = bytes([seed]) * service.expected.size("odd")
         (service.path / "odd").write_bytes(data)
         service.expected.change("odd", data)
         fd = os.open(service.path / "small", os.O_WRONLY)
         os.write(fd, b"x")
-        os.kill(server_of(service.path), signal.SIGKILL)
+        kill(service.path, kills_guard)
         assert errno_of(os.close, fd) != 0
-        assert eventually(lambda: mount_entry(service.path) and errno_of(os.listdir, service.path) != 0)
-        assert service.run("ExecStart") == 1, "a dead mount is in the way"
-        assert service.run("ExecStopPost") == 0
-        assert mount_entry(service.path) is None
+        service.end()
+        assert kills_guard or eventually(lambda: mount_entry(service.path) is None)
         assert service.run("ExecStart") == 0
         assert is_right(service)
 
@@ -103,16 +118,45 @@ def test_a_service_that_is_stopped_leaves_no_mount_and_may_be_started_again(serv
         pid = server_of(service.path)
         os.kill(pid, signal.SIGTERM)  # as systemd stops what has no ExecStop
         assert has_ended(pid)
-        assert service.run("ExecStopPost") == 0
+        service.end()
         assert mount_entry(service.path) is None
         assert os.listdir(service.path) == []
+
+
+@pytest.fixture
+def their_mount(tmp_path):
+    """A live mount of another user, without allow_other: even root may not enter, and mountpoint(1) fails."""
+    place = tmp_path / "place"
+    place.mkdir()
+    server = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={server},rootmode=40000,user_id=12345,group_id=12345"
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"theirs", os.fsencode(place), b"fuse.safetensorsfs", 0, options.encode()) != 0:
+        raise OSError(ctypes.get_errno(), "mount")
+    yield place
+    unmount_by_force(place)
+    os.close(server)
+
+
+@pytest.mark.needs_root
+def test_a_stopped_service_unmounts_no_mount_of_another_user(service, their_mount):
+    """Who may write the directory of the mount point makes it a link to another mount."""
+    assert service.run("ExecStart") == 0
+    os.kill(server_of(service.path), signal.SIGTERM)
+    assert eventually(lambda: mount_entry(service.path) is None)
+    service.path.rmdir()
+    service.path.symlink_to(their_mount)
+    service.end()
+    assert service.run("ExecStart") == 1
+    service.end()
+    assert mount_entry(their_mount)
 
 
 def test_a_start_that_fails_is_a_failure_of_the_service_and_harms_no_other_mount(service, mounts, tmp_path):
     mount = mounts(service.environment["SOURCE"])
     service.environment["SOURCE"] = str(tmp_path / "none.safetensors")
     assert service.run("ExecStart") == 1
-    assert service.run("ExecStopPost") == 0
+    service.end()
     assert mount_entry(service.path) is None
     assert (mount / "odd").read_bytes() == service.expected.tensor("odd")
 
@@ -148,12 +192,13 @@ def test_the_units_capabilities_suffice(service):
     write_and_stop(service)
     assert has_ended(pid)
     assert mount_entry(service.path) is None
-    # After a crash.
+    # After a crash, with the guard and without it.
+    for kills_guard in (False, True):
+        subprocess.run([*sandbox, *words_of(service, "ExecStart")], check=True, timeout=30 * PATIENCE)
+        kill(service.path, kills_guard)
+        assert kills_guard or eventually(lambda: mount_entry(service.path) is None)
     subprocess.run([*sandbox, *words_of(service, "ExecStart")], check=True, timeout=30 * PATIENCE)
-    os.kill(server_of(service.path), signal.SIGKILL)
-    assert eventually(lambda: errno_of(os.listdir, service.path) != 0)
-    subprocess.run([*sandbox, *words_of(service, "ExecStopPost")], env=service.environment, check=True, timeout=30 * PATIENCE)
-    assert mount_entry(service.path) is None
+    assert (service.path / "odd").read_bytes() == service.expected.tensor("odd")
 
 
 def allowed_calls(filters):
@@ -189,10 +234,11 @@ def test_the_units_filter_allows_the_calls_of_a_mount(service, tmp_path):
     traced.communicate(timeout=30 * PATIENCE)
     # And what clears a dead mount away.
     assert service.run("ExecStart") == 0
-    os.kill(server_of(service.path), signal.SIGKILL)
-    assert eventually(lambda: errno_of(os.listdir, service.path) != 0)
-    subprocess.run(["strace", "-f", "-qq", "-A", "-o", trace, *words_of(service, "ExecStopPost")], env=service.environment,
-                   check=True, timeout=30 * PATIENCE)
+    kill(service.path, kills_guard=True)
+    traced = subprocess.Popen(["strace", "-f", "-qq", "-A", "-o", trace, *words_of(service, "ExecStart")])
+    assert eventually(lambda: mount_entry(service.path) and errno_of(os.listdir, service.path) == 0)
+    os.kill(server_of(service.path), signal.SIGTERM)
+    traced.communicate(timeout=30 * PATIENCE)
     assert mount_entry(service.path) is None
     text = trace.read_text(errors="replace")
     calls = set(re.findall(r"^\d+ +(\w+)\(", text, re.M))

@@ -266,13 +266,29 @@ def test_a_mount_point_in_use_by_us_is_refused(start, archive, mountpoint):
     assert mount_entry(mountpoint) is None
 
 
-@pytest.mark.parametrize("is_noticed", [False, True])
-def test_a_dead_mount_is_no_live_one_and_says_how_to_unmount(start, archive, mounts, is_noticed):
+@pytest.fixture(params=[False, True], ids=["unnoticed", "noticed"])
+def dead(archive, mounts, request):
+    """A mount whose program was killed, and of which the kernel still remembers something."""
     mount = mounts(archive.path)
     os.stat(mount.path)  # into the kernel's cache
     mount.kill()
-    assert not is_noticed or errno_of(os.listdir, mount.path) != 0
+    assert not request.param or errno_of(os.listdir, mount.path) != 0
+    return mount
+
+
+@pytest.mark.needs_root
+def test_a_dead_mount_of_roots_own_is_unmounted_by_the_next_one(start, archive, dead):
+    assert start(archive.path, dead.path).status == 0
+    assert (dead.path / "odd").read_bytes() == archive.tensor("odd")
+    assert subprocess.run(["umount", dead.path]).returncode == 0
+    assert mount_entry(dead.path) is None, "the dead mount is below"
+
+
+def test_a_dead_mount_that_is_not_roots_safetensorsfs_says_how_to_unmount(start, archive, mounts):
+    mount = mounts(archive.path, "subtype=another")
+    mount.kill()
     assert failed(start(archive.path, mount.path), mount.path, "dead mount", "umount")
+    assert mount_entry(mount.path)
     for path in (mount.path, mount.path / "odd"):
         told = subprocess.run([BINARY.parent / "stfs", "ls", path], capture_output=True, text=True)
         assert told.returncode == 1 and f"{path}: lies in a dead mount" in told.stderr, told.stderr

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
-#include <unordered_set>
 #include <utility>
 
+#include "core/base/name_hash.h"
 #include "tools/serve/serve_protocol.h"
 #include "tools/upload/difference.h"
 
@@ -93,7 +93,7 @@ Result<Generation> GenerationMaker::make_next(Generation next, LoadProgress& pro
 Result<std::vector<bool>> GenerationMaker::find_changed(const Generation& next, LoadProgress& progress,
                                                         const Generation& before) {
   std::vector<std::vector<ArchiveChange>> changes;  // by model, then by shard
-  std::vector<std::unordered_set<std::string_view>> names(next.states.size());
+  std::vector<NameSet<std::string_view>> names(next.states.size());
   for (std::size_t at = 0; at < next.states.size(); ++at) {
     const ModelState& state = next.states[at];
     changes.push_back(changes_between(before.states[at], *next.plan.models[at], state));

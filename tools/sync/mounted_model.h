@@ -10,9 +10,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 
 #include "core/base/error.h"
+#include "core/base/name_hash.h"
 #include "core/storage/file.h"
 #include "tools/sync/checksum_format.h"
 
@@ -67,7 +67,7 @@ class MountedModel {
   };
   std::uint64_t generation_ = 0;
   std::uint64_t first_generation_ = 0;              // the first that this mount of the model can have told
-  std::unordered_map<std::string, Entry> tensors_;  // by name
+  NameMap<std::string, Entry> tensors_;  // by name
 };
 
 }  // namespace stfs::sync

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <unordered_map>
 #include <utility>
 
+#include "core/base/name_hash.h"
 #include "core/format/header.h"
 #include "core/format/json_string.h"
 #include "core/model/model.h"
@@ -171,7 +171,7 @@ class VersionOpener {
     for (std::uint32_t shard = 0; shard < opened_.shards_.size(); ++shard) {
       const ArchiveVersion& version = *opened_.shards_[shard].version;
       const std::filesystem::path& path = opened_.shards_[shard].path;
-      std::unordered_map<std::string_view, std::string_view> checksums;
+      NameMap<std::string_view, std::string_view> checksums;
       if (!opened_.is_full()) checksums.reserve(version.metadata().size());
       if (!opened_.is_full()) checksums.insert(version.metadata().begin(), version.metadata().end());
       for (std::uint32_t at = 0; at < version.tensors().size(); ++at) {

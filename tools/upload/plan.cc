@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
-#include <unordered_map>
 
+#include "core/base/name_hash.h"
 #include "core/tensor/float_conversion.h"
 #include "tools/device/arena.h"
 #include "tools/device/conversion.h"
@@ -272,11 +272,11 @@ class Planner {
   const PlanRequest& request_;
   Sources sources_;
   std::map<std::string, PatternUse> uses_;
-  std::unordered_map<std::string, Selection> selections_;
+  NameMap<std::string, Selection> selections_;
   std::vector<Chosen> chosen_;
   std::optional<Chosen> quantized_;  // the first one that would lose its scales
   std::size_t quantized_count_ = 0;
-  std::vector<std::unordered_map<std::string, std::uint32_t>> names_;  // for each device: name -> model
+  std::vector<NameMap<std::string, std::uint32_t>> names_;  // for each device: name -> model
   Plan plan_;
 };
 

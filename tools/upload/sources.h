@@ -6,10 +6,10 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/name_hash.h"
 #include "core/model/model.h"
 #include "tools/target/target.h"
 
@@ -36,7 +36,7 @@ class Sources {
 
   Storage& storage_;
   std::vector<std::shared_ptr<const Model>> models_;
-  std::unordered_map<std::string, std::uint32_t> known_;  // by the archive's path
+  NameMap<std::string, std::uint32_t> known_;  // by the archive's path
 };
 
 }  // namespace stfs::upload
