@@ -34,19 +34,19 @@ Archive::Archive(std::filesystem::path path, std::filesystem::path real_path, Ac
       lane_journal_(storage, this->real_path(), opened_file()) {}
 
 Result<std::unique_ptr<Archive>> Archive::open(const std::filesystem::path& path, Access access,
-                                               Storage& storage, Io io) {
-  return guard_memory([&] { return open_unguarded(path, access, storage, io); });
+                                               Storage& storage, Io io, Links links) {
+  return guard_memory([&] { return open_unguarded(path, access, storage, io, links); });
 }
 
 Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::path& path, Access access,
-                                                         Storage& storage, Io io) {
+                                                         Storage& storage, Io io, Links links) {
   auto absolute = absolute_path(path);
   if (!absolute) return pass_on(std::move(absolute));
   std::error_code no_directory;
   // Journals lie beside the resolved path, so that processes that come by other links find them.
   std::filesystem::path real_path = std::filesystem::canonical(*absolute, no_directory);
   if (no_directory) real_path = *absolute;  // opening it reports the error
-  auto file = storage.open(*absolute, Access::ReadOnly);
+  auto file = storage.open_behind(*absolute, access == Access::ReadWrite ? Links::Trusted : links);
   if (!file) return pass_on(std::move(file));
   std::unique_ptr<Archive> archive(
       new Archive(std::move(*absolute), std::move(real_path), access, storage, std::move(*file)));

@@ -40,7 +40,8 @@ class Archive final : public LocalReader {
   /// file is opened for writing only if a journal lies beside it; otherwise open_for_writing() does that
   /// later.
   static Result<std::unique_ptr<Archive>> open(const std::filesystem::path& path, Access access,
-                                               Storage& storage = system_storage(), Io io = Io::Auto);
+                                               Storage& storage = system_storage(), Io io = Io::Auto,
+                                               Links links = Links::All);
 
   [[nodiscard]] Access access() const { return access_; }
   /// The journals that recovery found at opening. ReadOnly: only journals that may hold a commit that readers
@@ -135,7 +136,7 @@ class Archive final : public LocalReader {
   Archive(std::filesystem::path path, std::filesystem::path real_path, Access access, Storage& storage,
           std::unique_ptr<File> file);
   static Result<std::unique_ptr<Archive>> open_unguarded(const std::filesystem::path& path, Access access,
-                                                         Storage& storage, Io io);
+                                                         Storage& storage, Io io, Links links);
   /// Takes the readers' lock, settles or overlays the journals, and loads the first version. Waits while
   /// another process changes the archive's structure.
   Result<void> recover_and_load(Io io);

@@ -29,9 +29,9 @@ constexpr std::string_view kAnyIndexSuffix = ".index.json";
 constexpr std::size_t kMostConflicts = 100;
 
 /// Reads a whole file, and its identity at that time.
-Result<std::string> read_index_at(const std::filesystem::path& path, Storage& storage,
+Result<std::string> read_index_at(const std::filesystem::path& path, Storage& storage, Links links,
                                   FileIdentity& identity) {
-  auto file = storage.open(path, Access::ReadOnly);
+  auto file = storage.open_behind(path, links);
   if (!file) return pass_on(std::move(file));
   const auto status = (*file)->status();
   if (!status) return tl::unexpected(status.error());
@@ -82,7 +82,7 @@ Result<std::unique_ptr<Model>> Model::open_base(const std::filesystem::path& sou
     return open_index(*index, options);
   }
   if (source.native().ends_with(kAnyIndexSuffix)) return open_index(source, options);
-  auto archive = Archive::open(source, options.access, *options.storage, options.io);
+  auto archive = Archive::open(source, options.access, *options.storage, options.io, options.links);
   if (!archive) return pass_on(std::move(archive));
   return std::make_unique<Model>(std::move(*archive));
 }
@@ -140,7 +140,8 @@ Result<std::unique_ptr<Model>> Model::open_index_once(const std::filesystem::pat
   model->path_ = std::move(*absolute);
   const std::string name = source.string();
   model->storage_ = options.storage;
-  auto text = read_index_at(model->path_, *options.storage, model->index_identity_);
+  const Links links = options.access == Access::ReadWrite ? Links::Trusted : options.links;
+  auto text = read_index_at(model->path_, *options.storage, links, model->index_identity_);
   if (!text) return pass_on(std::move(text));
   auto index = model->open_named_shards(*text, options);
   if (!index) return pass_on(std::move(index));
@@ -386,7 +387,7 @@ Result<void> Model::check_whole(std::string_view by) const {
 
 Result<std::string> Model::read_index() const {
   FileIdentity identity;
-  auto text = read_index_at(path_, *storage_, identity);
+  auto text = read_index_at(path_, *storage_, Links::All, identity);
   if (text && identity != index_identity_) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 path_.string() + ": the index was changed while it was open");

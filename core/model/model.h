@@ -35,6 +35,8 @@ struct ModelOptions {
   bool is_strict = false;
   Storage* storage = &system_storage();  // must outlive the model
   Io io = Io::Auto;
+  /// Which links lead to archives and indexes. With ReadWrite only trusted ones, whatever this says.
+  Links links = Links::All;
   /// Opens shards with several threads. False: the caller's thread opens them, one after the other.
   bool uses_threads = true;
   /// Deltas (delta.h) whose changes the model shows on top of the source, each on top of those before it. The

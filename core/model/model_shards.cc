@@ -16,9 +16,9 @@ namespace {
 // Headers are in the page cache or must come from a disk. More threads than cores help in the second case.
 constexpr unsigned kMostThreads = 8;
 
-void open_shard(Shard& shard, Access access, Storage& storage, Io io) {
-  shard.before = identity_at(shard.path, storage);
-  auto archive = Archive::open(shard.path, access, storage, io);
+void open_shard(Shard& shard, const ModelOptions& options) {
+  shard.before = identity_at(shard.path, *options.storage);
+  auto archive = Archive::open(shard.path, options.access, *options.storage, options.io, options.links);
   if (archive) {
     shard.adopt(std::move(*archive));
   } else {
@@ -67,7 +67,7 @@ Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
 
   auto opened = run_parallel(shards.size(), options.uses_threads ? kMostThreads : 1,
                              [&](std::size_t at, unsigned) -> Result<void> {
-                               open_shard(shards[at], options.access, *options.storage, options.io);
+                               open_shard(shards[at], options);
                                return {};
                              });
   if (!opened) return pass_on(std::move(opened));

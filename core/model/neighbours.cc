@@ -28,7 +28,7 @@ std::vector<std::string> models_beside(const Model& model) {
     if (std::ranges::any_of(model.shards(), is_it)) continue;
     if (name.find("-of-") != name.npos) continue;  // a shard of another index: no whole model
     if (++opened > kMostOpened) break;
-    const auto other = Model::open(directory / name, {});
+    const auto other = Model::open(directory / name, {.links = Links::Trusted});
     // Without a tensor: a shard whose tensors were all deleted.
     if (other && (*other)->tensors().size() != 0 && !is_delta((*other)->metadata())) names.push_back(name);
   }

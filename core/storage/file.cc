@@ -21,6 +21,7 @@
 #include "core/storage/file_attributes.h"
 #include "core/storage/new_file.h"
 #include "core/storage/system_file.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 namespace {
@@ -58,6 +59,14 @@ class SystemStorage final : public Storage {
 
   Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) override {
     return open_with(path, access, O_NOFOLLOW, path.string());
+  }
+
+  Result<std::unique_ptr<File>> open_behind(const std::filesystem::path& path, Links links) override {
+    if (links == Links::All) return open(path, Access::ReadOnly);
+    const auto found = follow_trusted_links(AT_FDCWD, path);
+    if (!found) return tl::unexpected(found.error());
+    const auto link = std::filesystem::path("/proc/self/fd") / std::to_string(found->fd.get());
+    return open_with(link, Access::ReadOnly, 0, path.string());
   }
 
   Result<std::unique_ptr<File>> open_again(const File& file, const std::filesystem::path& path,

@@ -25,6 +25,12 @@ namespace stfs {
 
 enum class Access : std::uint8_t { ReadOnly, ReadWrite };
 
+/// Whose symbolic links an opening follows.
+enum class Links : std::uint8_t {
+  All,      // for who only reads, and shows it to the caller alone
+  Trusted,  // trusted_links.h: for who writes, or shows it to others
+};
+
 /// Identifies a file and one state of its content.
 struct FileIdentity {
   std::uint64_t device = 0;
@@ -185,6 +191,11 @@ class Storage {
   /// sync_directory().
   virtual Result<void> publish(File& file, const std::filesystem::path& path) = 0;
   virtual Result<void> remove(const std::filesystem::path& path) = 0;
+  /// Opens a file for reading. EACCES: it lies behind a link that is not followed.
+  virtual Result<std::unique_ptr<File>> open_behind(const std::filesystem::path& path, Links links) {
+    static_cast<void>(links);
+    return open(path, Access::ReadOnly);
+  }
   /// Makes a new file that has its name at once, and opens it for writing. EEXIST if the name is taken.
   /// @param mode  the permissions, before the umask.
   virtual Result<std::unique_ptr<File>> create(const std::filesystem::path& path, mode_t mode);

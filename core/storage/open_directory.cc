@@ -9,12 +9,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
 #include <memory>
 #include <string_view>
 
 #include "core/base/absolute_path.h"
 #include "core/storage/group_members.h"
+#include "core/storage/mount_record.h"
 
 namespace stfs {
 namespace {
@@ -24,38 +24,19 @@ tl::unexpected<Error> no_directory(const std::filesystem::path& path) {
               path.string() + ": is a link or a file: expected a directory of its own");
 }
 
-/// What follows the text in the line, up to a separator.
-std::string word_behind(std::string_view line, std::string_view text, std::string_view separators) {
-  const std::size_t at = line.find(text);
-  if (at == line.npos) return {};
-  line.remove_prefix(at + text.size());
-  return std::string(line.substr(0, line.find_first_of(separators)));
-}
-
-/// The line in which a file has that beginning; empty without one.
-std::string line_of(const std::string& file, std::string_view beginning) {
-  std::ifstream lines(file);
-  for (std::string line; std::getline(lines, line);)
-    if (line.starts_with(beginning)) return line;
-  return {};
-}
-
 /// Asks the kernel's tables only: the mount's daemon may not answer.
 tl::unexpected<Error> is_a_mount(int above, const std::filesystem::path& path) {
   const UniqueFd root(::openat(above, path.filename().c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-  const std::string known = line_of(fmt::format("/proc/self/fdinfo/{}", root.get()), "mnt_id:");
-  const std::string id = word_behind(known, "mnt_id:\t", "\n");
-  const std::string line = id.empty() ? id : line_of("/proc/self/mountinfo", id + " ");
-  const std::string type = word_behind(line, " - ", " ");
-  const std::string user = word_behind(line, "user_id=", ", ");
-  return fail(
-      ErrorCode::System, EACCES,
-      fmt::format(
-          "{}: another file system is mounted there{}{}: expected a directory of its own: "
-          "unmount it with `umount -l`, as root{}",
-          path.string(), type.empty() ? "" : fmt::format(" ({})", type),
-          user.empty() ? "" : fmt::format(" by user {}", user),
-          user.empty() || user == "0" ? "" : fmt::format(", or with `fusermount3 -u -z`, as user {}", user)));
+  const auto mount = mount_of(root.get());
+  const bool is_of_user = mount && mount->user;
+  return fail(ErrorCode::System, EACCES,
+              fmt::format("{}: another file system is mounted there{}{}: expected a directory of its own: "
+                          "unmount it with `umount -l`, as root{}",
+                          path.string(), mount ? fmt::format(" ({})", mount->type) : "",
+                          is_of_user ? fmt::format(" by user {}", *mount->user) : "",
+                          !is_of_user || *mount->user == 0
+                              ? ""
+                              : fmt::format(", or with `fusermount3 -u -z`, as user {}", *mount->user)));
 }
 
 /// Refuses a link and a mount. Another user's mount may hold up each request, and tells any owner and mode.

@@ -280,7 +280,7 @@ Result<void> SourceDirectory::change(std::string_view name, const FileIdentity& 
 
 Result<void> SourceDirectory::settle_archive(std::string_view name) {
   const std::filesystem::path file = path_ / name;
-  auto archive = Archive::open(file, Access::ReadOnly);
+  auto archive = Archive::open(file, Access::ReadOnly, system_storage(), Io::Auto, Links::Trusted);
   if (!archive) {
     // mv(1) takes EINVAL for a directory that is moved into itself.
     if (archive.error().errno_value == EINVAL) archive.error().errno_value = ENODATA;

@@ -268,6 +268,7 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
   ModelOptions how{.access = options.is_read_only ? Access::ReadOnly : Access::ReadWrite,
                    .is_strict = options.is_strict,
                    .io = options.io,
+                   .links = Links::Trusted,
                    .deltas = options.deltas,
                    .check_base = [&](const Model& model) { return check_base_of(model, options.is_ending); }};
   const auto begin = [](const Model& base) {

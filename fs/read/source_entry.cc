@@ -1,15 +1,12 @@
 #include "fs/read/source_entry.h"
 
 #include <fcntl.h>
-#include <limits.h>
-#include <linux/openat2.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
-#include "core/storage/group_members.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 namespace {
@@ -29,50 +26,24 @@ bool is_bare(int directory, const std::string& name) {
 
 constexpr int kForReading = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
 
-/// Opens a path by which a link leads on, on the same file system.
-int open_behind(int directory, const std::string& path, int flags) {
-  struct open_how how {};
-  how.flags = static_cast<unsigned>(flags | O_CLOEXEC);
-  how.resolve = RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS;
-  return static_cast<int>(::syscall(SYS_openat2, directory, path.c_str(), &how, sizeof how));
-}
-
 bool is_shown(const struct stat& status) {
   return S_ISREG(status.st_mode) || S_ISDIR(status.st_mode);
 }
 
-bool is_same_file(const struct stat& one, const struct stat& other) {
-  return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
-}
-
-/// Opens what is behind a link. The link is opened first, so that its owner and its target belong together.
+/// Opens what is behind a link.
 Result<SourceEntry> follow(int directory, const std::string& name) {
-  const UniqueFd link(::openat(directory, name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-  struct stat of_link {};
-  if (!link || ::fstat(link.get(), &of_link) != 0) return fail_system(errno, name, "open the link");
-  std::string path(PATH_MAX, '\0');
-  const ssize_t length = ::readlinkat(link.get(), "", path.data(), path.size());
-  if (length < 0) return fail_system(errno, name, "read the link");
-  path.resize(static_cast<std::size_t>(length));
-  const UniqueFd target(open_behind(directory, path, O_PATH));
-  if (!target) return fail_system(errno, name, "follow the link");
-  SourceEntry entry{.status = {}, .permissions = {}, .is_link = true, .file = {}};
-  if (::fstat(target.get(), &entry.status) != 0) return fail_system(errno, name, "stat");
-  if (!is_shown(entry.status)) return no_such_entry();
-  const bool is_meant = of_link.st_uid == 0 || is_same_user(of_link.st_uid, ::geteuid()) ||
-                        is_same_user(of_link.st_uid, entry.status.st_uid);
-  if (!is_meant) {
-    return fail(ErrorCode::System, EACCES,
-                name + ": another user's link to a file that this user does not own is not followed");
-  }
-  entry.file = UniqueFd(open_behind(directory, path, kForReading));
-  return entry;
+  auto found = follow_trusted_links(directory, name, OtherMounts::Refused);
+  if (!found) return pass_on(std::move(found));
+  if (!is_shown(found->status)) return no_such_entry();
+  return SourceEntry{
+      .status = found->status, .permissions = {}, .is_link = true, .file = found->open(kForReading)};
 }
 
 }  // namespace
 
 UniqueFd open_directory_path(const std::filesystem::path& path) {
-  return UniqueFd(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  auto found = follow_trusted_links(AT_FDCWD, path);
+  return found && S_ISDIR(found->status.st_mode) ? std::move(found->fd) : UniqueFd();
 }
 
 bool is_entry_name(std::string_view name) {
@@ -100,9 +71,6 @@ Result<SourceEntry> open_source_entry(int directory, const std::string& name) {
   struct stat opened {};
   if (::fstat(entry->file.get(), &opened) != 0) return fail_system(errno, name, "stat");
   if (!is_shown(opened)) return no_such_entry();
-  // Another file may have got the name meanwhile.
-  if (entry->is_link && !is_same_file(opened, entry->status))
-    return fail(ErrorCode::ArchiveChanged, ESTALE, name + ": was replaced while it was looked up");
   entry->status = opened;
   entry->permissions = permissions_of(entry->status, entry->file.get());
   return entry;

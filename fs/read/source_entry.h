@@ -1,10 +1,10 @@
 // Opens an entry of a source directory, which another user may own and change meanwhile.
 //
-// A symbolic link is followed only if the mounting user means it: the link's owner is the mounting user or
-// root, or owns the file behind it too. So a link that another user has made shows nothing that this user
-// does not own: `config.json -> /etc/shadow` in a directory that root mounts is EACCES. The links of a hub's
-// cache, `snapshots/X/config.json -> ../../blobs/Y`, are followed. A link that leads to another file system
-// is EXDEV, because that may be this mount, which would wait for itself.
+// A symbolic link is followed only by the rule of core/storage/trusted_links.h, which each link of a chain
+// must meet: the link's owner is the mounting user or root, or owns the file behind it too. So a link that
+// another user has made shows nothing that this user does not own: `config.json -> /etc/shadow` in a
+// directory that root mounts is EACCES. The links of a hub's cache are followed. A link that leads to another
+// file system is EXDEV, because that may be this mount, which would wait for itself.
 #pragma once
 
 #include <sys/stat.h>
@@ -31,7 +31,7 @@ struct SourceEntry {
 /// @param directory  a descriptor, also of O_PATH.
 Result<SourceEntry> open_source_entry(int directory, const std::string& name);
 
-/// Opens a directory for calls that end in `at`.
+/// Opens a directory for calls that end in `at`. None if a link on its path is not followed.
 UniqueFd open_directory_path(const std::filesystem::path& path);
 
 /// Whether a name can be one of an entry: no path, and neither `.` nor `..`.

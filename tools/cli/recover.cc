@@ -45,8 +45,30 @@ struct RecoverRequest {
 
 using Reports = std::vector<JournalReport>;
 
+/// What the user named, and the archive or index behind it.
+struct RecoverTarget {
+  std::filesystem::path named;
+  TargetPath located;
+};
+
+/// Checks that nobody else has chosen the file: by a link (trusted_links.h), or by a mount.
+/// @param named  the path of the opened archive, before links were resolved.
+Result<void> check_way(const std::filesystem::path& named, const File& opened, const RecoverTarget& target) {
+  auto behind = system_storage().open_behind(named, Links::Trusted);
+  if (!behind) return pass_on(std::move(behind));
+  const auto there = (*behind)->status();
+  const auto status = opened.status();
+  if (!there || !status) return tl::unexpected(there ? status.error() : there.error());
+  if (!there->identity.same_file(status->identity)) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE, named.string() + ": was replaced while it was opened");
+  }
+  return check_naming_mount(target.located, target.named, status->uid);
+}
+
 /// Recovers beside one file. The file may have any content by now, so only its kind is checked.
-Result<Reports> recover_at(const std::filesystem::path& path, const RecoveryOptions& options) {
+/// @param path  `named` with links resolved: a journal lies beside the real file.
+Result<Reports> recover_at(const std::filesystem::path& named, const std::filesystem::path& path,
+                           const RecoverTarget& target, const RecoveryOptions& options) {
   auto has_journal = has_journal_beside(system_storage(), path);
   if (!has_journal) return pass_on(std::move(has_journal));
   // On overlayfs, opening for writing copies the file. Open for writing only if there is a journal to settle.
@@ -54,6 +76,9 @@ Result<Reports> recover_at(const std::filesystem::path& path, const RecoveryOpti
   const Access access = is_to_change ? Access::ReadWrite : Access::ReadOnly;
   auto archive = system_storage().open(path, access);
   if (!archive) return pass_on(std::move(archive));
+  if (is_to_change) {
+    if (auto checked = check_way(named, **archive, target); !checked) return pass_on(std::move(checked));
+  }
   return stfs::recover(system_storage(), path, **archive, options);
 }
 
@@ -152,11 +177,10 @@ int recover(const Arguments& arguments, Streams& streams) {
   if (!archives) return report_failure(streams, archives.error().message);
   Reports reports;
   for (const std::filesystem::path& archive : *archives) {
-    // A journal lies beside the real file, so resolve links.
     std::error_code is_gone;
     const std::filesystem::path path = std::filesystem::canonical(archive, is_gone);
     if (is_gone) return report_failure(streams, archive.string() + ": " + is_gone.message());
-    auto found = recover_at(path, request.options);
+    auto found = recover_at(archive, path, {request.target, *located}, request.options);
     if (!found) return report_failure(streams, found.error().message);
     std::ranges::move(*found, std::back_inserter(reports));
   }

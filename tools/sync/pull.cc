@@ -245,6 +245,11 @@ Result<SyncPlace> place_of_model(const std::filesystem::path& model, Storage& st
   const auto located = tools::locate_target(model, tools::Use::Change, tools::read_mount_attribute, storage);
   const std::filesystem::path& path = located ? located->archive : model;
   const auto there = storage.status(path);
+  if (located) {
+    const auto owner = there ? std::optional(there->uid) : std::nullopt;
+    if (auto checked = tools::check_naming_mount(*located, model, owner); !checked)
+      return pass_on(std::move(checked));
+  }
   const bool is_of_file = located ? !there || !S_ISDIR(there->mode) : there && S_ISREG(there->mode);
   if (!located && is_of_file) return tl::unexpected(located.error());
   if (!is_of_file) return sync_place_of(path, std::string(kVersionIndex), storage);

@@ -72,6 +72,10 @@ Result<Present> look_at(const std::filesystem::path& model, const PublishedVersi
       !located && (located.error().code != ErrorCode::System || located.error().errno_value == ENOENT);
   if (is_missing) return present;
   if (!located) return tl::unexpected(located.error());
+  const auto archive = storage.status(located->archive);
+  const auto owner = archive ? std::optional(archive->uid) : std::nullopt;
+  if (auto checked = tools::check_naming_mount(*located, model, owner); !checked)
+    return pass_on(std::move(checked));
   if (!located->deltas.empty()) {
     return fail(
         ErrorCode::ReadOnly, EROFS,

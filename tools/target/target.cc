@@ -1,12 +1,14 @@
 // Finds the archive behind a path. Each kind of failure has its own message.
 #include "tools/target/target.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <sys/xattr.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string_view>
@@ -16,6 +18,8 @@
 #include "core/base/absolute_path.h"
 #include "core/model/model_directory.h"
 #include "core/storage/attribute_names.h"
+#include "core/storage/group_members.h"
+#include "core/storage/mount_record.h"
 #include "tools/target/mounted_path.h"
 #include "tools/text/near_names.h"
 #include "tools/text/printable.h"
@@ -155,7 +159,46 @@ bool is_on_read_only_mount(const fs::path& path) {
   return ::statvfs(path.c_str(), &status) == 0 && (status.f_flag & ST_RDONLY) != 0;
 }
 
+/// check_naming_mount() for the archives that are open for writing.
+Result<void> check_written(const TargetPath& path, const fs::path& named, const Model& model) {
+  if (!path.is_mounted) return {};
+  for (std::uint32_t at = 0; at < model.shards().size(); ++at) {
+    if (!model.shards()[at].archive || model.archive(at).access() == Access::ReadOnly) continue;
+    const auto there = model.reader(at).status();
+    if (!there) return tl::unexpected(there.error());
+    if (auto checked = check_naming_mount(path, named, there->uid); !checked) return checked;
+  }
+  return {};
+}
+
 }  // namespace
+
+Result<void> check_naming_mount(const TargetPath& path, const fs::path& named,
+                                std::optional<std::uint32_t> owner) {
+  if (!path.is_mounted) return {};
+  const UniqueFd opened(::open(named.c_str(), O_PATH | O_CLOEXEC));
+  if (!opened) return fail_system(errno, named.string(), "open");
+  // The name may lead to another mount by now: this one must name the same archive.
+  const fs::path file = fmt::format("/proc/self/fd/{}", opened.get());
+  auto archive = read_mount_attribute(file, kArchiveAttribute);
+  const auto again = archive ? locate_in_mount(file, std::move(*archive), Use::Model, read_mount_attribute)
+                             : Result<TargetPath>(TargetPath{});
+  if (!again) return tl::unexpected(again.error());
+  const auto mount = mount_of(opened.get());
+  const bool is_ours = mount && mount->user && mount->type == "fuse.safetensorsfs" &&
+                       again->archive == path.archive && again->deltas == path.deltas;
+  const std::string instead = fmt::format("to change {}, name it itself", path.archive.string());
+  if (!is_ours) {
+    return fail(ErrorCode::System, EACCES,
+                fmt::format("{}: lies in no mount of safetensorsfs that names this archive: {}",
+                            named.string(), instead));
+  }
+  const std::uint32_t user = *mount->user;
+  if (user == 0 || is_same_user(user, ::geteuid()) || (owner && is_same_user(user, *owner))) return {};
+  return fail(ErrorCode::System, EACCES,
+              fmt::format("{}: is a mount of user {}, to whom the archive that it names does not belong: {}",
+                          named.string(), user, instead));
+}
 
 std::optional<std::string> read_mount_attribute(const fs::path& path, const char* name) {
   if (!is_served_by_a_program(path)) return std::nullopt;
@@ -224,6 +267,7 @@ Result<Target> open_located(const TargetPath& path, const fs::path& named, const
   how.deltas.insert(how.deltas.begin(), path.deltas.begin(), path.deltas.end());
   auto model = Model::open(path.archive, how);
   if (!model) return tl::unexpected(told_about(std::move(model).error(), path.archive, named));
+  if (auto checked = check_written(path, named, **model); !checked) return pass_on(std::move(checked));
   const auto tensor = named_tensor(path, named, **model);
   if (!tensor) return tl::unexpected(tensor.error());
   return Target{.model = std::move(*model), .tensor = *tensor};

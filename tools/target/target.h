@@ -94,7 +94,14 @@ Result<Target> open_target(const std::filesystem::path& named, Use use, const Mo
 /// The same, but refuses a tensor's own file (EINVAL).
 Result<std::unique_ptr<Model>> open_whole(const std::filesystem::path& named, Use use,
                                           const ModelOptions& options = {});
-/// Opens a path that locate_target() or locate_targets() has found for `named`.
+/// Checks a path that a mount has named, before anything is written there: the mount is one of safetensorsfs,
+/// and belongs to root, to this user or to the owner of the archive. Else another user's program would tell
+/// where this user writes. EACCES. Does nothing for a path outside of mounts.
+/// @param owner  of the archive; nothing if it has none yet.
+Result<void> check_naming_mount(const TargetPath& path, const std::filesystem::path& named,
+                                std::optional<std::uint32_t> owner);
+/// Opens a path that locate_target() or locate_targets() has found for `named`. For ReadWrite it fails as
+/// check_naming_mount().
 Result<Target> open_located(const TargetPath& path, const std::filesystem::path& named,
                             const ModelOptions& options = {});
 

@@ -1,0 +1,48 @@
+// Reads the lines of /proc/self/fdinfo and /proc/self/mountinfo.
+#include "core/storage/mount_record.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <fstream>
+#include <string_view>
+
+namespace stfs {
+namespace {
+
+/// What follows the text in the line, up to a separator.
+std::string word_behind(std::string_view line, std::string_view text, std::string_view separators) {
+  const std::size_t at = line.find(text);
+  if (at == line.npos) return {};
+  line.remove_prefix(at + text.size());
+  return std::string(line.substr(0, line.find_first_of(separators)));
+}
+
+/// The line in which a file has that beginning; empty without one.
+std::string line_of(const std::string& file, std::string_view beginning) {
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(beginning)) return line;
+  return {};
+}
+
+}  // namespace
+
+std::optional<MountRecord> mount_of(int descriptor) {
+  const std::string known = line_of(fmt::format("/proc/self/fdinfo/{}", descriptor), "mnt_id:");
+  const std::string id = word_behind(known, "mnt_id:\t", "\n");
+  const std::string line = id.empty() ? id : line_of("/proc/self/mountinfo", id + " ");
+  const std::size_t details = line.find(" - ");  // spaces of paths are written as \040
+  if (details == line.npos) return std::nullopt;
+  const std::string_view of_filesystem = std::string_view(line).substr(details);
+  MountRecord mount{.type = word_behind(of_filesystem, " - ", " "), .user = std::nullopt};
+  // The options come last. Neither a comma nor a space can stand before another user_id.
+  const std::string_view options = of_filesystem.substr(of_filesystem.rfind(' '));
+  const std::string text = word_behind(options, ",user_id=", ",");
+  std::uint32_t user = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), user);
+  if (!text.empty() && failed == std::errc() && end == text.data() + text.size()) mount.user = user;
+  return mount;
+}
+
+}  // namespace stfs

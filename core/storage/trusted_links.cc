@@ -1,0 +1,150 @@
+#include "core/storage/trusted_links.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <linux/openat2.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "core/storage/group_members.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::size_t kMostLinks = 40;  // as the kernel (MAXSYMLINKS)
+constexpr int kLeadsThere = O_PATH | O_CLOEXEC;
+constexpr decltype(statfs::f_flags) kNoLinks = 0x2000;  // ST_NOSYMFOLLOW of Linux 5.10: -o nosymfollow
+
+UniqueFd open_at(int directory, const std::string& path, int flags, std::uint64_t resolve) {
+  struct open_how how {};
+  how.flags = static_cast<unsigned>(flags);
+  how.resolve = resolve;
+  return UniqueFd(static_cast<int>(::syscall(SYS_openat2, directory, path.c_str(), &how, sizeof how)));
+}
+
+class Walk {
+ public:
+  Walk(const std::string& path, OtherMounts mounts) : path_(path), rest_(path), mounts_(mounts) {}
+
+  Result<FollowedFile> from(int directory) {
+    if (path_.empty()) return fail_system(ENOENT, path_, "open");
+    at_ = UniqueFd(::openat(directory, path_.starts_with('/') ? "/" : ".", kLeadsThere | O_DIRECTORY));
+    if (!at_) return failed();
+    shown_ = path_.starts_with('/') ? "/" : "";
+    for (;;) {
+      rest_.erase(0, rest_.find_first_not_of('/'));
+      if (rest_.empty()) break;
+      if (auto taken = take_step(); !taken) return pass_on(std::move(taken));
+    }
+    FollowedFile found{.fd = std::move(at_)};
+    if (::fstat(found.fd.get(), &found.status) != 0) return failed();
+    if (auto trusted = check(found.status); !trusted) return pass_on(std::move(trusted));
+    return found;
+  }
+
+ private:
+  struct Link {
+    std::string name;
+    uid_t owner;
+  };
+
+  [[nodiscard]] tl::unexpected<Error> failed() const {
+    return fail_system(errno, path_, links_.empty() ? "open" : "follow the link");
+  }
+
+  /// Goes to the next component of the rest.
+  Result<void> take_step() {
+    const std::string name = rest_.substr(0, rest_.find('/'));
+    rest_.erase(0, name.size());
+    UniqueFd next = open_name(name, !rest_.empty());
+    struct stat status {};
+    if (!next || ::fstat(next.get(), &status) != 0) return failed();
+    if (S_ISLNK(status.st_mode)) return follow(next, name, status.st_uid);
+    at_ = std::move(next);
+    if (!rest_.empty() && !S_ISDIR(status.st_mode)) return fail_system(ENOTDIR, path_, "open");
+    shown_ += (shown_.empty() || shown_.ends_with('/') ? "" : "/") + name;
+    return {};
+  }
+
+  [[nodiscard]] UniqueFd open_name(const std::string& name, bool is_directory) const {
+    constexpr int kItself = kLeadsThere | O_NOFOLLOW;
+    if (mounts_ == OtherMounts::Refused) return open_at(at_.get(), name, kItself, RESOLVE_NO_XDEV);
+    // As a directory first: the kernel then mounts what an automounter has there.
+    UniqueFd opened;
+    if (is_directory) opened = UniqueFd(::openat(at_.get(), name.c_str(), kItself | O_DIRECTORY));
+    if (!opened && (!is_directory || errno == ENOTDIR))
+      opened = UniqueFd(::openat(at_.get(), name.c_str(), kItself));
+    return opened;
+  }
+
+  Result<void> follow(const UniqueFd& link, const std::string& name, uid_t owner) {
+    if (links_.size() == kMostLinks) return fail_system(ELOOP, path_, "follow the link");
+    links_.push_back({shown_ + (shown_.empty() || shown_.ends_with('/') ? "" : "/") + name, owner});
+    struct statfs filesystem {};
+    if (::fstatfs(link.get(), &filesystem) != 0) return failed();
+    if ((filesystem.f_flags & kNoLinks) != 0) return fail_system(ELOOP, path_, "follow the link");
+    if (filesystem.f_type == PROC_SUPER_MAGIC) {
+      // It leads to an open file, whatever its text says.
+      UniqueFd behind(::openat(at_.get(), name.c_str(), kLeadsThere));
+      if (!behind) return failed();
+      at_ = std::move(behind);
+      shown_ = links_.back().name;
+      return {};
+    }
+    std::string text(PATH_MAX, '\0');
+    const ssize_t length = ::readlinkat(link.get(), "", text.data(), text.size());
+    if (length <= 0) return failed();
+    text.resize(static_cast<std::size_t>(length));
+    if (text.starts_with('/')) {
+      at_ = UniqueFd(::open("/", kLeadsThere | O_DIRECTORY));
+      if (!at_) return failed();
+      shown_ = "/";
+    }
+    rest_ = text + rest_;
+    return {};
+  }
+
+  [[nodiscard]] Result<void> check(const struct stat& found) const {
+    for (const Link& link : links_) {
+      if (link.owner == 0 || is_same_user(link.owner, ::geteuid()) || is_same_user(link.owner, found.st_uid))
+        continue;
+      return fail(ErrorCode::System, EACCES,
+                  fmt::format("{}: another user's link is not followed: {} belongs to user {}, and what it "
+                              "leads to belongs to user {}: if you mean that file, name it itself (readlink "
+                              "-f), or make the link yourself",
+                              path_, link.name, link.owner, found.st_uid));
+    }
+    return {};
+  }
+
+  const std::string path_;
+  std::string rest_;  // what is still to be walked; begins with a slash behind a component
+  const OtherMounts mounts_;
+  UniqueFd at_;
+  std::string shown_;  // a path of at_, for messages
+  std::vector<Link> links_;
+};
+
+}  // namespace
+
+UniqueFd FollowedFile::open(int flags) const {
+  return UniqueFd(::open(fmt::format("/proc/self/fd/{}", fd.get()).c_str(), flags | O_CLOEXEC));
+}
+
+Result<FollowedFile> follow_trusted_links(int directory, const std::string& path, OtherMounts mounts) {
+  // Mostly there are no links.
+  constexpr std::uint64_t kNone = RESOLVE_NO_SYMLINKS;
+  FollowedFile plain{.fd = open_at(directory, path, kLeadsThere,
+                                   mounts == OtherMounts::Refused ? kNone | RESOLVE_NO_XDEV : kNone)};
+  if (plain.fd && ::fstat(plain.fd.get(), &plain.status) == 0) return plain;
+  return Walk(path, mounts).from(directory);
+}
+
+}  // namespace stfs

@@ -1,0 +1,38 @@
+// Follows symbolic links, but no link by which another user would choose the file.
+//
+// Each link on the way must belong to root, to this process's user, or to the owner of the file at the end.
+// The links of a hub's cache, `snapshots/X/model.safetensors -> ../../blobs/Y`, are of one owner and are
+// followed. A link that another user has made leads only to that user's files: else who may write a directory
+// would show, or change, private files with the rights of the user who mounts it. The rule holds for the last
+// component, for the directories before it, and for each link of a chain.
+//
+// The caller gets a descriptor, so what the links lead to later does not matter.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <string>
+
+#include "core/base/error.h"
+#include "core/base/unique_fd.h"
+
+namespace stfs {
+
+struct FollowedFile {
+  UniqueFd fd;  // that leads to the file only (O_PATH)
+  struct stat status {};
+
+  /// Opens the file itself. None: errno tells why.
+  [[nodiscard]] UniqueFd open(int flags) const;
+};
+
+enum class OtherMounts : std::uint8_t { Entered, Refused };
+
+/// Finds the file at the path, of any kind.
+/// @param directory  for a relative path; AT_FDCWD: the current directory.
+/// @return EACCES: a link that is not trusted, by name. ELOOP: too many links. EXDEV: another file system.
+Result<FollowedFile> follow_trusted_links(int directory, const std::string& path,
+                                          OtherMounts mounts = OtherMounts::Entered);
+
+}  // namespace stfs
