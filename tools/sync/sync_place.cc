@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <optional>
 #include <utility>
@@ -144,7 +146,10 @@ Result<SyncPlace> make_place(const SyncPlace& place, Storage& storage) {
 
 bool is_there(const SyncPlace& place, Storage& storage) {
   const auto opened = open_directory(storage, place.folder());
-  return opened || opened.error().errno_value != ENOENT;
+  if (opened) return true;
+  // A link, a file, another user's mount. A call that failed shows nothing: the model's state may be elsewhere.
+  constexpr std::array kOthers{ELOOP, ENOTDIR, EACCES, EPERM};
+  return std::ranges::find(kOthers, opened.error().errno_value) != kOthers.end();
 }
 
 SyncPlace sync_place_of(const std::filesystem::path& directory, const std::string& model, Storage& storage) {
