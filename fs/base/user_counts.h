@@ -29,9 +29,9 @@ struct UserLimits {
   /// Models in a mounted directory that have come or were replaced since the mount, with versions that were
   /// replaced or deleted and are still open. They count for the owner of the archive.
   std::size_t models = 1000;
-  /// Bytes of headers of models in a mounted directory. The tables of a model take about twice as much memory.
-  /// The last model of a user may go beyond the limit. Models that were there at the mount count apart from
-  /// those that came later.
+  /// Bytes of headers of models in a mounted directory. The tables of a model take about twice as much
+  /// memory. The last model of a user may go beyond the limit. Models that were there at the mount count
+  /// apart from those that came later.
   std::size_t header_bytes = std::size_t{1} << 29U;
 };
 

@@ -1,5 +1,5 @@
-// What a mount of a directory asks of an archive in it before its model is shown. Other users may have put the
-// archive there.
+// What a mount of a directory asks of an archive in it before its model is shown. Other users may have put
+// the archive there.
 #pragma once
 
 #include <cstdint>

@@ -41,8 +41,8 @@ bool is_own(const MountEntry& mount) {
   return mount.type == kType && ("," + mount.options + ",").find(user) != std::string::npos;
 }
 
-/// Unmounts a dead mount of this user's safetensorsfs, which serves nobody. It goes through the descriptor, so
-/// an exchange of the path cannot lead it to another mount. @return false if it is another one, or if this
+/// Unmounts a dead mount of this user's safetensorsfs, which serves nobody. It goes through the descriptor,
+/// so an exchange of the path cannot lead it to another mount. @return false if it is another one, or if this
 /// user may not: only root can unmount without fusermount3.
 bool unmount_dead(const UniqueFd& root) {
   const auto mount = mounted_at(present_path(root));

@@ -226,7 +226,7 @@ class Views final : public Directory {
   mutable std::mutex mutex_;  // guards what follows
   std::unordered_map<Ino, Counted> counted_;
   NameMap<std::string_view, Ino> slices_;  // the key refers to Counted::name
-  std::deque<Ino> queue_;  // slices, oldest first; includes slices that are already forgotten
+  std::deque<Ino> queue_;                  // slices, oldest first; includes slices that are already forgotten
   UserCounts counts_;
   Ino next_slice_ = kCounted;
   Ino next_stats_ = kStatsFiles;

@@ -66,7 +66,7 @@ class MountedModel {
     std::uint64_t generation = 0;
   };
   std::uint64_t generation_ = 0;
-  std::uint64_t first_generation_ = 0;              // the first that this mount of the model can have told
+  std::uint64_t first_generation_ = 0;   // the first that this mount of the model can have told
   NameMap<std::string, Entry> tensors_;  // by name
 };
 

@@ -147,7 +147,8 @@ Result<SyncPlace> make_place(const SyncPlace& place, Storage& storage) {
 bool is_there(const SyncPlace& place, Storage& storage) {
   const auto opened = open_directory(storage, place.folder());
   if (opened) return true;
-  // A link, a file, another user's mount. A call that failed shows nothing: the model's state may be elsewhere.
+  // A link, a file, another user's mount. A call that failed shows nothing: the model's state may be
+  // elsewhere.
   constexpr std::array kOthers{ELOOP, ENOTDIR, EACCES, EPERM};
   return std::ranges::find(kOthers, opened.error().errno_value) != kOthers.end();
 }
