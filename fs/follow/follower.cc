@@ -34,11 +34,13 @@ Watcher::Next Follower::look(std::span<const std::size_t> changed) {
       // Entries in all directories are forgotten before the log says that the model is refused.
       is_refused = !change.is_reopened;
       if (is_refused) invalidator.forget_entries(forest.leftovers());
-      invalidator.run([&mount = mount_] { mount.links_listed_root = true; });
+      invalidator.run_after_names([&mount = mount_] { mount.links_listed_root = true; });
       times_left_ = kTimesForgotten;
     }
     if (change.has_leftovers) times_left_ = kTimesForgotten;
-    if (change.tell) invalidator.run(std::move(change.tell));
+    if (change.tell) {
+      invalidator.run_after_names([&invalidator, tell = std::move(change.tell)] { invalidator.run(tell); });
+    }
     if (change.is_reopened) return Watcher::Next::WatchAnew;
     if (change.is_due_again && next == Watcher::Next::Wait) next = Watcher::Next::LookAgain;
     if (change.is_due_soon && next == Watcher::Next::Wait) next = Watcher::Next::LookSoon;

@@ -4,10 +4,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <future>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -235,7 +233,6 @@ void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
 /// `.safetensors`, or of the root, and waits for ours: so the wait has an end, and names below
 /// `.safetensors`, which the kernel asks for each time, come last.
 void forget_names(Mount& mount, std::vector<Invalidator::Entry> entries) {
-  constexpr std::chrono::seconds kPatience{2};
   if (entries.empty()) return;
   const auto of_views = std::ranges::partition(entries, [](const Invalidator::Entry& entry) {
     const Ino directory = InodeSpace::local(entry.first);
@@ -244,12 +241,9 @@ void forget_names(Mount& mount, std::vector<Invalidator::Entry> entries) {
   std::vector<Invalidator::Entry> last(std::move_iterator(of_views.begin()),
                                        std::move_iterator(of_views.end()));
   entries.erase(of_views.begin(), of_views.end());
-  const auto done = std::make_shared<std::promise<void>>();
-  const auto is_done = done->get_future();
   mount.invalidator->forget_entries(std::move(entries));
-  mount.invalidator->run([done] { done->set_value(); });
+  mount.invalidator->wait_for_names();
   mount.invalidator->forget_entries(std::move(last));
-  static_cast<void>(is_done.wait_for(kPatience));
 }
 
 void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,

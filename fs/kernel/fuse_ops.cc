@@ -384,6 +384,7 @@ void set_attribute(fuse_req_t req, fuse_ino_t ino, const std::string& name,
     if (model->file_type(ino) == S_IFDIR) {
       fuse_reply_err(req, 0);
     } else {
+      if (!set->entries.empty()) mount.invalidator->wait_for_names();
       mount.invalidator->run([req] { fuse_reply_err(req, 0); });
     }
   });

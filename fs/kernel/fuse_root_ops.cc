@@ -178,6 +178,7 @@ void flush_made(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi) {
                    // After its close a program finds the model, also in a listing.
                    Mount& mount = mount_of(req);
                    forget_outdated(mount, *closed);
+                   mount.invalidator->wait_for_names();
                    mount.invalidator->run([req] { fuse_reply_err(req, 0); });
                  });
 }

@@ -1,11 +1,8 @@
-// Runs notifications to the kernel from a queue, on one thread.
+// Runs notifications to the kernel from two queues.
 #include "fs/kernel/invalidator.h"
 
 #include <fuse_lowlevel.h>
-#include <pthread.h>
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "fs/base/log.h"
@@ -14,31 +11,35 @@
 namespace stfs {
 
 void Invalidator::start() {
-  thread_ = std::thread([this] { serve(); });
+  contents_.start("invalidator");
+  names_.start("name-notices");
 }
 
 bool Invalidator::finish_within(std::chrono::milliseconds patience) {
   notifies_ = false;
-  std::unique_lock lock(mutex_);
-  is_stopping_ = true;
-  wakes_.notify_one();
-  return done_.wait_for(lock, patience, [this] { return is_done_; });
+  const bool has_finished = contents_.finish_within(patience);
+  return names_.finish_within(patience) && has_finished;
+}
+
+void Invalidator::give_up() {
+  contents_.give_up();
+  names_.give_up();
 }
 
 void Invalidator::stop() {
-  {
-    const std::scoped_lock lock(mutex_);
-    is_stopping_ = true;
-  }
-  wakes_.notify_one();
-  if (thread_.joinable()) thread_.join();
+  contents_.stop();
+  names_.stop();
+}
+
+bool Invalidator::do_next() {
+  return contents_.do_next() || names_.do_next();
 }
 
 void Invalidator::forget(Stale stale, std::function<void()> then) {
   // Forgetting one inode's attributes waits for no page, so it needs no other thread: each small commit saves
   // a wake-up. But if jobs are queued, a check for changes may have marked a page as forgotten that the
   // kernel still has. Then the commit's caller must wait for that job.
-  if (stale.what == Stale::What::Attributes && stale.first == stale.last && is_idle()) {
+  if (stale.what == Stale::What::Attributes && stale.first == stale.last && contents_.is_idle()) {
     if (notifies_) fuse_lowlevel_notify_inval_inode(session_, stale.first, -1, 0);
     if (then) then();
     return;
@@ -62,94 +63,61 @@ void Invalidator::forget_here(const Stale& stale) const {
 }
 
 void Invalidator::forget_entry(Ino directory, std::string name) {
-  run([this, directory, name = std::move(name)] { forget_at_once(directory, name); });
+  names_.run([this, directory, name = std::move(name)] { forget_at_once(directory, name); });
 }
 
 void Invalidator::forget_entries(Ino directory, std::vector<std::string> names) {
-  run([this, directory, names = std::move(names)] {
+  names_.run([this, directory, names = std::move(names)] {
     for (const std::string& name : names) forget_at_once(directory, name);
     if (notifies_) fuse_lowlevel_notify_inval_inode(session_, directory, 0, 0);
   });
 }
 
 void Invalidator::forget_entries(std::vector<Entry> entries) {
-  run([this, entries = std::move(entries)] {
+  names_.run([this, entries = std::move(entries)] {
     for (const auto& [directory, name] : entries) forget_at_once(directory, name);
   });
 }
 
 void Invalidator::forget_leftovers(std::vector<Entry> entries) {
-  {
-    const std::scoped_lock lock(mutex_);
-    std::ranges::move(entries, std::back_inserter(leftovers_));
+  for (Entry& entry : entries) {
+    names_.run_when_idle([this, entry = std::move(entry)] { forget_at_once(entry.first, entry.second); });
   }
-  wakes_.notify_one();
 }
 
-void Invalidator::forget_at_once(Ino directory, const std::string& name) const {
-  if (notifies_) fuse_lowlevel_notify_inval_entry(session_, directory, name.c_str(), name.size());
+void Invalidator::forget_at_once(Ino directory, const std::string& name) {
+  if (!notifies_) return;
+  directory_at_work_ = directory;
+  fuse_lowlevel_notify_inval_entry(session_, directory, name.c_str(), name.size());
+  directory_at_work_ = 0;
+  is_held_ = false;
 }
 
-void Invalidator::wait_for_listings(Ino directory) {
+void Invalidator::wait_for_names() {
+  if (is_held_ || names_.wait_for_queued(kPatience)) return;
+  const Ino directory = directory_at_work_;
+  if (directory == 0 || is_held_.exchange(true)) return;
+  log::warning(
+      "{}: a program holds this directory: what was renamed, made or removed in the mount may show late",
+      label_ ? label_(directory) : "");
+}
+
+void Invalidator::wait_for_listings(Ino directory, std::function<void()> before) {
   // The kernel forgets an entry under the directory's lock. Listings and look-ups hold that lock until they
   // have added their entries to the caches. This entry is never in them.
-  forget_at_once(directory, ".");
+  names_.run([this, directory, before = std::move(before)] {
+    before();
+    forget_at_once(directory, ".");
+  });
+  wait_for_names();
 }
 
 void Invalidator::run(std::function<void()> work) {
-  std::unique_lock lock(mutex_);
-  if (is_done_) {
-    lock.unlock();
-    survive("invalidator", work);  // a caller may be waiting for it
-    return;
-  }
-  jobs_.push_back(std::move(work));
-  lock.unlock();
-  wakes_.notify_one();
+  contents_.run(std::move(work));
 }
 
-bool Invalidator::do_next() {
-  std::unique_lock lock(mutex_);
-  if (jobs_.empty() && leftovers_.empty()) return false;
-  do_next(lock);
-  return true;
-}
-
-bool Invalidator::is_idle() {
-  const std::scoped_lock lock(mutex_);
-  return jobs_.empty() && !is_at_work_;
-}
-
-void Invalidator::do_next(std::unique_lock<std::mutex>& lock) {
-  if (!jobs_.empty()) {
-    const std::function<void()> job = std::move(jobs_.front());
-    jobs_.pop_front();
-    is_at_work_ = true;
-    lock.unlock();
-    survive("invalidator", job);
-    lock.lock();
-    is_at_work_ = false;
-  } else {
-    const auto [directory, name] = std::move(leftovers_.front());
-    leftovers_.pop_front();
-    lock.unlock();
-    forget_at_once(directory, name);
-    lock.lock();
-  }
-}
-
-void Invalidator::serve() {
-  pthread_setname_np(pthread_self(), "invalidator");  // for debuggers, and for a test that halts this thread
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    wakes_.wait(lock, [this] { return is_stopping_ || !jobs_.empty() || !leftovers_.empty(); });
-    if (jobs_.empty() && is_stopping_) {
-      is_done_ = true;
-      done_.notify_all();
-      return;
-    }
-    do_next(lock);
-  }
+void Invalidator::run_after_names(std::function<void()> work) {
+  names_.run(std::move(work));
 }
 
 }  // namespace stfs

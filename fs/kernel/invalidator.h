@@ -1,19 +1,20 @@
-// Tells the kernel's caches what they must forget, from a thread of its own. A notification from inside a
+// Tells the kernel's caches what they must forget, from threads of its own. A notification from inside a
 // handler could deadlock: the kernel may wait for a page that the handler's own request locks
 // (KERNEL-NOTES.md).
+//
+// Notices of names have a thread apart: the kernel takes the directory's lock for them, and any user who may
+// list a directory can hold that lock for as long as they like. No reply waits behind these notices without
+// bound, and no notice of contents does.
 #pragma once
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <functional>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "fs/kernel/notice_queue.h"
 #include "fs/tree/bytes.h"
 
 struct fuse_session;
@@ -26,10 +27,14 @@ class Invalidator {
   /// may have.
   using Visit = std::function<void(Ino ino, Stale::What what)>;
   using VisitCached = std::function<void(const Stale& stale, const Visit& visit)>;
+  /// What the log calls a directory.
+  using Label = std::function<std::string(Ino directory)>;
+  /// How long a reply waits for notices of names.
+  static constexpr std::chrono::seconds kPatience{2};
+
   /// The session must outlive stop().
-  Invalidator(fuse_session* session, VisitCached visit_cached)
-      : session_(session), visit_cached_(std::move(visit_cached)) {}
-  ~Invalidator() { stop(); }
+  Invalidator(fuse_session* session, VisitCached visit_cached, Label label = {})
+      : session_(session), visit_cached_(std::move(visit_cached)), label_(std::move(label)) {}
   Invalidator(const Invalidator&) = delete;
   Invalidator& operator=(const Invalidator&) = delete;
 
@@ -40,7 +45,10 @@ class Invalidator {
   /// Call after the session's loop has ended. Finishes the queued jobs without notifications to the kernel.
   /// @return true if all is done; false if the kernel has not answered the last notification in that time.
   bool finish_within(std::chrono::milliseconds patience);
-  /// Finishes the queued jobs, then ends the thread. Drops them if the thread was never started.
+  /// Drops what is queued, if a thread waits in the kernel. Neither this object nor the session may be
+  /// destroyed then.
+  void give_up();
+  /// Finishes the queued jobs, then ends the threads. Drops them if these were never started.
   void stop();
 
   /// Queues a notification. The attributes of a single inode are told at once, on the caller's thread, if
@@ -60,34 +68,32 @@ class Invalidator {
   using Entry = std::pair<Ino, std::string>;
   /// Queues: the kernel forgets entries of several directories, but not their listings.
   void forget_entries(std::vector<Entry> entries);
-  /// As forget_entries(), but only when no other job is queued.
+  /// As forget_entries(), but only when no other notice of names is queued.
   void forget_leftovers(std::vector<Entry> entries);
-  /// Returns when all listings and look-ups in the directory that were running have ended, in the kernel too.
-  /// Call it only from jobs on the invalidator's thread.
-  void wait_for_listings(Ino directory);
-  /// Queues `work` for the invalidator's thread. Runs it at once if that thread has ended.
+  /// Waits until the kernel has forgotten the names that were queued before, but kPatience at most: then the
+  /// log tells once which directory is held, and until that is free nobody waits again. Call it from no
+  /// request for which the kernel holds a directory's lock.
+  void wait_for_names();
+  /// Waits until all listings and look-ups in the directory that were running have ended, in the kernel too,
+  /// but as wait_for_names().
+  /// @param before  is called before, in its turn among the notices of names.
+  void wait_for_listings(Ino directory, std::function<void()> before);
+  /// Queues `work` behind the notices of contents. Runs it at once if the thread has ended.
   void run(std::function<void()> work);
+  /// The same, behind the notices of names. No reply may wait for it.
+  void run_after_names(std::function<void()> work);
 
  private:
-  void serve();
-  void forget_at_once(Ino directory, const std::string& name) const;
-  /// True if all jobs are done.
-  [[nodiscard]] bool is_idle();
-  /// Does the next job. The caller holds the mutex; it is released during the job.
-  void do_next(std::unique_lock<std::mutex>& lock);
+  void forget_at_once(Ino directory, const std::string& name);
 
   fuse_session* session_;
   const VisitCached visit_cached_;
-  std::mutex mutex_;  // guards what follows; nothing is called with it held
-  std::condition_variable wakes_;
-  std::condition_variable done_;
-  std::deque<std::function<void()>> jobs_;
-  std::deque<Entry> leftovers_;
-  bool is_at_work_ = false;
-  bool is_stopping_ = false;
-  bool is_done_ = false;
+  const Label label_;
   std::atomic<bool> notifies_ = true;
-  std::thread thread_;
+  std::atomic<Ino> directory_at_work_ = 0;  // the kernel has been told of a name in it, and has not answered
+  std::atomic<bool> is_held_ = false;       // somebody has waited for that in vain
+  NoticeQueue contents_;
+  NoticeQueue names_;
 };
 
 }  // namespace stfs

@@ -13,7 +13,6 @@
 #include <cstdarg>
 #include <cstdio>
 #include <filesystem>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -62,20 +61,12 @@ int serve_requests(fuse_session* session, unsigned threads) {
 #endif
 }
 
-/// Runs `change` on the invalidator's thread, and returns when it is done. Throws what `change` throws.
+/// Changes what the root shows when no listing of before can add entries to the kernel's caches any more. If
+/// a program holds the root, it changes all the same: the entries are forgotten once the root is free.
 void change_root(Mount& mount, const std::function<void()>& change) {
-  const auto done = std::make_shared<std::promise<void>>();
-  mount.invalidator->run([&mount, &change, done] {
-    try {
-      mount.links_listed_root = false;
-      mount.invalidator->wait_for_listings(kRootIno);
-      change();
-      done->set_value();
-    } catch (...) {
-      done->set_exception(std::current_exception());
-    }
-  });
-  done->get_future().get();
+  mount.invalidator->wait_for_listings(kRootIno, [&mount] { mount.links_listed_root = false; });
+  mount.links_listed_root = false;
+  change();
 }
 
 Result<void> decide_passthrough(Mount& mount, const Options& options) {
@@ -201,11 +192,13 @@ Result<void> Session::serve() {
   if (auto dropped = drop_capabilities(backs_files ? AdminRight::Effective : AdminRight::InReserve); !dropped)
     log::warning("{}; this program keeps rights that it does not need", dropped.error().message);
   Forest& forest = parts.mount.forest;
-  Invalidator invalidator(parts.session.get(),
-                          [&forest](const Stale& stale, const Invalidator::Visit& visit) {
-                            if (const Forest::Pin model = forest.model_of(stale.first))
-                              model->visit_cached(stale, visit);
-                          });
+  auto kept_invalidator = std::make_unique<Invalidator>(
+      parts.session.get(),
+      [&forest](const Stale& stale, const Invalidator::Visit& visit) {
+        if (const Forest::Pin model = forest.model_of(stale.first)) model->visit_cached(stale, visit);
+      },
+      [&forest](Ino directory) { return forest.label_of(directory, {}); });
+  Invalidator& invalidator = *kept_invalidator;
   SlowRequests slow(parts.options.threads);
   parts.mount.invalidator = &invalidator;
   parts.mount.slow = &slow;
@@ -241,17 +234,29 @@ Result<void> Session::serve() {
 
   const RaisedCapability may_unmount(CAP_SYS_ADMIN);
   // The kernel may be waiting for a page or a listing that no thread serves any more. Then the connection
-  // must be aborted before the invalidator's thread can end, and that thread must end before the descriptor
-  // is closed. The watcher may be waiting for the invalidator's thread, so it stops later.
+  // must be aborted before the invalidator's threads can end, and they must end before the descriptor is
+  // closed. The watcher may be waiting for one of them, so it stops later.
   constexpr std::chrono::seconds kPatience{1};
   forest.give_up_opening();
   const bool is_mounted = parts.own->is_mounted();
   const OwnMount* const connected = parts.connected();
-  if (!invalidator.finish_within(kPatience) && connected != nullptr) connected->abort();
-  invalidator.stop();
+  bool has_finished = invalidator.finish_within(kPatience);
+  if (!has_finished && connected != nullptr) {
+    connected->abort();
+    has_finished = invalidator.finish_within(kPatience);
+  }
+  if (!has_finished) {
+    // A program holds a directory's lock, and no abort gives it back. The process ends when that program lets
+    // go; all else ends now.
+    log::warning("{}: a program holds a directory of the mount: this process ends when it lets go",
+                 parts.options.mount_point.string());
+    invalidator.give_up();
+    static_cast<void>(kept_invalidator.release());
+  }
   watcher.stop();
   close_device(parts.session.get());  // the connection's last one
   if (connected != nullptr) connected->unmount();
+  if (!has_finished) static_cast<void>(parts.session.release());
   parts.own.reset();
   janitor.stop();
   forest.end();

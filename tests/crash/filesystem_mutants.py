@@ -343,7 +343,7 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     # --- what caches are told ---------------------------------------------------------------------------
     Mutant(
         "an attribute is told before what is queued",
-        "stale.first == stale.last && is_idle())",
+        "stale.first == stale.last && contents_.is_idle())",
         "stale.first == stale.last)",
         tests="[invalidator]",
     ),

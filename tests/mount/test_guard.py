@@ -50,7 +50,7 @@ class Stuck:
         assert eventually(lambda: Path(f"/proc/{self.client.pid}/wchan").read_text().startswith("request_wait"))
         os.rename(f"{source}.new", source)
         # Before the rename has lost its patience with the lock.
-        assert eventually(lambda: ("invalidator", "D") in thread_states(self.mount.pid)), thread_states(self.mount.pid)
+        assert eventually(lambda: ("name-notices", "D") in thread_states(self.mount.pid)), thread_states(self.mount.pid)
 
     def kill(self):
         try:

@@ -89,14 +89,10 @@ bool MountedArchive::look() {
 }
 
 void MountedArchive::change_root(const std::function<void()>& change) {
-  bool is_done = false;
-  invalidator_->run([this, &change, &is_done] {
-    mount_->links_listed_root = false;
-    invalidator_->wait_for_listings(kRootIno);
-    change();
-    is_done = true;
-  });
-  while (!is_done) invalidator_->do_next();
+  invalidator_->wait_for_listings(kRootIno, [this] { mount_->links_listed_root = false; });
+  while (invalidator_->do_next()) {
+  }
+  change();
 }
 
 void MountedArchive::begin_ids() {

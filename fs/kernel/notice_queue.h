@@ -1,0 +1,62 @@
+// A queue of jobs, and the thread that does them in the order in which they came.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace stfs {
+
+/// Any thread may call.
+class NoticeQueue {
+ public:
+  using Job = std::function<void()>;
+
+  NoticeQueue() = default;
+  ~NoticeQueue() { stop(); }
+  NoticeQueue(const NoticeQueue&) = delete;
+  NoticeQueue& operator=(const NoticeQueue&) = delete;
+
+  /// @param name  the thread's name, of at most 15 characters: for debuggers, and for tests.
+  void start(const char* name);
+  /// Queues a job. Does it at once if the thread has ended, because somebody may be waiting for it.
+  void run(Job job);
+  /// Queues a job that is done when no other one is queued.
+  void run_when_idle(Job job);
+  /// Does the next job on the caller's thread. Use it if start() was not called.
+  /// @return false if nothing is queued.
+  bool do_next();
+  /// True if all jobs are done.
+  [[nodiscard]] bool is_idle();
+  /// Waits until the jobs that were queued before are done. Does not wait if start() was not called.
+  /// @return false if they are not done in that time.
+  bool wait_for_queued(std::chrono::milliseconds patience);
+  /// The thread ends when all jobs are done. @return false if it has not ended in that time.
+  bool finish_within(std::chrono::milliseconds patience);
+  /// Drops what is queued. The thread may be in a job that never ends: then the queue must not be destroyed.
+  void give_up();
+  /// Finishes the queued jobs, then ends the thread. Drops them if the thread was never started.
+  void stop();
+
+ private:
+  void serve(const char* name);
+  /// Does the next job. The caller holds the mutex; it is released during the job.
+  void do_next(std::unique_lock<std::mutex>& lock);
+
+  std::mutex mutex_;  // guards what follows; nothing is called with it held
+  std::condition_variable wakes_;
+  std::condition_variable done_;
+  std::deque<Job> jobs_;
+  std::deque<Job> idle_jobs_;
+  std::uint64_t queued_ = 0;    // jobs of jobs_, ever
+  std::uint64_t finished_ = 0;  // of them
+  bool is_stopping_ = false;
+  bool is_done_ = false;
+  std::thread thread_;
+};
+
+}  // namespace stfs
