@@ -202,6 +202,11 @@ void append_block_hashes(std::span<const std::byte> bytes, std::vector<std::uint
   put_block_hashes(bytes, std::span(hashes).subspan(before));
 }
 
+bool FileNumbers::are_of_other_file(const FileStatus& file, int descriptor) const {
+  if (inode == 0 && descriptor < 0) return false;
+  return inode != file.identity.inode || (file.birth_ns != 0 && birth_ns != file.birth_ns);
+}
+
 std::string encode_record(const JournalRecord& record) {
   std::string text = encode_beginning(record);
   for (const JournalRange& range : record.ranges) text += encode_range(range);
@@ -369,6 +374,11 @@ std::string encode_head(const JournalHead& head) {
   Writer last;
   last.u64(hash);
   block += last.take();
+  block.resize(kOwnNumbersAt, '\0');
+  Writer own;
+  own.u64(head.own.inode);
+  own.u64(static_cast<std::uint64_t>(head.own.birth_ns));
+  block += own.take();
   block.resize(kBlockBytes, '\0');
   return block;
 }
@@ -382,7 +392,8 @@ Result<std::string> encode_head_with(const JournalRecord& record) {
   std::string block = encode_head({.id = record.id,
                                    .record = {kPlace, bytes.size()},
                                    .record_hash = XXH3_64bits(bytes.data(), bytes.size()),
-                                   .boot = record.boot});
+                                   .boot = record.boot,
+                                   .own = record.own});
   block.replace(kPlace, bytes.size(), bytes);
   return block;
 }
@@ -413,6 +424,9 @@ Result<JournalHead> decode_head(std::string_view block) {
   const std::uint64_t hash = in.u64();
   if (!in.is_ok() || hash != XXH3_64bits(block.data(), hashed_bytes))
     return damaged("its head's hash does not match");
+  Reader own(block.substr(std::min<std::size_t>(kOwnNumbersAt, block.size())));
+  head.own.inode = own.u64();
+  head.own.birth_ns = static_cast<std::int64_t>(own.u64());
   return head;
 }
 
@@ -424,6 +438,7 @@ Result<JournalRecord> decode_sealed_record(std::string_view bytes, const Journal
   auto record = decode_record(bytes, journal_size_bytes, heads, head.version);
   if (record && record->id != head.id) return damaged("head and record belong to different journals");
   if (record) record->boot = head.boot;
+  if (record) record->own = head.own;
   return record;
 }
 
