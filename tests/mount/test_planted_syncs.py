@@ -278,28 +278,31 @@ OTHERS = {"Makefile": b"all: theirs\n", "other.safetensors": b"theirs", "b.safet
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_pull_replaces_no_file_that_no_version_has_brought(host, name):
+    save(version_directory(host.published, 1), NEW, 2)
+    own(host.published, MALLORY)
     assert host.pull().returncode == 0
-    version = version_directory(host.published, 1)
-    save(version, NEW, 2)
+    index = host.model / INDEX
+    version = version_directory(host.published, 2)
+    save(version, OLD, 2)
     (version / name).write_bytes(OTHERS[name])
     own(host.published, MALLORY)
     (host.model / name).write_bytes(b"the victim's")
     os.chown(host.model / name, host.victim, host.victim)
     (host.model / name).chmod(0o755)
-    done = host.pull()
+    done = host.pull(model=index)
     assert done.returncode == 1 and str(host.model / name) in done.stderr and "rename or remove it" in done.stderr, done
     assert (host.model / name).read_bytes() == b"the victim's" and (host.model / name).stat().st_mode & 0o777 == 0o755
     os.rename(host.model / name, host.model / "away")
-    done = host.pull()
+    done = host.pull(model=index)
     assert done.returncode == 0, done
     assert (host.model / name).stat().st_mode & 0o111 == 0
     # A later version replaces what this one has brought, and gives no right to execute.
     (host.model / name).chmod(0o755)
-    version = version_directory(host.published, 2)
-    save(version, OLD, 2)
-    (version / name).write_bytes((version_directory(host.published, 1) / name).read_bytes() + b" ")
+    version = version_directory(host.published, 3)
+    save(version, NEW, 2)
+    (version / name).write_bytes((version_directory(host.published, 2) / name).read_bytes() + b" ")
     own(host.published, MALLORY)
-    done = host.pull()
+    done = host.pull(model=index)
     assert done.returncode == 0, done
     assert (host.model / name).read_bytes() == (version / name).read_bytes()
     assert (host.model / name).stat().st_mode & 0o111 == 0
