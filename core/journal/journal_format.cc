@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <random>
 
 #include "core/base/xxh3.h"
@@ -359,6 +360,30 @@ std::uint64_t most_record_bytes(std::uint64_t archive_size_bytes) {
   return kFixedBytes + kMaxGroupRecordBytes + blocks * (kRangeBytes + kHashesBytes);
 }
 
+namespace {
+
+std::string with_hash(std::string bytes) {
+  Writer hash;
+  hash.u64(XXH3_64bits(bytes.data(), bytes.size()));
+  return bytes + hash.take();
+}
+
+/// Zeros are no numbers. Nothing: the bytes are damaged.
+std::optional<FileNumbers> own_numbers_in(std::string_view block) {
+  constexpr std::size_t kNumbersBytes = 16;
+  constexpr std::size_t kWithHash = kNumbersBytes + 8;
+  if (block.size() < kOwnNumbersAt + kWithHash) return FileNumbers{};
+  const std::string_view there = block.substr(kOwnNumbersAt, kWithHash);
+  if (there.find_first_not_of('\0') == std::string_view::npos) return FileNumbers{};
+  const std::string_view numbers = there.substr(0, kNumbersBytes);
+  if (with_hash(std::string(numbers)) != there) return std::nullopt;
+  Reader in(numbers);
+  const std::uint64_t inode = in.u64();
+  return FileNumbers{inode, static_cast<std::int64_t>(in.u64())};
+}
+
+}  // namespace
+
 std::string encode_head(const JournalHead& head) {
   Writer out;
   out.bytes(kJournalMagic);
@@ -378,7 +403,7 @@ std::string encode_head(const JournalHead& head) {
   Writer own;
   own.u64(head.own.inode);
   own.u64(static_cast<std::uint64_t>(head.own.birth_ns));
-  block += own.take();
+  if (head.own != FileNumbers{}) block += with_hash(own.take());
   block.resize(kBlockBytes, '\0');
   return block;
 }
@@ -424,9 +449,9 @@ Result<JournalHead> decode_head(std::string_view block) {
   const std::uint64_t hash = in.u64();
   if (!in.is_ok() || hash != XXH3_64bits(block.data(), hashed_bytes))
     return damaged("its head's hash does not match");
-  Reader own(block.substr(std::min<std::size_t>(kOwnNumbersAt, block.size())));
-  head.own.inode = own.u64();
-  head.own.birth_ns = static_cast<std::int64_t>(own.u64());
+  const auto own = own_numbers_in(block);
+  if (!own) return damaged("the numbers of its file do not have the hash beside them");
+  head.own = *own;
   return head;
 }
 

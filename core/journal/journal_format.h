@@ -266,7 +266,7 @@ struct JournalHead {
   std::uint32_t version = kJournalVersion;  // set by decode_head(); always the newest where it is written
   FileNumbers own{};
 };
-/// Where a head has the numbers of its journal.
+/// Where a head has the numbers of its journal, 8 bytes each, and then their XXH3.
 inline constexpr std::uint64_t kOwnNumbersAt = 104;
 
 /// The layout of a lane journal.

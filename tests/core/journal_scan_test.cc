@@ -231,15 +231,14 @@ TEST_CASE_METHOD(Planted, "bytes of a journal in a file that was not made as one
     std::filesystem::copy_file(journal, copy);
     struct stat made {};
     REQUIRE(::stat(copy.c_str(), &made) == 0);
-    std::string inode(8, '\0');
-    for (std::size_t byte = 0; byte < inode.size(); ++byte)
-      inode[byte] = static_cast<char>(static_cast<std::uint64_t>(made.st_ino) >> (8 * byte));
-    if (system_storage().status(copy)->birth_ns == 0) inode[0] ^= 1;  // no birth times here
-    overwrite(copy, kOwnNumbersAt, inode);
+    auto head = decode_head(std::string_view(content_of(copy)).substr(0, kBlockBytes)).value();
+    const auto status = system_storage().open(copy, Access::ReadOnly).value()->status().value();
+    if (status.birth_ns != 0) head.own.inode = made.st_ino;
+    overwrite(copy, 0, encode_head(head));
     std::filesystem::rename(copy, journal);
   }
   SECTION("one that tells no numbers") {
-    overwrite(journal, kOwnNumbersAt, std::string(16, '\0'));
+    overwrite(journal, kOwnNumbersAt, std::string(24, '\0'));
   }
   const JournalReport report = scene.recover_one(system_storage(), {.is_dry_run = false, .is_forced = true});
   CHECK(report.state == JournalState::Unknown);
@@ -283,7 +282,7 @@ void rewrite_in_version(const std::filesystem::path& journal, char version) {
   block.replace(44, 8, number(XXH3_64bits(text.data(), text.size())));
   block += number(XXH3_64bits(block.data(), block.size()));
   block.resize(kBlockBytes, '\0');
-  block.replace(kOwnNumbersAt, 16, bytes.substr(kOwnNumbersAt, 16));
+  block.replace(kOwnNumbersAt, 24, bytes.substr(kOwnNumbersAt, 24));
   overwrite(journal, 0, block);
   overwrite(journal, head.record.offset, text);
   std::filesystem::resize_file(journal, head.record.offset + text.size());

@@ -284,7 +284,7 @@ TEST_CASE("a file that replaces another one keeps nothing of a default list", "[
   // Its own list counts.
   REQUIRE(let_another_user(path, "system.posix_acl_access"));
   static_cast<void>(replaced(path));
-  CHECK(access_of(path) == std::pair<mode_t, bool>(0774, true));
+  CHECK(access_of(path) == std::pair<mode_t, bool>(0664, true));
 }
 
 TEST_CASE("where others may write the directory, a replaced file gives no more than the mode of a new one",

@@ -63,7 +63,7 @@ inline std::filesystem::path plant_journal(const std::filesystem::path& archive_
 /// Makes an empty file if there is none. @return the bytes of a group record in it.
 inline std::string group_record_for(const std::filesystem::path& path, std::vector<std::string> journals) {
   std::ofstream(path, std::ios::app).close();
-  const auto status = system_storage().status(path);
+  const auto status = (*system_storage().open(path, Access::ReadOnly))->status();
   if (!status) throw std::runtime_error(status.error().message);
   return encode_group_record({std::move(journals), FileNumbers::of(*status)});
 }
