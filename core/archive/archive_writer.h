@@ -20,7 +20,7 @@ struct NewArchiveOptions {
   // As of format_header(). Later edits of the header then need not move the data (DURABILITY.md).
   std::uint64_t alignment = 4096;
   std::uint64_t slack_bytes = 64 * 1024;
-  mode_t mode = 0666;  // as of NewFile::create()
+  NewFileMode mode{};  // as of NewFile::create()
 };
 
 class ArchiveWriter {

@@ -5,6 +5,8 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <optional>
 #include <span>
 
@@ -27,6 +29,26 @@ std::string hash_text(std::string_view bytes) {
 
 using Names = std::vector<std::string>;
 
+/// Begins the text of the file's numbers, which follows the names. No name begins like this.
+constexpr char kNumbersMark = '#';
+
+std::string text_of(const FileNumbers& own) {
+  return fmt::format("{}{:016x}{:016x}", kNumbersMark, own.inode, static_cast<std::uint64_t>(own.birth_ns));
+}
+
+/// Nothing if the text is of no numbers.
+std::optional<FileNumbers> numbers_in(std::string_view text) {
+  constexpr std::size_t kDigits = 16;
+  if (text.size() != 1 + 2 * kDigits || text.front() != kNumbersMark) return std::nullopt;
+  std::array<std::uint64_t, 2> numbers{};
+  for (std::size_t at = 0; at < numbers.size(); ++at) {
+    const char* const begin = text.data() + 1 + at * kDigits;
+    const auto read = std::from_chars(begin, begin + kDigits, numbers[at], 16);
+    if (read.ec != std::errc() || read.ptr != begin + kDigits) return std::nullopt;
+  }
+  return FileNumbers{numbers[0], static_cast<std::int64_t>(numbers[1])};
+}
+
 /// Nothing if the file is void.
 Result<std::optional<Names>> names_in(const File& file) {
   auto size_bytes = file.size_bytes();
@@ -37,9 +59,13 @@ Result<std::optional<Names>> names_in(const File& file) {
   // The file is void: a power loss left it empty, or its owner has taken it back by zeroing the first byte. A
   // write of one byte is never torn.
   if (text->empty() || text->front() == '\0') return std::optional<Names>();
-  auto journals = decode_group_record(*text);
-  if (!journals) return pass_on(std::move(journals));
-  return std::optional(std::move(*journals));
+  auto content = decode_group_record(*text);
+  if (!content) return pass_on(std::move(content));
+  const auto status = file.status();
+  if (!status) return tl::unexpected(status.error());
+  if (content->own.are_of_other_file(*status, file.descriptor()))
+    return fail(ErrorCode::InvalidArgument, EINVAL, std::string(kOfOtherFile));
+  return std::optional(std::move(content->journals));
 }
 
 /// Nothing if the file does not exist or is void.
@@ -107,14 +133,15 @@ Result<void> restrict_to_writers_of_all(Storage& storage, File& record, const Fi
 
 }  // namespace
 
-std::string encode_group_record(const std::vector<std::string>& journals) {
+std::string encode_group_record(const GroupContent& content) {
   std::string bytes(kGroupMagic);
   bytes += '\0';
-  for (const std::string& journal : journals) bytes += journal + '\0';
+  for (const std::string& journal : content.journals) bytes += journal + '\0';
+  if (content.own.inode != 0) bytes += text_of(content.own) + '\0';
   return bytes + hash_text(bytes);
 }
 
-Result<std::vector<std::string>> decode_group_record(std::string_view bytes) {
+Result<GroupContent> decode_group_record(std::string_view bytes) {
   if (bytes.size() < kGroupMagic.size() + 1 + kHashBytes) return damaged("it is too short");
   const std::string_view text = bytes.substr(0, bytes.size() - kHashBytes);
   if (bytes.substr(text.size()) != hash_text(text)) return damaged("its hash does not match");
@@ -130,13 +157,15 @@ Result<std::vector<std::string>> decode_group_record(std::string_view bytes) {
                 "a record of several archives, of another version");
   }
   names.erase(names.begin());
+  const auto own = names.empty() ? std::nullopt : numbers_in(names.back());
+  if (own) names.pop_back();
   const auto is_no_name = [](const std::string& name) {
     return name.empty() || name.front() != '.' || name.find('/') != std::string::npos;
   };
   if (names.size() > kMaxGroupJournals || std::ranges::any_of(names, is_no_name)) {
     return damaged("it names a file that is not a journal");
   }
-  return names;
+  return GroupContent{std::move(names), own.value_or(FileNumbers{})};
 }
 
 bool is_group_record_name(std::string_view name) {
@@ -200,7 +229,7 @@ Result<GroupRecord> GroupRecord::create(Storage& storage, const std::filesystem:
 }
 
 Result<void> GroupRecord::seal(const std::vector<std::string>& journals, Durability durability) {
-  const std::string bytes = encode_group_record(journals);
+  const std::string bytes = encode_group_record({journals, made_.own});
   if (auto written = made_.file->write(std::as_bytes(std::span(bytes)), 0); !written) return written;
   return durability == Durability::Power ? made_.file->sync() : Result<void>{};
 }

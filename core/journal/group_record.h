@@ -23,10 +23,14 @@ inline constexpr std::string_view kGroupSuffix = ".group";
 /// More than any model has shards.
 inline constexpr std::uint32_t kMaxGroupJournals = 1 << 16;
 
-/// Encodes the file names of the group's journals, which lie in one directory, and a hash over them.
-std::string encode_group_record(const std::vector<std::string>& journals);
+struct GroupContent {
+  std::vector<std::string> journals;  // file names in one directory
+  FileNumbers own{};                  // of the record's file
+};
+/// Encodes the content, and a hash over it.
+std::string encode_group_record(const GroupContent& content);
 /// Any bytes are safe input. InvalidArgument: damaged. With errno EPROTONOSUPPORT: of another version.
-Result<std::vector<std::string>> decode_group_record(std::string_view bytes);
+Result<GroupContent> decode_group_record(std::string_view bytes);
 
 /// Whether a file in the directory of its journals can have this name and be a group record.
 bool is_group_record_name(std::string_view name);
@@ -42,7 +46,8 @@ struct GroupVerdict {
 };
 /// Reads what the group record at `path` says of a journal. Absent also if the file is void, and if its owner
 /// may not write the archive: that file is ignored. InvalidArgument: it is damaged, or does not name the
-/// journal, or others than the writers of the archive may have written or linked it.
+/// journal, or others than the writers of the archive may have written or linked it, or it was not made as a
+/// group record.
 /// @param archive  of the journal: strict_status_of() (core/storage/permissions.h).
 Result<GroupVerdict> look_at_group_record(Storage& storage, const std::filesystem::path& path,
                                           const std::string& journal, const FileStatus& archive);

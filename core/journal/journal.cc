@@ -72,6 +72,7 @@ Result<void> Journal::move_to_disk() {
   }
   path_ = std::move(made->path);
   id_ = made->id;
+  own_ = made->own;
   memory_ = nullptr;
   file_ = std::move(made->file);
   return {};
@@ -85,6 +86,7 @@ Result<void> Journal::move_to_new_file() {
   if (auto copied = made->file->copy_from(*file_, regions.offset, regions); !copied) return copied;
   path_ = std::move(made->path);
   id_ = made->id;
+  own_ = made->own;
   file_ = std::move(made->file);
   return {};
 }
@@ -220,7 +222,8 @@ Result<JournalHead> Journal::write_record(JournalRecord record, const HashRange&
   return JournalHead{.id = id_,
                      .record = {end_bytes_, end - end_bytes_},
                      .record_hash = XXH3_64bits_digest(hashing.get()),
-                     .boot = boot};
+                     .boot = boot,
+                     .own = own_};
 }
 
 Result<void> Journal::publish(Durability durability) {

@@ -159,6 +159,7 @@ class Journal {
   LaneJournal* lane_journal_ = nullptr;  // the lane journal that the commit went through
   std::unique_ptr<File> file_;
   JournalId id_;
+  FileNumbers own_;
   std::optional<Error> spoiled_;
   State state_ = State::Staging;
   std::uint64_t end_bytes_ = kBlockBytes;  // end of the regions

@@ -39,6 +39,10 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
       if (!given && says_gone(given.error())) continue;
       if (!given) return pass_on(std::move(given));
     }
+    const auto status = made.file->status();
+    if (!status && says_gone(status.error())) continue;
+    if (!status) return tl::unexpected(status.error());
+    made.own = FileNumbers::of(*status);
     made.is_locked = conflict.has_value();
     if (!made.file->has_staged_name() || storage.status(staged_path)) return made;
   }

@@ -20,6 +20,7 @@ inline constexpr ByteRange kOwnerByte = {0, 1};
 struct JournalFile {
   std::unique_ptr<File> file;
   JournalId id;
+  FileNumbers own;
   std::filesystem::path path;  // the name that publishing gives it
   bool is_locked = false;      // false where the file system has no locks
 };

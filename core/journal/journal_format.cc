@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <random>
 
 #include "core/base/xxh3.h"
@@ -202,6 +203,11 @@ void append_block_hashes(std::span<const std::byte> bytes, std::vector<std::uint
   put_block_hashes(bytes, std::span(hashes).subspan(before));
 }
 
+bool FileNumbers::are_of_other_file(const FileStatus& file, int descriptor) const {
+  if (inode == 0 && descriptor < 0) return false;
+  return inode != file.identity.inode || (file.birth_ns != 0 && birth_ns != file.birth_ns);
+}
+
 std::string encode_record(const JournalRecord& record) {
   std::string text = encode_beginning(record);
   for (const JournalRange& range : record.ranges) text += encode_range(range);
@@ -354,6 +360,30 @@ std::uint64_t most_record_bytes(std::uint64_t archive_size_bytes) {
   return kFixedBytes + kMaxGroupRecordBytes + blocks * (kRangeBytes + kHashesBytes);
 }
 
+namespace {
+
+std::string with_hash(std::string bytes) {
+  Writer hash;
+  hash.u64(XXH3_64bits(bytes.data(), bytes.size()));
+  return bytes + hash.take();
+}
+
+/// Zeros are no numbers. Nothing: the bytes are damaged.
+std::optional<FileNumbers> own_numbers_in(std::string_view block) {
+  constexpr std::size_t kNumbersBytes = 16;
+  constexpr std::size_t kWithHash = kNumbersBytes + 8;
+  if (block.size() < kOwnNumbersAt + kWithHash) return FileNumbers{};
+  const std::string_view there = block.substr(kOwnNumbersAt, kWithHash);
+  if (there.find_first_not_of('\0') == std::string_view::npos) return FileNumbers{};
+  const std::string_view numbers = there.substr(0, kNumbersBytes);
+  if (with_hash(std::string(numbers)) != there) return std::nullopt;
+  Reader in(numbers);
+  const std::uint64_t inode = in.u64();
+  return FileNumbers{inode, static_cast<std::int64_t>(in.u64())};
+}
+
+}  // namespace
+
 std::string encode_head(const JournalHead& head) {
   Writer out;
   out.bytes(kJournalMagic);
@@ -369,6 +399,11 @@ std::string encode_head(const JournalHead& head) {
   Writer last;
   last.u64(hash);
   block += last.take();
+  block.resize(kOwnNumbersAt, '\0');
+  Writer own;
+  own.u64(head.own.inode);
+  own.u64(static_cast<std::uint64_t>(head.own.birth_ns));
+  if (head.own != FileNumbers{}) block += with_hash(own.take());
   block.resize(kBlockBytes, '\0');
   return block;
 }
@@ -382,7 +417,8 @@ Result<std::string> encode_head_with(const JournalRecord& record) {
   std::string block = encode_head({.id = record.id,
                                    .record = {kPlace, bytes.size()},
                                    .record_hash = XXH3_64bits(bytes.data(), bytes.size()),
-                                   .boot = record.boot});
+                                   .boot = record.boot,
+                                   .own = record.own});
   block.replace(kPlace, bytes.size(), bytes);
   return block;
 }
@@ -413,6 +449,9 @@ Result<JournalHead> decode_head(std::string_view block) {
   const std::uint64_t hash = in.u64();
   if (!in.is_ok() || hash != XXH3_64bits(block.data(), hashed_bytes))
     return damaged("its head's hash does not match");
+  const auto own = own_numbers_in(block);
+  if (!own) return damaged("the numbers of its file do not have the hash beside them");
+  head.own = *own;
   return head;
 }
 
@@ -424,6 +463,7 @@ Result<JournalRecord> decode_sealed_record(std::string_view bytes, const Journal
   auto record = decode_record(bytes, journal_size_bytes, heads, head.version);
   if (record && record->id != head.id) return damaged("head and record belong to different journals");
   if (record) record->boot = head.boot;
+  if (record) record->own = head.own;
   return record;
 }
 

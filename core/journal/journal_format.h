@@ -31,6 +31,10 @@
 //   4  size of the patch           5  XXH3 of the patch
 // clang-format on
 //
+// Behind the hash of the head, at kOwnNumbersAt, the head has the inode number and the birth time of the
+// journal itself, so that the bytes of a journal make no other file a journal: other users may choose the
+// bytes of a file that a writer of the archive has made, and give it a journal's name.
+//
 // An edit's blocks behind the old archive's last whole block have no old content: their old hash is 0. It
 // writes all of them, so no record asks for more bytes than its journal has.
 //
@@ -136,6 +140,25 @@ struct ArchiveStamp {
   [[nodiscard]] Kinship compare(const ArchiveStamp& other) const;
 };
 
+/// Tells one file from every other one of its file system.
+struct FileNumbers {
+  std::uint64_t inode = 0;
+  std::int64_t birth_ns = 0;  // 0: the file system has no birth times
+
+  static FileNumbers of(const FileStatus& file) { return {file.identity.inode, file.birth_ns}; }
+  /// Whether a file that tells these numbers as its own has others: it was copied, or was not made as a
+  /// journal. Without birth times the inode number decides. A journal that a test has written into its own
+  /// storage may tell none.
+  /// @param descriptor  of the file; -1 in such a storage.
+  [[nodiscard]] bool are_of_other_file(const FileStatus& file, int descriptor) const;
+  friend bool operator==(const FileNumbers&, const FileNumbers&) = default;
+};
+inline constexpr std::string_view kOfOtherFile =
+    "tells the numbers of another file as its own: it was copied, or it was not made as a journal";
+inline constexpr std::string_view kOfOtherFileStep =
+    "delete it; if the archive was copied with it, run `stfs recover` where they were copied from, and copy "
+    "the archive again";
+
 /// What an edit makes of the archive that it begins with.
 struct ArchiveShape {
   std::uint64_t size_bytes = 0;
@@ -196,6 +219,7 @@ struct JournalRecord {
   /// The boot that a commit with durability=process ends with. Unset: the commit survives a reboot. The head
   /// stores it, so that it can still be read when the rest is lost.
   Boot boot;
+  FileNumbers own{};                        // of the journal; in the head
   std::optional<ArchiveShape> after{};      // set: this is an edit
   std::optional<IndexReplacement> index{};  // of an edit; of others only for kSyncStateName
   std::vector<JournalRange> ranges;
@@ -240,7 +264,10 @@ struct JournalHead {
   std::uint64_t record_hash = 0;
   Boot boot;                                // see JournalRecord::boot
   std::uint32_t version = kJournalVersion;  // set by decode_head(); always the newest where it is written
+  FileNumbers own{};
 };
+/// Where a head has the numbers of its journal, 8 bytes each, and then their XXH3.
+inline constexpr std::uint64_t kOwnNumbersAt = 104;
 
 /// The layout of a lane journal.
 inline constexpr std::size_t kLanes = 2;

@@ -200,14 +200,13 @@ class Scan {
     if (!in_use && !lacks_locks(in_use.error())) return pass_on(std::move(in_use));
     found.is_in_use = in_use && *in_use;
     found.identity = opened->identity;
-    if (auto doubt = doubt_about(found, *opened)) {
-      // While its owner lives, nothing of it is applied.
-      if (!found.is_in_use) {
-        auto distrusted = distrust_unless_void(found, *kind, std::move(*doubt), opened->identity.size_bytes);
-        found.file.reset();
-        if (!distrusted) return pass_on(std::move(distrusted));
-        return true;
-      }
+    auto doubt = doubt_about(found, *opened);
+    if (doubt && !may_follow_access(found, *kind, *opened)) {
+      found.is_in_use = false;  // a lock of any user makes it no journal
+      auto distrusted = distrust_unless_void(found, *kind, std::move(*doubt), opened->identity.size_bytes);
+      found.file.reset();
+      if (!distrusted) return pass_on(std::move(distrusted));
+      return true;
     }
     auto judged = judge(found, *kind, *opened);
     if (!found.is_in_use && found.report.state != JournalState::Committed) found.file.reset();
@@ -275,6 +274,13 @@ class Scan {
     if ((mode_ & S_IWGRP) == 0) return false;
     return has_access_list(archive_.descriptor()) ||
            membership_of(storage_, file.uid, status_.gid) == Membership::Unknown;
+  }
+
+  /// Whether a living owner may have this journal, which others may write. Only lane journals live longer than
+  /// a commit: after a change of the archive's mode, the owner's next commit gives them the new one. While the
+  /// owner lives, nothing of it is applied.
+  static bool may_follow_access(const FoundJournal& found, NameKind kind, const FileStatus& file) {
+    return found.is_in_use && kind == NameKind::Lanes && file.links <= 1;
   }
 
   Result<bool> explain_unopened(FoundJournal& found, NameKind kind, const Error& why) {
@@ -354,12 +360,11 @@ class Scan {
 
   Result<bool> judge(FoundJournal& found, NameKind kind, const FileStatus& opened) {
     const JudgedArchive archive{storage_, archive_, stamp_, status_};
-    const std::uint64_t size_bytes = opened.identity.size_bytes;
     found.is_lane_journal = kind == NameKind::Lanes;
     Result<void> judged;
     switch (kind) {
-      case NameKind::Ordinary: judged = judge_ordinary(archive, found, size_bytes); break;
-      case NameKind::Lanes: judged = judge_lanes(archive, found, size_bytes); break;
+      case NameKind::Ordinary: judged = judge_ordinary(archive, found, opened); break;
+      case NameKind::Lanes: judged = judge_lanes(archive, found, opened); break;
       case NameKind::Group: judged = judge_group(found); break;
       case NameKind::Staged:
         set(found, found.is_in_use ? JournalState::InUse : JournalState::Unfinished,

@@ -98,6 +98,7 @@ Result<JournalRecord> read_record(const File& file, const JournalHead& head, std
   auto record = decode_record(*text, size_bytes, kHead, head.version);
   if (record && record->id != head.id) return damaged("head and record belong to different journals");
   if (record) record->boot = head.boot;
+  if (record) record->own = head.own;
   return record;
 }
 
@@ -185,6 +186,13 @@ std::optional<GroupVerdict> waits_in_vain(const JudgedArchive& archive, const Fo
   return group && group->state == GroupState::Absent ? std::optional(*group) : std::nullopt;
 }
 
+/// Whether the record does not count, because its file was not made as its journal. Says so.
+bool is_of_other_file(const JournalRecord& record, FoundJournal& found, const FileStatus& file) {
+  if (!record.own.are_of_other_file(file, found.file->descriptor())) return false;
+  block(found, JournalState::Unknown, std::string(kOfOtherFile), std::string(kOfOtherFileStep));
+  return true;
+}
+
 /// Judges a journal without a sound record.
 Result<void> judge_without_record(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes,
                                   const Boot& boot, const Error& why) {
@@ -212,7 +220,8 @@ Result<void> judge_without_record(const JudgedArchive& archive, FoundJournal& fo
 
 }  // namespace
 
-Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes) {
+Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, const FileStatus& file) {
+  const std::uint64_t size_bytes = file.identity.size_bytes;
   auto head = read_head(*found.file, size_bytes);
   auto record = head ? read_record(*found.file, *head, size_bytes, archive.stamp.size_bytes)
                      : Result<JournalRecord>(tl::unexpected(head.error()));
@@ -233,6 +242,7 @@ Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, s
     set(found, JournalState::InUse, "its owner or a recovery is using it");
     return {};
   }
+  if (is_of_other_file(found.record, found, file)) return {};
   if (auto sound = check_new_blocks(*found.file, found.record); !sound) {
     if (sound.error().code != ErrorCode::InvalidArgument) return sound;
     if (is_lost(found.record.boot, archive.storage.boot())) {
@@ -263,7 +273,8 @@ Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, s
   return {};
 }
 
-Result<void> judge_lanes(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes) {
+Result<void> judge_lanes(const JudgedArchive& archive, FoundJournal& found, const FileStatus& file) {
+  const std::uint64_t size_bytes = file.identity.size_bytes;
   if (size_bytes == 0 && !found.is_in_use) {
     found.is_void = true;
     set(found, JournalState::Unfinished, "left empty by a loss of power");
@@ -297,6 +308,7 @@ Result<void> judge_lanes(const JudgedArchive& archive, FoundJournal& found, std:
       found.record = std::move(record);
       return {};
     }
+    if (is_of_other_file(record, found, file)) return {};
     auto verdict = judge_lane(*found.file, record, archive.file);
     if (!verdict) return pass_on(std::move(verdict));
     if (*verdict == LaneVerdict::Torn) continue;

@@ -43,7 +43,8 @@ struct JudgedArchive {
 };
 
 /// Fills in the state of an open, believed journal. The caller has set `found.is_in_use`.
-Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes);
-Result<void> judge_lanes(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes);
+/// @param file  its status.
+Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, const FileStatus& file);
+Result<void> judge_lanes(const JudgedArchive& archive, FoundJournal& found, const FileStatus& file);
 
 }  // namespace stfs

@@ -41,6 +41,7 @@ Result<void> LaneJournal::prepare_unguarded() {
   path_ = std::move(made->path);
   file_ = std::move(made->file);
   id_ = made->id;
+  own_ = made->own;
   if (auto synced = storage_.sync_directory(path_.parent_path()); !synced) {
     take_back();
     return synced;
@@ -62,6 +63,7 @@ Result<void> LaneJournal::follow_access() {
 
 Result<void> LaneJournal::commit(JournalRecord record, const File& staged, Durability durability) {
   record.id = id_;
+  record.own = own_;
   std::uint64_t lane_bytes = 0;
   for (const JournalRange& range : record.ranges) lane_bytes += round_up_to_block(range.archive.size_bytes);
   if (lane_bytes > kLaneBytes) {

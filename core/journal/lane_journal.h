@@ -89,6 +89,7 @@ class LaneJournal {
   std::filesystem::path path_;
   std::unique_ptr<File> file_;
   JournalId id_;
+  FileNumbers own_;
   std::size_t lane_ = 0;  // the lane of the next commit
   bool has_record_ = false;
   bool lacks_locks_ = false;

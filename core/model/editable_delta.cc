@@ -1,11 +1,10 @@
 // What the edits of a delta need: a delta to begin with, and something that tells whether its base changes.
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <system_error>
 #include <utility>
 
 #include "core/archive/archive_writer.h"
+#include "core/model/common_mode.h"
 #include "core/model/delta_base.h"
 
 namespace stfs {
@@ -46,10 +45,7 @@ Result<void> create_delta(const std::filesystem::path& path, const Model& base,
                     .base_files = base_files_of(base),
                     .all_base_bytes = all_base_bytes};
   // Who may not read the base must not read what is made of it.
-  constexpr mode_t kReadWrite = 0666;
-  mode_t mode = kReadWrite;
-  for (const Shard& shard : base.shards()) mode &= shard.version->status.mode | S_IWUSR;
-  auto writer = ArchiveWriter::create(path, {}, metadata_of(delta), false, {.mode = mode});
+  auto writer = ArchiveWriter::create(path, {}, metadata_of(delta), false, {.mode = common_mode(base)});
   return writer ? writer->finish() : pass_on(std::move(writer));
 }
 

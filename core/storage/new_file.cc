@@ -84,10 +84,22 @@ Result<std::unique_ptr<File>> create_without_list(Storage& storage, const std::f
   return given ? std::move(file) : pass_on(std::move(given));
 }
 
+// The directory may give the file another group than the one that the mode is for.
+Result<std::unique_ptr<File>> create_for_group(Storage& storage, const std::filesystem::path& path,
+                                               const NewFileMode& mode) {
+  auto file = create_without_list(storage, path, mode.mode);
+  const auto made = file ? (*file)->status() : tl::unexpected(file.error());
+  if (!file || (made && mode.in_group(made->gid) == mode.mode)) return file;
+  // A member of that group may have opened this file, and can not open the next one.
+  if (auto removed = storage.remove(path); !removed) return pass_on(std::move(removed));
+  if (!made) return tl::unexpected(made.error());
+  return create_without_list(storage, path, mode.in_group(made->gid));
+}
+
 // Creates a temporary file beside the path. Its name is short, because the path's own name may already have
 // the greatest length. It does not end in .safetensors, so that nobody takes it for an archive.
 Result<std::unique_ptr<File>> create_temporary(Storage& storage, const std::filesystem::path& path,
-                                               mode_t mode, std::filesystem::path& temporary) {
+                                               const NewFileMode& mode, std::filesystem::path& temporary) {
   // There it would become a tensor.
   if (is_in_mount(directory_of(path))) {
     return fail(ErrorCode::System, EPERM,
@@ -97,7 +109,7 @@ Result<std::unique_ptr<File>> create_temporary(Storage& storage, const std::file
   int why = EEXIST;
   for (int attempt = 0; attempt < kAttempts && why == EEXIST; ++attempt) {
     temporary = directory_of(path) / new_temporary_file_name();
-    auto file = create_without_list(storage, temporary, mode);
+    auto file = create_for_group(storage, temporary, mode);
     if (file) return file;
     why = file.error().errno_value;
   }
@@ -115,7 +127,7 @@ std::string new_temporary_file_name() {
   return fmt::format("{}{}-{}{}", kTemporaryPrefix, ::getpid(), number++, kTemporarySuffix);
 }
 
-Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace, mode_t mode,
+Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace, const NewFileMode& mode,
                                 Storage& storage) {
   NewFile file(storage, path);
   file.replace_ = replace;
@@ -124,7 +136,7 @@ Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace,
   if (!replaces) return tl::unexpected(replaces.error());
   // Nobody else may open the file before it has the mode of the file that it replaces.
   std::filesystem::path temporary;
-  auto created = create_temporary(storage, path, *replaces ? 0600 : mode, temporary);
+  auto created = create_temporary(storage, path, *replaces ? NewFileMode{0600} : mode, temporary);
   if (!created) return pass_on(std::move(created));
   if (auto held = file.hold(std::move(*created), std::move(temporary)); !held)
     return pass_on(std::move(held));
@@ -150,6 +162,7 @@ Result<void> NewFile::hold(std::unique_ptr<File> file, std::filesystem::path tem
     static_cast<void>(storage_->remove(temporary));
     return tl::unexpected(made.error());
   }
+  mode_ = {.mode = mode_.in_group(made->gid), .group = made->gid};
   file_ = std::move(file);
   temporary_ = {new std::filesystem::path(std::move(temporary)), Remove{storage_, made->identity}};
   gathered_.reserve(kGatheredBytes);
@@ -267,7 +280,12 @@ Result<void> NewFile::complete(Durability durability, const std::function<Result
 Result<void> NewFile::take_attributes() {
   // The directories of a test's model are not other users' to write.
   if (storage_ != &system_storage()) return storage_->copy_attributes(path_, *file_);
-  return copy_file_attributes(path_, file_->descriptor(), mode_);
+  if (auto copied = copy_file_attributes(path_, file_->descriptor(), mode_.mode); !copied) return copied;
+  // The new bytes are data. Another user may have chosen them for the place of a program.
+  const auto made = file_->status();
+  if (!made) return tl::unexpected(made.error());
+  constexpr std::uint32_t kExecute = 0111;
+  return (made->mode & kExecute) == 0 ? Result<void>() : file_->set_mode(made->mode & 0777U & ~kExecute);
 }
 
 Result<void> NewFile::finish(Durability durability) {

@@ -26,6 +26,7 @@
 #include "core/base/durability.h"
 #include "core/base/error.h"
 #include "core/storage/file.h"
+#include "core/storage/permissions.h"
 
 namespace stfs {
 
@@ -40,11 +41,12 @@ class NewFile {
  public:
   /// EEXIST if the path exists and `replace` is false. Fails if the file to be replaced is not a regular
   /// file.
-  /// @param mode  the permissions of a file that replaces none, before the umask. If the group may do more
-  ///              than others, a default list of the directory gives nobody more than each of its entries.
+  /// @param mode  the permissions of a file that replaces none, before the umask. The file's group counts,
+  ///              which the directory may give. If the group may do more than others, a default list of the
+  ///              directory gives nobody more than each of its entries.
   ///              Where others may write the directory, a file that is replaced gives no more than this mode.
   /// @param storage  must outlive it.
-  static Result<NewFile> create(const std::filesystem::path& path, bool replace, mode_t mode = 0666,
+  static Result<NewFile> create(const std::filesystem::path& path, bool replace, const NewFileMode& mode = {},
                                 Storage& storage = system_storage());
   /// The same, to replace a file, or to make one, whose mode is not that of private files that it is made
   /// from: so a default list keeps its effect, and a file that is replaced gives its mode. A killed process
@@ -69,8 +71,8 @@ class NewFile {
   /// Takes back what was appended behind the first bytes.
   Result<void> cut(std::uint64_t size_bytes);
 
-  /// Gives the file the mode, owner and attributes of the file that it replaces, syncs it and closes it: only
-  /// its name is missing. For a caller that writes many files and names them together.
+  /// Gives the file the mode, owner and attributes of the file that it replaces, but no right to execute. Syncs
+  /// it and closes it: only its name is missing. For a caller that writes many files and names them together.
   /// @param give_access  runs instead if it takes nothing from another file: it replaces none, or one that
   /// may_be_planted() (file_attributes.h).
   Result<void> settle(const std::function<Result<void>(File&)>& give_access = {});
@@ -118,7 +120,7 @@ class NewFile {
   std::uint64_t reserved_bytes_ = 0;
   std::uint64_t appended_bytes_ = 0;
   bool replace_ = false;
-  mode_t mode_ = 0666;
+  NewFileMode mode_;
 };
 
 }  // namespace stfs

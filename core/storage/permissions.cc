@@ -137,6 +137,17 @@ void drop_access_list(int descriptor) {
   if (descriptor >= 0) static_cast<void>(::fremovexattr(descriptor, kAccessList));
 }
 
+mode_t NewFileMode::in_group(gid_t gid) const {
+  if (!group || *group == gid) return mode;
+  const mode_t of_all = mode & mode >> kGroupShift & kBits;
+  return (mode & kBits << kOwnerShift) | of_all << kGroupShift | of_all;
+}
+
+NewFileMode strictest(const NewFileMode& one, const NewFileMode& other) {
+  if (!one.group) return {one.mode & other.mode, other.group};
+  return {one.mode & (other.group ? other.in_group(*one.group) : other.mode), one.group};
+}
+
 Permissions strictest(const Permissions& one, const Permissions& other) {
   return combined(one, other, std::bit_and<mode_t>());
 }

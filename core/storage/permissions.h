@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "core/base/error.h"
 #include "core/storage/file.h"
@@ -27,6 +28,19 @@ Result<Permissions> permissions_of(const File& file);
 /// The same of an open file or directory.
 /// @param status  what fstat(2) says of the descriptor.
 Permissions permissions_of(const struct stat& status, int descriptor);
+
+/// The mode of a file that is made from others.
+struct NewFileMode {
+  mode_t mode = 0666;
+  /// Whom the bits of the group are for. Nothing: for the group that the directory gives, whichever it is.
+  std::optional<gid_t> group{};
+
+  /// The mode for a file that has got this group: a directory with the set-group-ID bit, or the maker, may
+  /// have given it another one. Then neither group nor others get what `mode` forbids to one of the two.
+  [[nodiscard]] mode_t in_group(gid_t gid) const;
+};
+/// Allows what both modes allow.
+NewFileMode strictest(const NewFileMode& one, const NewFileMode& other);
 
 /// The status of an open file with such bits.
 Result<FileStatus> strict_status_of(const File& file);

@@ -166,7 +166,7 @@ Result<UniqueFd> SourceChanges::open_private_top() {
     return fail_system(errno, (top.path.parent_path() / top.delta).string(), "stat");
   // Whoever may read the delta may enter.
   constexpr unsigned kReadToSearch = 2;
-  const mode_t readers = delta.st_mode & 0444;
+  mode_t readers = delta.st_mode & 0444;
   const bool is_new = ::mkdirat(top.parent.get(), top.name.c_str(), S_IRWXU) == 0;
   if (!is_new && errno != EEXIST) return fail_system(errno, top.path.string(), "create");
   opened = SourceFiles::open(top);
@@ -178,6 +178,9 @@ Result<UniqueFd> SourceChanges::open_private_top() {
   // Only root can; another user's directory is as good.
   static_cast<void>(::fchown(made.get(), delta.st_uid, delta.st_gid) == 0);
   drop_access_list(made.get());
+  struct stat its {};
+  if (::fstat(made.get(), &its) != 0) return fail_system(errno, top.path.string(), "stat");
+  readers = NewFileMode{readers, delta.st_gid}.in_group(its.st_gid);
   if (::fchmod(made.get(), S_IRWXU | readers | readers >> kReadToSearch) != 0)
     return fail_system(errno, top.path.string(), "set the mode");
   return made;

@@ -17,6 +17,7 @@
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/planted_journal.h"
 #include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
@@ -92,17 +93,18 @@ struct FaultyPair {
 }  // namespace
 
 TEST_CASE("a group record comes back as it was, and nothing else passes for one", "[core][group_record]") {
-  const std::string bytes = encode_group_record(kJournals);
-  CHECK(decode_group_record(bytes).value() == kJournals);
+  const std::string bytes = encode_group_record({kJournals, {7, -8}});
+  CHECK(decode_group_record(bytes)->journals == kJournals);
+  CHECK(decode_group_record(bytes)->own == FileNumbers{7, -8});
   for (std::size_t at = 0; at < bytes.size(); ++at) {
     std::string flipped = bytes;
     flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
     CHECK_FALSE(decode_group_record(flipped));
     CHECK_FALSE(decode_group_record(bytes.substr(0, at)));
   }
-  CHECK_FALSE(decode_group_record(encode_group_record({"../elsewhere"})));
-  CHECK_FALSE(decode_group_record(encode_group_record({"..", "a"})));
-  CHECK_FALSE(decode_group_record(encode_group_record({""})));
+  CHECK_FALSE(decode_group_record(encode_group_record({{"../elsewhere"}})));
+  CHECK_FALSE(decode_group_record(encode_group_record({{"..", "a"}})));
+  CHECK_FALSE(decode_group_record(encode_group_record({{""}})));
   CHECK_FALSE(is_group_record_name("../.a.stj.00.group"));
   CHECK_FALSE(is_group_record_name("/tmp/.a.group"));
   CHECK(is_group_record_name(".a.stj.00.group"));
@@ -194,7 +196,7 @@ TEST_CASE("the last journal of a group takes the group record with it, though it
   const std::filesystem::path archive = directory.write("b.safetensors", archive_text('b'));
   directory.write(voided, std::string(kBlockBytes, '\0'));
   const std::filesystem::path group_record =
-      directory.write(other + "1.group", encode_group_record({other, voided}));
+      directory.write(other + "1.group", group_record_for(directory / (other + "1.group"), {other, voided}));
   directory.write(".damaged.group", "no group record");
   const bool has_another = GENERATE(false, true);
   if (has_another) directory.write(other, "");

@@ -220,6 +220,45 @@ TEST_CASE_METHOD(Planted, "beside a journal of a newer version nothing is writte
   REQUIRE((*archive)->recovered().size() == 1);
 }
 
+TEST_CASE_METHOD(Planted, "bytes of a journal in a file that was not made as one are never applied",
+                 "[core][journal_scan]") {
+  const std::filesystem::path copy = scene.directory / "copy";
+  SECTION("a copy") {
+    std::filesystem::copy_file(journal, copy);
+    std::filesystem::rename(copy, journal);
+  }
+  SECTION("a copy that tells its own inode number, but not when it was made") {
+    std::filesystem::copy_file(journal, copy);
+    struct stat made {};
+    REQUIRE(::stat(copy.c_str(), &made) == 0);
+    auto head = decode_head(std::string_view(content_of(copy)).substr(0, kBlockBytes)).value();
+    const auto status = system_storage().open(copy, Access::ReadOnly).value()->status().value();
+    if (status.birth_ns != 0) head.own.inode = made.st_ino;
+    overwrite(copy, 0, encode_head(head));
+    std::filesystem::rename(copy, journal);
+  }
+  SECTION("one that tells no numbers") {
+    overwrite(journal, kOwnNumbersAt, std::string(24, '\0'));
+  }
+  const JournalReport report = scene.recover_one(system_storage(), {.is_dry_run = false, .is_forced = true});
+  CHECK(report.state == JournalState::Unknown);
+  CHECK(report.explanation == kOfOtherFile);
+  CHECK(std::filesystem::exists(journal));
+  CHECK(scene.is_untouched());
+  const auto obstacle = scene.obstacle();
+  REQUIRE_FALSE(obstacle);
+  CHECK(obstacle.error().message.find(kOfOtherFile) != std::string::npos);
+  std::filesystem::remove(journal);
+  CHECK(*scene.obstacle() == Obstacle::None);
+}
+
+TEST_CASE_METHOD(Planted, "a journal that was moved away and back counts", "[core][journal_scan]") {
+  std::filesystem::rename(journal, scene.directory / "away");
+  std::filesystem::rename(scene.directory / "away", journal);
+  CHECK(scene.recover_one().action == JournalAction::Applied);
+  CHECK(content_of(scene.path) == scene.patched());
+}
+
 namespace {
 
 /// Rewrites the planted journal's record without the types of its operations, and its head.
@@ -243,6 +282,7 @@ void rewrite_in_version(const std::filesystem::path& journal, char version) {
   block.replace(44, 8, number(XXH3_64bits(text.data(), text.size())));
   block += number(XXH3_64bits(block.data(), block.size()));
   block.resize(kBlockBytes, '\0');
+  block.replace(kOwnNumbersAt, 24, bytes.substr(kOwnNumbersAt, 24));
   overwrite(journal, 0, block);
   overwrite(journal, head.record.offset, text);
   std::filesystem::resize_file(journal, head.record.offset + text.size());

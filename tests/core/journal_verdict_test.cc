@@ -65,13 +65,32 @@ TEST_CASE_METHOD(Planted,
   CHECK_FALSE(std::filesystem::exists(journal));
 }
 
+TEST_CASE("a copy of a group record commits nothing", "[core][recovery][group_record]") {
+  const Scene scene;
+  const std::string name = ".m.safetensors.stj." + std::string(32, '0') + ".group";
+  const auto journal =
+      plant_journal(scene.path, kBlockBytes, std::string(2 * kBlockBytes, 'n'), {}, system_storage(), name);
+  scene.directory.write(name, group_record_for(scene.directory / name, {journal.filename().string()}));
+  const bool is_copy = GENERATE(false, true);
+  if (is_copy) {
+    std::filesystem::copy_file(scene.directory / name, scene.directory / "copy");
+    std::filesystem::rename(scene.directory / "copy", scene.directory / name);
+  }
+  for (const JournalReport& report : scene.recover_all().value()) {
+    if (report.path != journal) continue;
+    CHECK(report.state == (is_copy ? JournalState::Damaged : JournalState::Committed));
+    CHECK((report.explanation.find(kOfOtherFile) != std::string::npos) == is_copy);
+  }
+  CHECK(content_of(scene.path) == (is_copy ? scene.before : scene.patched()));
+}
+
 TEST_CASE("a commit that waits for a group record which was lost with its boot is lost with it",
           "[core][recovery][group_record]") {
   const Scene scene;
   const std::string name = ".m.safetensors.stj." + std::string(32, '0') + ".group";
   const auto journal =
       plant_journal(scene.path, kBlockBytes, std::string(2 * kBlockBytes, 'n'), {}, system_storage(), name);
-  const std::string whole = encode_group_record({journal.filename().string()});
+  const std::string whole = group_record_for(scene.directory / name, {journal.filename().string()});
   const bool is_empty = GENERATE(true, false);
   const std::string group_record =
       scene.directory.write(name, is_empty ? "" : whole.substr(0, whole.size() - 1));
@@ -95,7 +114,9 @@ TEST_CASE("part of a transaction that was never committed goes, also when the ar
   const auto journal = plant_journal(
       scene.path, kBlockBytes, std::string(2 * kBlockBytes, 'n'),
       [](ArchiveStamp& stamp) { stamp.header_hash ^= 1U; }, system_storage(), name);
-  if (is_committed) scene.directory.write(name, encode_group_record({journal.filename().string()}));
+  if (is_committed) {
+    scene.directory.write(name, group_record_for(scene.directory / name, {journal.filename().string()}));
+  }
   const JournalReport report = scene.recover_one();
   CHECK(report.state == (is_committed ? JournalState::Foreign : JournalState::Unfinished));
   CHECK(report.action == (is_committed ? JournalAction::None : JournalAction::Removed));

@@ -34,8 +34,15 @@ void die_with_two_records(OwnedArchive& sample, std::size_t later_lane) {
 }
 
 /// A journal that recovery has removed. Only its heads and the new bytes of its lanes are not zeros.
-void put_back(const std::filesystem::path& journal, const std::string& intact) {
+void put_back(const std::filesystem::path& journal, std::string& intact) {
   std::ofstream(journal).close();
+  const auto made = system_storage().open(journal, Access::ReadOnly).value()->status().value();
+  for (std::uint64_t at = kLaneHeads.offset; at < kLaneHeads.end(); at += kBlockBytes) {
+    auto head = decode_head(std::string_view(intact).substr(at, kBlockBytes));
+    if (!head) continue;
+    head->own = FileNumbers::of(made);
+    intact.replace(at, kOwnNumbersAt + 24, encode_head(*head), 0, kOwnNumbersAt + 24);
+  }
   std::filesystem::resize_file(journal, intact.size());
   overwrite(journal, kLaneHeads.offset,
             std::string_view(intact).substr(kLaneHeads.offset, kLaneHeads.size_bytes));
@@ -59,7 +66,7 @@ TEST_CASE("no flipped byte of a lane journal makes recovery write anything but t
   OwnedArchive sample;
   sample.commit_in(lane, 'n');
   sample.die();
-  const std::string intact = content_of(sample.journal);
+  std::string intact = content_of(sample.journal);
   std::string start = sample.before;
   start.replace(kChangedAt, applied_bytes, std::string(applied_bytes, 'n'));
 
@@ -67,10 +74,10 @@ TEST_CASE("no flipped byte of a lane journal makes recovery write anything but t
   std::size_t dropped = 0;
   std::size_t left_alone = 0;
   const auto check = [&](std::uint64_t at) {
-    std::string damaged = intact;
-    damaged[at] = static_cast<char>(damaged[at] ^ (1 << (at % 8)));
     // Recovery changes nothing but the heads and the name.
     if (!sample.has_journal()) put_back(sample.journal, intact);
+    std::string damaged = intact;
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 << (at % 8)));
     overwrite(sample.journal, kLaneHeads.offset,
               std::string_view(damaged).substr(kLaneHeads.offset, kLaneHeads.size_bytes));
     overwrite(sample.journal, at, std::string_view(damaged).substr(at, 1));

@@ -96,6 +96,20 @@ TEST_CASE("a dead owner's last commit is applied, and the journal removed", "[co
   if (!sample.has_journal()) CHECK(sample.recover_all()->empty());
 }
 
+TEST_CASE("a copy of a lane journal is never applied", "[core][lane_scan]") {
+  OwnedArchive sample;
+  sample.commit_in(GENERATE(0, 1), 'n');
+  sample.die();
+  const std::string copy = std::string(sample.journal) + ".copy";
+  std::filesystem::copy_file(sample.journal, copy);
+  std::filesystem::rename(copy, sample.journal);
+  const JournalReport report = sample.recover_one();
+  CHECK(report.state == JournalState::Unknown);
+  CHECK(report.blocks_commits);
+  CHECK(report.explanation == kOfOtherFile);
+  CHECK(sample.content() == sample.before);
+}
+
 TEST_CASE("a dead owner's journal without a record is removed", "[core][lane_scan]") {
   const bool has_settled = GENERATE(false, true);
   OwnedArchive sample;

@@ -32,7 +32,7 @@ std::filesystem::path temporary_in(const std::filesystem::path& directory) {
 
 /// The status of the file that replaces the one at the path.
 struct stat replaced(const std::string& path) {
-  auto file = NewFile::create(path, true, 0640);
+  auto file = NewFile::create(path, true, {.mode = 0640});
   if (!file || !file->append(bytes_of("new")) || !file->finish()) throw std::runtime_error("not replaced");
   struct stat made {};
   REQUIRE(::stat(path.c_str(), &made) == 0);
@@ -169,6 +169,47 @@ TEST_CASE("a temporary file that was exchanged for another one gets no name and 
   CHECK(content_of(temporary) == "private");
 }
 
+TEST_CASE("a new file in a directory that gives its own group is not for that group", "[core][new_file]") {
+  if (::geteuid() != 0) return;  // only root may give directories away
+  const test::TemporaryDirectory directory;
+  REQUIRE(::chown(directory.path().c_str(), ::geteuid(), 4242) == 0);
+  REQUIRE(::chmod(directory.path().c_str(), 02777) == 0);
+  const mode_t mask = ::umask(0);
+  const auto mode_of_new = [&](const NewFileMode& mode, bool is_there) {
+    const std::string path = directory / "file";
+    if (is_there) {
+      REQUIRE(::chmod(directory.write("file", "old").c_str(), 0660) == 0);
+    }
+    auto file = NewFile::create(path, true, mode);
+    REQUIRE(file);
+    CHECK((access_of(temporary_in(directory.path())).first & 0070U) <= (is_there ? 0U : mode.mode & 0070U));
+    REQUIRE(file->finish());
+    const mode_t made = access_of(path).first;
+    std::filesystem::remove(path);
+    return made;
+  };
+  for (const bool is_there : {false, true}) {
+    CAPTURE(is_there);
+    CHECK(mode_of_new({.mode = 0640, .group = ::getegid()}, is_there) == 0600);
+    CHECK((mode_of_new({.mode = 0604, .group = ::getegid()}, is_there) & 0077U) == 0);
+    CHECK(mode_of_new({.mode = 0640, .group = 4242}, is_there) == 0640);
+  }
+  CHECK(mode_of_new({.mode = 0664, .group = ::getegid()}, false) == 0644);
+  CHECK(mode_of_new({.mode = 0640}, false) == 0640);
+  ::umask(mask);
+}
+
+TEST_CASE("a mode that two files give is for a group of both", "[core][new_file]") {
+  const NewFileMode one{.mode = 0664, .group = 1};
+  CHECK(strictest({}, one).mode == 0664);
+  CHECK(strictest({}, one).in_group(1) == 0664);
+  CHECK(strictest({}, one).in_group(2) == 0644);
+  CHECK(strictest(one, {.mode = 0640, .group = 1}).in_group(1) == 0640);
+  CHECK(strictest(one, {.mode = 0640, .group = 2}).in_group(1) == 0600);
+  CHECK(strictest(one, {.mode = 0640, .group = 2}).in_group(2) == 0600);
+  CHECK(strictest({.mode = 0640, .group = 2}, one).in_group(1) == 0600);
+}
+
 TEST_CASE("a file that another user may have planted gives its mode and owner to no other",
           "[core][new_file]") {
   if (::geteuid() != 0) return;  // only root may give files away
@@ -218,7 +259,7 @@ TEST_CASE("a default list of the directory gives single users no more of a new f
   const mode_t mask = ::umask(077);  // has no effect beside a default list
   const auto made_as = [&](mode_t mode) {
     const std::string path = directory / std::to_string(mode);
-    auto file = NewFile::create(path, false, mode);
+    auto file = NewFile::create(path, false, {.mode = mode});
     REQUIRE(file);
     REQUIRE(file->append(bytes_of("new")));
     REQUIRE(file->finish());
@@ -243,7 +284,7 @@ TEST_CASE("a file that replaces another one keeps nothing of a default list", "[
   // Its own list counts.
   REQUIRE(let_another_user(path, "system.posix_acl_access"));
   static_cast<void>(replaced(path));
-  CHECK(access_of(path) == std::pair<mode_t, bool>(0774, true));
+  CHECK(access_of(path) == std::pair<mode_t, bool>(0664, true));
 }
 
 TEST_CASE("where others may write the directory, a replaced file gives no more than the mode of a new one",

@@ -49,7 +49,6 @@ def check(host, tensors, version):
 
 def test_other_tensors_under_the_same_names(host, published):
     host = host(2)
-    (host / "config.json").write_text("old")
     save(version_directory(published, 7), NEW, 2)
     (version_directory(published, 7) / "config.json").write_text("new")
     event = json.loads(stfs("pull", "--json", host, published))["events"]

@@ -1,5 +1,6 @@
 # A user who may write the directory of somebody else's archive plants files there: journals, group records, and what looks like
 # them. Root's tool, another user's tool and root's mount must neither believe nor follow them, nor wait for them.
+import json
 import os
 import socket
 import struct
@@ -107,6 +108,55 @@ def test_a_forged_journal_is_not_applied(shared, forge, victim):
     # Without it, all goes on.
     os.unlink(journal)
     assert shared.put(victim, victim, "c", random_bytes(20_000, 5)).returncode == 0
+
+
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_tools_output_with_the_bytes_of_a_journal_is_none(shared, victim):
+    """Mallory's tensor is a journal. The victim writes it to a file of the victim's own, to which Mallory gives a journal's
+    name."""
+    journal, content = forged_journal(shared)
+    model, out = os.path.join(shared.archives, "mallory.safetensors"), os.path.join(shared.archives, "x.bin")
+    header = json.dumps({"t": {"dtype": "U8", "shape": [len(content)], "data_offsets": [0, len(content)]}}).encode()
+    plant(model, struct.pack("<Q", len(header)) + header + content)
+    done = is_run_by(victim, victim, [shared.stfs, "slice", model, "t[...]", "-o", out])
+    assert done.returncode == 0, done
+    assert Path(out).read_bytes() == content and os.stat(out).st_uid == victim
+    as_mallory('mv -f "$1" "$2"', out, journal)
+    done = is_run_by(victim, victim, [shared.stfs, "recover", shared.path])
+    assert done.returncode == 1 and "not made as a journal" in done.stdout + done.stderr, done
+    done = is_run_by(victim, victim, [shared.stfs, "cat", shared.path, "c"], text=False)
+    assert done.stdout == shared.data_of("c"), done
+    done = shared.put(victim, victim, "c", random_bytes(20_000, 5))
+    assert done.returncode == 1 and "not made as a journal" in done.stderr and "delete it" in done.stderr, done
+    shared.old.check()
+    os.unlink(journal)
+    assert shared.put(victim, victim, "c", random_bytes(20_000, 5)).returncode == 0
+
+
+HOLD_LOCK = """import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("forge", [link_a_writable_file, link_a_file_that_then_goes])
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_lock_makes_no_forged_journal_a_true_one(shared, forge, victim):
+    journal, content = forged_journal(shared)
+    forge(shared, journal, content)
+    holder = subprocess.Popen(["setpriv", f"--reuid={MALLORY}", f"--regid={MALLORY}", "--clear-groups", "--", "/usr/bin/python3",
+                               "-c", HOLD_LOCK, journal], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout.readline() == "locked\n"
+        for words in (["put", shared.path, "b", "-"], ["recover", shared.path]):
+            done = is_run_by(victim, victim, [shared.stfs, *words], input="b" * 20_000)
+            said = done.stdout + done.stderr
+            assert done.returncode == 1 and journal in said and f"belongs to user {ALICE}" in said, done
+    finally:
+        holder.communicate()
+    shared.old.check()
 
 
 @forgeries

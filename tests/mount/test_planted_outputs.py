@@ -11,7 +11,7 @@ import archive_file
 import pytest
 from mounted import BUILD
 from published_weights import INDEX, save
-from test_journal_users import ALICE, is_run_by
+from test_journal_users import ALICE, GROUP, is_run_by
 from test_planted_files import MALLORY, VICTIMS, as_mallory
 
 TENSORS = {"a": archive_file.random_array("f4", (40, 10), 1), "b": archive_file.random_array("u1", (345,), 2)}
@@ -52,6 +52,53 @@ class Place:
     def run(self, words, out, *more):
         words = [word.format(model=self.model, other=self.other, out=out) for word in words]
         return is_run_by(self.victim, self.victim, [self.stfs, *words, *more], timeout=60)
+
+
+@pytest.mark.parametrize("verb", FROM_SHARDS)
+@pytest.mark.parametrize("given", [0o2777, 0o777], ids=["by the directory", "by the user"])
+def test_an_output_is_not_for_another_group_than_the_models(planted_ground, given, verb):
+    """The new file gets its group from the directory (set-group-id), or from a user whose first group is Mallory's."""
+    place = Place(*planted_ground, 0)
+    name, words = OUTPUTS[verb]
+    out = place.outputs / name
+    os.chown(place.outputs, 0, MALLORY)
+    place.outputs.chmod(given)
+    for path in (place.model, place.other):
+        os.chown(path, ALICE, GROUP)
+        path.chmod(0o640)
+    uid, gid = (0, 0) if given == 0o2777 else (ALICE, MALLORY)
+    done = subprocess.run(["setpriv", f"--reuid={uid}", f"--regid={gid}", f"--groups={GROUP}", "--", place.stfs,
+                           *[word.format(model=place.model, other=place.other, out=out) for word in words]],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done
+    made = os.lstat(out)
+    assert made.st_gid == MALLORY and made.st_mode & 0o077 == 0, oct(made.st_mode)
+    assert is_run_by(MALLORY, MALLORY, ["cat", out]).returncode != 0
+
+
+@pytest.mark.parametrize("given", [0o2777, 0o777], ids=["by the directory", "by the user"])
+def test_a_new_delta_is_not_for_another_group_than_the_bases(planted_ground, mounts, given):
+    place = Place(*planted_ground, 0)
+    delta = place.outputs / "new.delta.safetensors"
+    os.chown(place.outputs, 0, MALLORY)
+    place.outputs.chmod(given)
+    os.chown(place.model, 0, GROUP)
+    place.model.chmod(0o640)
+    before = os.getegid()
+    if given == 0o777:
+        os.setegid(MALLORY)
+    try:
+        mount = mounts(place.model, f"delta={delta},allow_other")
+    finally:
+        os.setegid(before)
+    (mount / "scratch").write_text("private")
+    (mount / ".safetensors" / "pretrained" / "notes").write_text("private")
+    made = os.lstat(delta)
+    assert made.st_gid == MALLORY and made.st_mode & 0o077 == 0, oct(made.st_mode)
+    for path in (delta, place.outputs / f".{delta.name}.scratch" / "scratch", place.outputs / f"{delta.name}.pretrained" / "notes"):
+        assert path.exists(), path
+        assert is_run_by(MALLORY, MALLORY, ["cat", path]).returncode != 0, path
+    assert mount.unmount() == 0
 
 
 @pytest.mark.parametrize("verb", OUTPUTS)

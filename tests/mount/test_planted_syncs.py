@@ -273,6 +273,53 @@ def test_a_pull_gives_its_files_to_no_user_who_has_planted_the_model(planted_gro
         assert made.st_uid == victim and made.st_mode & 0o022 == 0, path
 
 
+OTHERS = {"Makefile": b"all: theirs\n", "other.safetensors": b"theirs", "b.safetensors.index.json": b"{}"}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_pull_replaces_no_file_that_no_version_has_brought(host, name):
+    save(version_directory(host.published, 1), NEW, 2)
+    own(host.published, MALLORY)
+    assert host.pull().returncode == 0
+    index = host.model / INDEX
+    version = version_directory(host.published, 2)
+    save(version, OLD, 2)
+    (version / name).write_bytes(OTHERS[name])
+    own(host.published, MALLORY)
+    (host.model / name).write_bytes(b"the victim's")
+    os.chown(host.model / name, host.victim, host.victim)
+    (host.model / name).chmod(0o755)
+    done = host.pull(model=index)
+    assert done.returncode == 1 and str(host.model / name) in done.stderr and "rename or remove it" in done.stderr, done
+    assert (host.model / name).read_bytes() == b"the victim's" and (host.model / name).stat().st_mode & 0o777 == 0o755
+    os.rename(host.model / name, host.model / "away")
+    done = host.pull(model=index)
+    assert done.returncode == 0, done
+    assert (host.model / name).stat().st_mode & 0o111 == 0
+    # A later version replaces what this one has brought, and gives no right to execute.
+    (host.model / name).chmod(0o755)
+    version = version_directory(host.published, 3)
+    save(version, NEW, 2)
+    (version / name).write_bytes((version_directory(host.published, 2) / name).read_bytes() + b" ")
+    own(host.published, MALLORY)
+    done = host.pull(model=index)
+    assert done.returncode == 0, done
+    assert (host.model / name).read_bytes() == (version / name).read_bytes()
+    assert (host.model / name).stat().st_mode & 0o111 == 0
+    assert (host.model / "away").read_bytes() == b"the victim's"
+
+
+def test_a_pull_leaves_a_file_that_has_the_bytes_already(host):
+    version = version_directory(host.published, 0)
+    (version / "config.json").write_text("{}")
+    own(host.published, MALLORY)
+    (host.model / "config.json").write_text("{}")
+    before = (host.model / "config.json").stat()
+    done = host.pull()
+    assert done.returncode == 0, done
+    assert (host.model / "config.json").stat().st_ino == before.st_ino
+
+
 def test_a_new_directory_that_is_exchanged_leads_nowhere_else(host, planted_ground):
     """Mallory may write the directory in which a pull makes the model's. The exchange comes just after the first mkdir(2)."""
     if shutil.which("cc") is None or is_sanitized():

@@ -311,7 +311,7 @@ Bytes make_group_record(const std::string& journal_name, Choices& choices) {
   std::vector<std::string> names = {".first.safetensors.stj.0123456789abcdef"};
   if (!choices.one_in(6)) names.push_back(journal_name);
   if (choices.one_in(6)) names.emplace_back(kGroupRecordName);  // which is there as long as itself
-  const std::string text = encode_group_record(names);
+  const std::string text = encode_group_record({names});
   const View view = std::as_bytes(std::span(text));
   Bytes bytes(view.begin(), view.end());
   if (choices.one_in(8)) bytes[0] = std::byte{0};  // as if taken back

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "core/journal/group_record.h"
 #include "core/journal/journal.h"
 #include "core/journal/recovery.h"
 
@@ -54,6 +58,14 @@ inline std::filesystem::path plant_journal(const std::filesystem::path& archive_
                                            Storage& storage = system_storage(),
                                            const std::string& group_record = {}) {
   return plant_living_journal(archive_path, offset, bytes, change_stamp, storage, group_record)->path();
+}
+
+/// Makes an empty file if there is none. @return the bytes of a group record in it.
+inline std::string group_record_for(const std::filesystem::path& path, std::vector<std::string> journals) {
+  std::ofstream(path, std::ios::app).close();
+  const auto status = (*system_storage().open(path, Access::ReadOnly))->status();
+  if (!status) throw std::runtime_error(status.error().message);
+  return encode_group_record({std::move(journals), FileNumbers::of(*status)});
 }
 
 }  // namespace stfs::test

@@ -34,7 +34,8 @@ std::optional<std::string> obstacle_at(const std::filesystem::path& path,
   return std::nullopt;
 }
 
-Result<NewFile> create_output(const std::string& path, const Model& model, bool is_replacing, mode_t mode) {
+Result<NewFile> create_output(const std::string& path, const Model& model, bool is_replacing,
+                              const NewFileMode& mode) {
   if (path.empty()) return fail(ErrorCode::InvalidArgument, ENOENT, "the name of the output file is empty");
   if (has_file(model, path)) {
     return fail(ErrorCode::InvalidArgument, EEXIST,

@@ -28,7 +28,8 @@ std::optional<std::string> obstacle_at(const std::filesystem::path& path,
 /// being read (its archive, its index or a shard), under any name. EEXIST: so it does with any other file,
 /// unless is_replacing is true. A link is itself replaced.
 /// @param mode  the permissions of a file that replaces none, before the umask: those of the files that the
-///              output is made from (common_mode.h).
-Result<NewFile> create_output(const std::string& path, const Model& model, bool is_replacing, mode_t mode);
+///              output is made from (core/model/common_mode.h).
+Result<NewFile> create_output(const std::string& path, const Model& model, bool is_replacing,
+                              const NewFileMode& mode);
 
 }  // namespace stfs::tools

@@ -11,13 +11,13 @@
 #include <utility>
 
 #include "core/base/absolute_path.h"
+#include "core/model/common_mode.h"
 #include "core/storage/open_directory.h"
 #include "core/tensor/float_conversion.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/piece_conversion.h"
 #include "tools/cli/progress.h"
 #include "tools/compare/changed_files.h"
-#include "tools/target/common_mode.h"
 #include "tools/text/json_document.h"
 
 namespace stfs::tools {
@@ -163,7 +163,7 @@ class Repack {
   const Model& model_;
   const RepackPlan& plan_;
   const RepackOutput& output_;
-  const mode_t mode_;
+  const NewFileMode mode_;
   const std::uint64_t piece_bytes_;
   Progress progress_;
   OpenDirectory directory_;             // of the outputs

@@ -9,6 +9,7 @@
 #include <ostream>
 
 #include "core/archive/slice_reader.h"
+#include "core/model/common_mode.h"
 #include "core/tensor/npy_writer.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
@@ -16,7 +17,6 @@
 #include "tools/cli/output_path.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/verb.h"
-#include "tools/target/common_mode.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/base/parallel.h"
+#include "core/model/common_mode.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/findings.h"
@@ -19,7 +20,6 @@
 #include "tools/cli/tensor_scan.h"
 #include "tools/cli/verb.h"
 #include "tools/compare/changed_files.h"
-#include "tools/target/common_mode.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"

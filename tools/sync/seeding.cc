@@ -70,7 +70,7 @@ class Seeding {
           !written)
         return written;
     }
-    return write_text(state_.text_with(version_.version(), {}, files.step.to),
+    return write_text(state_.text_with(version_.version(), {}, files.step.to, plan_.brought),
                       next_sync_state(state_.place()), state_.place().state_file());
   }
 

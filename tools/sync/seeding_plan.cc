@@ -127,6 +127,46 @@ Result<void> spare_others(Storage& storage, const std::filesystem::path& directo
   return {};
 }
 
+Result<bool> has_same_bytes(const File& one, const File& other) {
+  const auto size_bytes = one.size_bytes();
+  const auto other_bytes = other.size_bytes();
+  if (!size_bytes || !other_bytes)
+    return tl::unexpected(size_bytes ? other_bytes.error() : size_bytes.error());
+  if (*size_bytes != *other_bytes) return false;
+  constexpr std::uint64_t kPieceBytes = 1 << 20;
+  for (std::uint64_t at = 0; at < *size_bytes; at += kPieceBytes) {
+    const ByteRange piece = {at, std::min(kPieceBytes, *size_bytes - at)};
+    const auto first = read_text(one, piece);
+    const auto second = read_text(other, piece);
+    if (!first || !second) return tl::unexpected(first ? second.error() : first.error());
+    if (*first != *second) return false;
+  }
+  return true;
+}
+
+/// Whether the model has a file of the version already: then it stays. EEXIST: another file has this name,
+/// which is not the model's and was not brought by an earlier version.
+Result<bool> has_already(Storage& storage, const std::filesystem::path& directory,
+                         const PublishedVersion& version, const std::string& name, bool is_replaceable) {
+  const std::filesystem::path path = directory / name;
+  const auto there = storage.status_of_name(path);
+  if (!there && there.error().errno_value == ENOENT) return false;
+  if (!there) return tl::unexpected(there.error());
+  if (is_replaceable && S_ISREG(there->mode)) return false;
+  const auto theirs = version.files().open(version.directory() / name, Access::ReadOnly);
+  if (!theirs) return tl::unexpected(theirs.error());
+  const auto ours = S_ISREG(there->mode) ? storage.open_no_link(path, Access::ReadOnly)
+                                         : Result<std::unique_ptr<File>>(nullptr);
+  if (ours && *ours != nullptr) {
+    const auto is_same = has_same_bytes(**theirs, **ours);
+    if (is_same && *is_same) return true;
+  }
+  return fail(ErrorCode::InvalidArgument, EEXIST,
+              fmt::format("{}: version {} has another file of this name, and no earlier version has brought "
+                          "the one here: rename or remove it, then pull again",
+                          path.string(), version.version().text));
+}
+
 }  // namespace
 
 bool has_model(const std::filesystem::path& directory, Storage& storage) {
@@ -185,8 +225,15 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
   auto spared = spare_others(storage, directory, present->index, present->archives);
   if (!spared) return pass_on(std::move(spared));
   present->archives.erase(plan.files.step.to);
+  const std::set<std::string> brought = state.brought();
   for (const std::string& name : *files) {
     if (name == kVersionIndex || plan.archives.contains(name)) continue;
+    const bool is_replaceable =
+        name != plan.files.step.to && (brought.contains(name) || present->archives.contains(name));
+    const auto has = has_already(storage, directory, version, name, is_replaceable);
+    if (!has) return tl::unexpected(has.error());
+    plan.brought.insert(name);
+    if (*has) continue;
     plan.files.after.push_back({temporary_name(state.place(), plan.files.after.size() + 1), name});
     present->archives.erase(name);
   }

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct SeedingPlan {
   std::map<std::string, std::string> archives;
   /// Whether the step replaces an index, or makes one. Else the version's only archive is the model.
   bool has_index = true;
+  /// The other files of the version, which the next full version may replace.
+  std::set<std::string> brought{};
   /// The archives of the model that is there. New files are no more readable than these.
   std::vector<std::string> present{};
 };
@@ -31,7 +34,8 @@ bool has_model(const std::filesystem::path& directory, Storage& storage);
 /// part of it. ELOOP: one is a link.
 Result<std::vector<std::string>> files_of(const PublishedVersion& version);
 
-/// Plans what seed_model() does, and fails as it does.
+/// Plans what seed_model() does, and fails as it does. Only the model and what an earlier version has brought
+/// are replaced. EEXIST: another file has the name of one of the version.
 Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const PublishedVersion& version,
                                  const SyncState& state);
 

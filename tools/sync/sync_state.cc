@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <span>
 #include <thread>
 #include <utility>
@@ -26,6 +27,7 @@ constexpr const char* kSince = "changed_since";
 constexpr const char* kChanged = "changed";
 constexpr const char* kFrom = "changed_from";
 constexpr const char* kModel = "model";
+constexpr const char* kBrought = "brought";
 constexpr const char* kLockName = "lock";
 constexpr std::chrono::milliseconds kPause{20};
 
@@ -226,12 +228,30 @@ Result<void> SyncState::read() {
   return {};
 }
 
+std::set<std::string> SyncState::brought() const {
+  std::set<std::string> names;
+  if (text_.empty()) return names;
+  const tools::Json document = tools::parse_json(text_);
+  const auto found = document.is_object() ? document.find(kBrought) : document.end();
+  if (found == document.end() || !found->is_array()) return names;
+  for (const tools::Json& name : *found) {
+    if (name.is_string()) names.insert(name.get<std::string>());
+  }
+  return names;
+}
+
 std::string SyncState::text_with(const VersionNumber& version, const std::optional<SyncChanges>& changes,
-                                 const std::string& model) const {
+                                 const std::string& model, const std::set<std::string>& brought) const {
   tools::Json document = text_.empty() ? tools::Json::object() : tools::parse_json(text_);
   document["version"] = version.text;
   const std::string& named = model.empty() ? place_.model : model;
   if (is_utf8(named) && !named.empty()) document[kModel] = named;
+  if (!brought.empty()) {
+    std::set<std::string> all = this->brought();
+    std::ranges::copy_if(brought, std::inserter(all, all.end()),
+                         [](const std::string& name) { return is_utf8(name); });
+    document[kBrought] = all;
+  }
   document.erase(kSince);
   document.erase(kChanged);
   document.erase(kFrom);

@@ -3,7 +3,8 @@
 //
 // This program adds "model", the file name of the archive or index, and "changed_since" and "changed" where
 // it knows which tensors a version has changed: the version before, and their names; and "changed_from",
-// stamps of the archives before the version. A writer that does not know these members writes the file
+// stamps of the archives before the version; and "brought", the names of the files beside the model's archives
+// that full versions have brought, which the next one may replace. A writer that does not know these members writes the file
 // without them.
 #pragma once
 
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -76,11 +78,15 @@ class SyncState {
   // After read():
   /// The version that the model has. Nothing if no version was ever applied.
   [[nodiscard]] const std::optional<VersionNumber>& version() const { return version_; }
+  /// The files that earlier versions have brought.
+  [[nodiscard]] std::set<std::string> brought() const;
   /// The text of state.json with another version. All other members stay as they are.
   /// @param changes  nothing: any tensor may have changed.
   /// @param model    the file name that the archive or index will have; empty: it keeps its name.
+  /// @param brought  files that this version brings, beside those of earlier ones.
   [[nodiscard]] std::string text_with(const VersionNumber& version, const std::optional<SyncChanges>& changes,
-                                      const std::string& model = {}) const;
+                                      const std::string& model = {},
+                                      const std::set<std::string>& brought = {}) const;
   /// Replaces state.json, whole or not at all.
   /// @param durability  Process: nothing is synced. A loss of power can leave an empty file, which counts as
   ///                    none, or a state whose version the tensors lack: nor were they synced.
