@@ -276,9 +276,9 @@ class Scan {
            membership_of(storage_, file.uid, status_.gid) == Membership::Unknown;
   }
 
-  /// Whether a living owner may have this journal, which others may write. Only lane journals live longer than
-  /// a commit: after a change of the archive's mode, the owner's next commit gives them the new one. While the
-  /// owner lives, nothing of it is applied.
+  /// Whether a living owner may have this journal, which others may write. Only lane journals live longer
+  /// than a commit: after a change of the archive's mode, the owner's next commit gives them the new one.
+  /// While the owner lives, nothing of it is applied.
   static bool may_follow_access(const FoundJournal& found, NameKind kind, const FileStatus& file) {
     return found.is_in_use && kind == NameKind::Lanes && file.links <= 1;
   }

@@ -71,8 +71,9 @@ class NewFile {
   /// Takes back what was appended behind the first bytes.
   Result<void> cut(std::uint64_t size_bytes);
 
-  /// Gives the file the mode, owner and attributes of the file that it replaces, but no right to execute. Syncs
-  /// it and closes it: only its name is missing. For a caller that writes many files and names them together.
+  /// Gives the file the mode, owner and attributes of the file that it replaces, but no right to execute.
+  /// Syncs it and closes it: only its name is missing. For a caller that writes many files and names them
+  /// together.
   /// @param give_access  runs instead if it takes nothing from another file: it replaces none, or one that
   /// may_be_planted() (file_attributes.h).
   Result<void> settle(const std::function<Result<void>(File&)>& give_access = {});

@@ -241,9 +241,19 @@ def test_a_mount_reads_beside_what_is_no_file_under_a_journals_name(shared, make
 GROUP_NAME = ".model.safetensors.stj." + "f" * 32 + ".group"
 
 
-def record_of(journal):
-    text = b"STFSGRP1\0" + os.path.basename(journal).encode() + b"\0"
+def record_of(journal, numbers=b""):
+    text = b"STFSGRP1\0" + os.path.basename(journal).encode() + b"\0" + numbers
     return text + struct.pack("<Q", xxhash.xxh3_64_intdigest(text))
+
+
+def own_record(path, journal):
+    """What a transaction of Alice's leaves: it tells its own inode number and time of birth."""
+    path.touch()
+    birth = subprocess.run(["stat", "-c", "%.9W", path], capture_output=True, text=True, check=True).stdout.strip()
+    seconds, nanoseconds = birth.split(".") if "." in birth else ("0", "0")
+    birth_ns = int(seconds) * 1_000_000_000 + int(nanoseconds)
+    path.write_bytes(record_of(journal, b"#%016x%016x\0" % (os.stat(path).st_ino, birth_ns)))
+    os.chown(path, ALICE, ALICE)
 
 
 def plant_record(path, content):
@@ -288,8 +298,7 @@ def test_a_mount_rolls_back_what_only_a_planted_group_record_commits(shared, mou
 def test_the_transactions_own_group_record_commits_it(shared, victim):
     journal = shared.leave_journal(0, 0, GROUP_NAME)
     record = Path(shared.archives, GROUP_NAME)
-    record.write_bytes(record_of(journal))
-    os.chown(record, ALICE, ALICE)
+    own_record(record, journal)
     done = is_run_by(victim, victim, [shared.stfs, "recover", shared.path])
     assert done.returncode == 0 and "applied" in done.stdout, done
     shared.new.check()
@@ -300,8 +309,7 @@ def test_a_second_name_of_a_group_record_decides_nothing(shared):
     """Neither the one way nor the other: the transaction may be committed."""
     journal = shared.leave_journal(0, 0, GROUP_NAME)
     record = Path(shared.archives, GROUP_NAME)
-    record.write_bytes(record_of(journal))
-    os.chown(record, ALICE, ALICE)
+    own_record(record, journal)
     link = Path(shared.archives, "link")
     os.link(record, link)
     done = subprocess.run([shared.stfs, "recover", shared.path], capture_output=True, text=True)

@@ -336,6 +336,9 @@ def test_a_published_file_takes_no_mode_from_a_planted_link(planted_ground):
     model.mkdir()
     model.chmod(0o777)
     as_mallory('ln -s "$1" "$2"', place.program, model / "run")
+    refused = place.run(["pull", str(model)], None, str(version.parent))
+    assert refused.returncode == 1 and f"{model / 'run'}: version" in refused.stderr, refused
+    os.unlink(model / "run")
     done = place.run(["pull", str(model)], None, str(version.parent))
     assert done.returncode == 0, done
     assert not (model / "run").is_symlink() and (model / "run").read_text() == "#!/bin/sh\n"

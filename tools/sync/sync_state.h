@@ -3,9 +3,9 @@
 //
 // This program adds "model", the file name of the archive or index, and "changed_since" and "changed" where
 // it knows which tensors a version has changed: the version before, and their names; and "changed_from",
-// stamps of the archives before the version; and "brought", the names of the files beside the model's archives
-// that full versions have brought, which the next one may replace. A writer that does not know these members writes the file
-// without them.
+// stamps of the archives before the version; and "brought", the names of the files beside the model's
+// archives that full versions have brought, which the next one may replace. A writer that does not know these
+// members writes the file without them.
 #pragma once
 
 #include <chrono>
