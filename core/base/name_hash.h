@@ -1,8 +1,8 @@
 // The hash of names for tables in memory. The names come from files of other users.
 //
-// Each process has its own seed, so that nobody can make a file whose names collide and take quadratic time
-// to open. (std::hash has no seed.) The hash is different in the next process: never write it to a file, and
-// make no file name of it.
+// Each process has its own seed. Without one, another user can make a file whose names all have one hash: it
+// takes quadratic time to open. (std::hash has no seed.) The hash is different in the next process: never
+// write it to a file, and make no file name of it.
 #pragma once
 
 #include <cstdint>

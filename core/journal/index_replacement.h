@@ -20,7 +20,7 @@ Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::pat
 /// Checks that the index is the old one. Makes a file without a name that has the bytes of the new one: then
 /// replace_index() needs no disk space. On a file system without unnamed files it has the name of a journal
 /// that is being staged: a recovery removes it after this process has died.
-/// @param archive_path  of the archive beside which the journal lies.
+/// @param archive_path  The journal lies beside this archive.
 /// @param archive  that archive, open.
 /// @return ArchiveChanged (ESTALE): it is another one. ENOSPC, EDQUOT: there is no room.
 Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesystem::path& archive_path,

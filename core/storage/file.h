@@ -27,8 +27,8 @@ enum class Access : std::uint8_t { ReadOnly, ReadWrite };
 
 /// Whose symbolic links an opening follows.
 enum class Links : std::uint8_t {
-  All,      // for who only reads, and shows it to the caller alone
-  Trusted,  // trusted_links.h: for who writes, or shows it to others
+  All,      // for a program that only reads, and shows the bytes to its caller alone
+  Trusted,  // trusted_links.h: for a program that writes, or shows the bytes to other users
 };
 
 /// Identifies a file and one state of its content.
@@ -191,7 +191,7 @@ class Storage {
   /// sync_directory().
   virtual Result<void> publish(File& file, const std::filesystem::path& path) = 0;
   virtual Result<void> remove(const std::filesystem::path& path) = 0;
-  /// Opens a file for reading. EACCES: it lies behind a link that is not followed.
+  /// Opens a file for reading. EACCES: a link on the way is not followed.
   virtual Result<std::unique_ptr<File>> open_behind(const std::filesystem::path& path, Links links) {
     static_cast<void>(links);
     return open(path, Access::ReadOnly);

@@ -322,8 +322,10 @@ def test_a_pull_leaves_a_file_that_has_the_bytes_already(host):
 
 def test_a_new_directory_that_is_exchanged_leads_nowhere_else(host, planted_ground):
     """Mallory may write the directory in which a pull makes the model's. The exchange comes just after the first mkdir(2)."""
-    if shutil.which("cc") is None or is_sanitized():
-        pytest.skip("there is no C compiler, or a sanitizer has to be the first library that is loaded")
+    if is_sanitized():
+        pytest.skip("a sanitizer has to be the first library that is loaded")
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
     directory, ground = planted_ground
     library = directory / "exchanged_directory.so"
     subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, Path(__file__).with_name("exchanged_directory.c"), "-ldl"],
