@@ -50,7 +50,7 @@ std::optional<FileNumbers> numbers_in(std::string_view text) {
 }
 
 /// Nothing if the file is void.
-Result<std::optional<Names>> names_in(const File& file) {
+Result<std::optional<GroupContent>> content_of(const File& file) {
   auto size_bytes = file.size_bytes();
   if (!size_bytes) return pass_on(std::move(size_bytes));
   if (*size_bytes > kMaxBytes) return damaged("it is longer than the largest record");
@@ -58,14 +58,10 @@ Result<std::optional<Names>> names_in(const File& file) {
   if (!text) return tl::unexpected(text.error());
   // The file is void: a power loss left it empty, or its owner has taken it back by zeroing the first byte. A
   // write of one byte is never torn.
-  if (text->empty() || text->front() == '\0') return std::optional<Names>();
+  if (text->empty() || text->front() == '\0') return std::optional<GroupContent>();
   auto content = decode_group_record(*text);
   if (!content) return pass_on(std::move(content));
-  const auto status = file.status();
-  if (!status) return tl::unexpected(status.error());
-  if (content->own.are_of_other_file(*status, file.descriptor()))
-    return fail(ErrorCode::InvalidArgument, EINVAL, std::string(kOfOtherFile));
-  return std::optional(std::move(content->journals));
+  return std::optional(std::move(*content));
 }
 
 /// Nothing if the file does not exist or is void.
@@ -73,11 +69,13 @@ Result<std::optional<Names>> read_group_record(Storage& storage, const std::file
   auto file = storage.open_no_link(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return std::optional<Names>();
   if (!file) return pass_on(std::move(file));
-  return names_in(**file);
+  auto content = content_of(**file);
+  if (!content) return pass_on(std::move(content));
+  return *content ? std::optional(std::move((*content)->journals)) : std::nullopt;
 }
 
-bool is_named_in(const std::optional<Names>& journals, const std::string& journal) {
-  return journals && std::ranges::find(*journals, journal) != journals->end();
+bool is_named_in(const Names& journals, const std::string& journal) {
+  return std::ranges::find(journals, journal) != journals.end();
 }
 
 GroupVerdict ignored(const std::filesystem::path& path, std::string_view why) {
@@ -182,10 +180,12 @@ Result<GroupVerdict> look_at_group_record(Storage& storage, const std::filesyste
     if (doubt->is_of_stranger) return ignored(path, doubt->why);
     return fail(ErrorCode::InvalidArgument, EINVAL, fmt::format("{}: {}", path.string(), doubt->why));
   }
-  auto journals = names_in(**file);
-  if (!journals) return tl::unexpected(std::move(journals).error().within(path.string()));
-  if (!*journals) return GroupVerdict{};
-  if (is_named_in(*journals, journal)) return GroupVerdict{GroupState::Committed};
+  auto content = content_of(**file);
+  if (!content) return tl::unexpected(std::move(content).error().within(path.string()));
+  if (!*content) return GroupVerdict{};
+  if (is_of_other_file(storage, (*content)->own, path, *opened, (*file)->descriptor(), archive))
+    return fail(ErrorCode::InvalidArgument, EINVAL, fmt::format("{}: {}", path.string(), kOfOtherFile));
+  if (is_named_in((*content)->journals, journal)) return GroupVerdict{GroupState::Committed};
   return fail(ErrorCode::InvalidArgument, EINVAL, path.string() + ": damaged: it does not name " + journal);
 }
 
@@ -197,7 +197,7 @@ Result<std::filesystem::path> find_group_record(Storage& storage, const std::fil
     std::filesystem::path path = journal.parent_path() / name;
     // Skip a group record that can't be read: it is for the recovery of the archive that it lies beside.
     const auto journals = read_group_record(storage, path);
-    if (journals && is_named_in(*journals, journal.filename())) return path;
+    if (journals && *journals && is_named_in(**journals, journal.filename())) return path;
   }
   return std::filesystem::path();
 }

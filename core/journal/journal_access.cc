@@ -111,6 +111,14 @@ std::optional<Disbelief> why_not_believed(const Storage& storage, const FileStat
   return std::nullopt;
 }
 
+bool is_of_other_file(Storage& storage, const FileNumbers& told, const std::filesystem::path& path,
+                      const FileStatus& file, int descriptor, const FileStatus& archive) {
+  if (!told.are_of_other_file(file, descriptor)) return false;
+  if (told.inode != file.identity.inode || told.birth_ns != 0) return true;
+  const auto directory = open_directory(storage, path.parent_path(), LastLink::Followed);
+  return !directory || why_not_believed(storage, directory->status, directory->fd.get(), archive);
+}
+
 std::string settlers_of(const FileStatus& journal) {
   return journal.uid == 0 ? "root" : fmt::format("user {} or root", journal.uid);
 }

@@ -41,11 +41,13 @@
 // process can't see.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/journal/journal_format.h"
 #include "core/storage/file.h"
 #include "core/storage/open_directory.h"
 
@@ -71,6 +73,15 @@ struct Disbelief {
 /// @param noun        what messages call the archive.
 std::optional<Disbelief> why_not_believed(const Storage& storage, const FileStatus& found, int descriptor,
                                           const FileStatus& archive, std::string_view noun = "the archive");
+
+/// Whether a file that is believed, and has the bytes of a journal or a group record, was not made as one:
+/// the numbers that it tells as its own are not. A host that sees no birth times tells none. On a host that
+/// sees them, such numbers count only where nobody but the archive's writers may make names.
+/// @param file  of the one at the path.
+/// @param descriptor  the same; -1 in a storage without descriptors.
+/// @param archive  as above.
+bool is_of_other_file(Storage& storage, const FileNumbers& told, const std::filesystem::path& path,
+                      const FileStatus& file, int descriptor, const FileStatus& archive);
 
 /// Names the users that can settle the journal, for messages: "user 1000 or root".
 std::string settlers_of(const FileStatus& journal);

@@ -187,8 +187,11 @@ std::optional<GroupVerdict> waits_in_vain(const JudgedArchive& archive, const Fo
 }
 
 /// Whether the record does not count, because its file was not made as its journal. Says so.
-bool is_of_other_file(const JournalRecord& record, FoundJournal& found, const FileStatus& file) {
-  if (!record.own.are_of_other_file(file, found.file->descriptor())) return false;
+bool is_copied(const JudgedArchive& archive, const JournalRecord& record, FoundJournal& found,
+                      const FileStatus& file) {
+  if (!is_of_other_file(archive.storage, record.own, found.report.path, file, found.file->descriptor(),
+                        archive.status))
+    return false;
   block(found, JournalState::Unknown, std::string(kOfOtherFile), std::string(kOfOtherFileStep));
   return true;
 }
@@ -242,7 +245,7 @@ Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, c
     set(found, JournalState::InUse, "its owner or a recovery is using it");
     return {};
   }
-  if (is_of_other_file(found.record, found, file)) return {};
+  if (is_copied(archive, found.record, found, file)) return {};
   if (auto sound = check_new_blocks(*found.file, found.record); !sound) {
     if (sound.error().code != ErrorCode::InvalidArgument) return sound;
     if (is_lost(found.record.boot, archive.storage.boot())) {
@@ -308,7 +311,7 @@ Result<void> judge_lanes(const JudgedArchive& archive, FoundJournal& found, cons
       found.record = std::move(record);
       return {};
     }
-    if (is_of_other_file(record, found, file)) return {};
+    if (is_copied(archive, record, found, file)) return {};
     auto verdict = judge_lane(*found.file, record, archive.file);
     if (!verdict) return pass_on(std::move(verdict));
     if (*verdict == LaneVerdict::Torn) continue;

@@ -90,13 +90,12 @@ void Invalidator::forget_at_once(Ino directory, const std::string& name) {
   directory_at_work_ = directory;
   fuse_lowlevel_notify_inval_entry(session_, directory, name.c_str(), name.size());
   directory_at_work_ = 0;
-  is_held_ = false;
 }
 
 void Invalidator::wait_for_names() {
-  if (is_held_ || names_.wait_for_queued(kPatience)) return;
+  if (names_.wait_for_queued(kPatience)) return;
   const Ino directory = directory_at_work_;
-  if (directory == 0 || is_held_.exchange(true)) return;
+  if (directory == 0) return;
   log::warning(
       "{}: a program holds this directory: what was renamed, made or removed in the mount may show late",
       label_ ? label_(directory) : "");

@@ -91,7 +91,6 @@ class Invalidator {
   const Label label_;
   std::atomic<bool> notifies_ = true;
   std::atomic<Ino> directory_at_work_ = 0;  // the kernel has been told of a name in it, and has not answered
-  std::atomic<bool> is_held_ = false;       // somebody has waited for that in vain
   NoticeQueue contents_;
   NoticeQueue names_;
 };

@@ -50,7 +50,12 @@ bool NoticeQueue::wait_for_queued(std::chrono::milliseconds patience) {
   std::unique_lock lock(mutex_);
   if (!thread_.joinable()) return true;
   const std::uint64_t last = queued_;
-  return done_.wait_for(lock, patience, [&] { return finished_ >= last || is_done_; });
+  const std::uint64_t before = finished_;
+  const auto is_over = [&] { return finished_ >= last || is_done_ || held_up_ == finished_; };
+  if (done_.wait_for(lock, patience, is_over) || finished_ != before) return true;
+  held_up_ = finished_;
+  done_.notify_all();
+  return false;
 }
 
 bool NoticeQueue::finish_within(std::chrono::milliseconds patience) {

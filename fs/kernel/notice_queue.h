@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 namespace stfs {
@@ -32,9 +33,10 @@ class NoticeQueue {
   bool do_next();
   /// True if all jobs are done.
   [[nodiscard]] bool is_idle();
-  /// Waits until the jobs that were queued before are done. Does not wait if start() was not called.
-  /// @return false if they are not done in that time.
-  bool wait_for_queued(std::chrono::milliseconds patience);
+  /// Waits until the jobs that were queued before are done, or until one job has taken all of that time: then
+  /// nobody waits for that job again. Does not wait if start() was not called.
+  /// @return false if it is the first to find such a job.
+  [[nodiscard]] bool wait_for_queued(std::chrono::milliseconds patience);
   /// The thread ends when all jobs are done. @return false if it has not ended in that time.
   bool finish_within(std::chrono::milliseconds patience);
   /// Drops what is queued. The thread may be in a job that never ends: then the queue must not be destroyed.
@@ -52,8 +54,9 @@ class NoticeQueue {
   std::condition_variable done_;
   std::deque<Job> jobs_;
   std::deque<Job> idle_jobs_;
-  std::uint64_t queued_ = 0;    // jobs of jobs_, ever
-  std::uint64_t finished_ = 0;  // of them
+  std::uint64_t queued_ = 0;                // jobs of jobs_, ever
+  std::uint64_t finished_ = 0;              // of them
+  std::optional<std::uint64_t> held_up_{};  // finished_ when somebody has waited in vain
   bool is_stopping_ = false;
   bool is_done_ = false;
   std::thread thread_;

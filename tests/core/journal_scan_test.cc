@@ -252,6 +252,25 @@ TEST_CASE_METHOD(Planted, "bytes of a journal in a file that was not made as one
   CHECK(*scene.obstacle() == Obstacle::None);
 }
 
+TEST_CASE_METHOD(Planted,
+                 "a journal of a host without birth times counts where only the archive's writers make names",
+                 "[core][journal_scan]") {
+  const auto status = system_storage().open(journal, Access::ReadOnly).value()->status().value();
+  if (status.birth_ns == 0) {
+    test::note_skip("needs a file system with birth times");
+    return;
+  }
+  auto head = decode_head(std::string_view(content_of(journal)).substr(0, kBlockBytes)).value();
+  head.own.birth_ns = 0;
+  overwrite(journal, 0, encode_head(head));
+  const bool others_make_names = GENERATE(false, true);
+  if (others_make_names) REQUIRE(::chmod((scene.directory / "").c_str(), 01777) == 0);
+  const JournalReport report = scene.recover_one();
+  CHECK((report.action == JournalAction::Applied) == !others_make_names);
+  CHECK((report.state == JournalState::Unknown) == others_make_names);
+  CHECK(scene.is_untouched() == others_make_names);
+}
+
 TEST_CASE_METHOD(Planted, "a journal that was moved away and back counts", "[core][journal_scan]") {
   std::filesystem::rename(journal, scene.directory / "away");
   std::filesystem::rename(scene.directory / "away", journal);

@@ -76,7 +76,8 @@ TEST_CASE("a copy of a group record commits nothing", "[core][recovery][group_re
     std::filesystem::copy_file(scene.directory / name, scene.directory / "copy");
     std::filesystem::rename(scene.directory / "copy", scene.directory / name);
   }
-  for (const JournalReport& report : scene.recover_all().value()) {
+  const std::vector<JournalReport> reports = scene.recover_all().value();
+  for (const JournalReport& report : reports) {
     if (report.path != journal) continue;
     CHECK(report.state == (is_copy ? JournalState::Damaged : JournalState::Committed));
     CHECK((report.explanation.find(kOfOtherFile) != std::string::npos) == is_copy);

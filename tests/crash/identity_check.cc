@@ -12,7 +12,8 @@ namespace {
 /// The valid journal beside this archive must be left alone.
 std::optional<std::string> check_foreign(std::string_view what, const Content& archive, bool is_other_file,
                                          const DiskOptions& options,
-                                         const ValidJournal& valid = valid_journal()) {
+                                         const ValidJournal& valid = valid_journal(),
+                                         JournalState state = JournalState::Foreign) {
   DiskModel disk(options);
   if (is_other_file) disk.put("/models/other", archive);
   disk.put(kArchivePath, archive);
@@ -25,8 +26,9 @@ std::optional<std::string> check_foreign(std::string_view what, const Content& a
   if (!reports) return name + ": " + text_of(reports.error());
   if (!after.has_content(after.inode_at(kArchivePath), archive)) return name + ": the archive was written to";
   if (after.inode_at(valid.path) == 0) return name + ": the journal was removed";
-  if (reports->size() != 1 || reports->front().state != JournalState::Foreign)
-    return name + ": it is not reported so";
+  if (reports->size() != 1) return name + ": it is not reported";
+  const JournalState found = reports->front().state;
+  if (found != state) return name + ": it is reported as " + std::string(name_of(found));
   return std::nullopt;
 }
 
@@ -55,10 +57,9 @@ std::optional<std::string> check_foreign_file(std::string_view what, InodeNumber
 }
 
 /// The valid journal beside its archive must be applied.
-std::optional<std::string> check_known(std::string_view what, bool is_other_file, const DiskOptions& options,
+std::optional<std::string> check_known(std::string_view what, const DiskOptions& options,
                                        const ValidJournal& valid) {
   DiskModel disk(options);
-  if (is_other_file) disk.put("/models/other", valid.archive_before);
   disk.put(kArchivePath, valid.archive_before);
   disk.put(valid.path, valid.bytes);
   const auto process = disk.start_process();
@@ -202,8 +203,11 @@ std::optional<std::string> check_identities() {
   std::fill_n(other_block.begin() + static_cast<std::ptrdiff_t>(at), kBlockBytes, std::byte{'?'});
   for (const ValidJournal* journal : {&valid_journal(), &valid_journal_without_birth()}) {
     for (const DiskOptions& disk : {no_birth, other_disk}) {
-      if (auto wrong = check_known("without birth times", false, disk, *journal)) return wrong;
-      if (auto wrong = check_known("a copy, without birth times", true, disk, *journal)) return wrong;
+      if (auto wrong = check_known("without birth times", disk, *journal)) return wrong;
+      const Content& archive = journal->archive_before;
+      if (auto wrong = check_foreign("a copy, without birth times", archive, true, disk, *journal,
+                                     JournalState::Unknown))
+        return wrong;
       if (auto wrong = check_foreign("other blocks, without birth times", other_block, false, disk, *journal))
         return wrong;
     }

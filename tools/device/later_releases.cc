@@ -13,8 +13,8 @@ LaterReleases& LaterReleases::of_process() {
 
 LaterReleases::~LaterReleases() {
   if (!thread_.joinable()) return;
-  if (process_ != ::getpid()) {
-    thread_.detach();  // the parent has the thread
+  if (is_of_parent()) {
+    thread_.detach();
     return;
   }
   {
@@ -25,7 +25,16 @@ LaterReleases::~LaterReleases() {
   thread_.join();
 }
 
+bool LaterReleases::is_of_parent() const {
+  const pid_t process = process_;
+  return process != 0 && process != ::getpid();
+}
+
 void LaterReleases::add(std::function<void()> release) noexcept {
+  if (is_of_parent()) {
+    release();
+    return;
+  }
   try {
     const std::lock_guard lock(mutex_);
     if (!thread_.joinable()) {
@@ -42,9 +51,10 @@ void LaterReleases::add(std::function<void()> release) noexcept {
 }
 
 void LaterReleases::wait() {
+  if (is_of_parent()) return;
   std::unique_lock lock(mutex_);
   const std::size_t last = added_;
-  if (process_ == ::getpid()) changed_.wait(lock, [&] { return done_ >= last; });
+  changed_.wait(lock, [&] { return done_ >= last; });
 }
 
 void LaterReleases::work() {

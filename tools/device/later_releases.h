@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -25,7 +26,7 @@ class LaterReleases {
   LaterReleases& operator=(const LaterReleases&) = delete;
 
   /// Runs a release soon, after all that were added before it. It must not throw. If the process has no
-  /// thread or no memory left for that, runs it at once.
+  /// thread or no memory left for that, or is a forked child, runs it at once.
   void add(std::function<void()> release) noexcept;
   /// Returns when all releases that were added before the call have run. Call it before memory is said to be
   /// short.
@@ -34,14 +35,17 @@ class LaterReleases {
  private:
   void work();
 
-  std::mutex mutex_;  // guards all below
+  [[nodiscard]] bool is_of_parent() const;
+
+  std::mutex mutex_;  // guards all below but process_
   std::condition_variable changed_;
   std::deque<std::function<void()>> waiting_;
   std::size_t added_ = 0;
   std::size_t done_ = 0;
   bool is_ending_ = false;
   std::thread thread_;  // started by the first release
-  pid_t process_ = 0;   // that has the thread: a forked child has none
+  /// That has the thread; 0: none. A forked child has no thread, and the mutex may stay locked in it.
+  std::atomic<pid_t> process_ = 0;
 };
 
 }  // namespace stfs::upload
