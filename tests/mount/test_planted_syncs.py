@@ -364,3 +364,34 @@ def test_a_link_in_place_of_the_model_gives_no_access(planted_ground, victim):
         made = path.lstat()
         assert (made.st_uid, made.st_mode & 0o777) == (victim, 0o600), path
     assert (other / "model.safetensors").read_bytes() == before
+
+
+# --- a model of Mallory's in a directory with the sticky bit ----------------------------------------------
+
+
+def test_a_note_beside_a_planted_model_moves_no_files_of_others(host):
+    """Mallory may write that model, but neither remove nor rename the files beside it."""
+    host.model.chmod(0o1777)
+    os.chown(host.model, ALICE, ALICE)
+    os.unlink(host.model / "model.safetensors")
+    for name in ("precious", "other"):
+        (host.model / name).write_text(name)
+        os.chown(host.model / name, host.victim, host.victim)
+    source = version_directory(host.published, 0) / "model.safetensors"
+    as_mallory('cp "$1" "$2" && mkdir "$3"', source, host.model / "model.safetensors", host.model / ".model.safetensors.weight_sync")
+    note = {"ready": True, "archives": [], "step": ["gone", "model.safetensors"], "after": [["other", "shown"]], "removed": ["precious"]}
+    plant(host.model / ".model.safetensors.weight_sync/switch.json", json.dumps(note).encode())
+    check_refused(host, host.pull(model=host.model / "model.safetensors"), f"user {MALLORY}")
+    assert (host.model / "precious").read_text() == "precious" and (host.model / "other").read_text() == "other"
+    assert not (host.model / "shown").exists()
+
+
+def test_only_the_victim_holds_the_lock_of_a_first_pull(host):
+    host.model.chmod(0o1777)
+    os.unlink(host.model / "model.safetensors")
+    done = host.pull()
+    assert done.returncode == 0, done
+    lock = host.model / ".weight_sync/lock"
+    assert os.stat(lock).st_mode & 0o066 == 0
+    held = is_run_by(MALLORY, MALLORY, ["flock", "--nonblock", str(lock), "true"])
+    assert held.returncode != 0, held

@@ -53,8 +53,11 @@ Result<std::optional<Disbelief>> doubt_about(Storage& storage, const FileStatus&
   std::optional<Disbelief> doubt;
   if (!place.model.empty()) {
     const auto model = look_up_file(storage, place.model_file(place.model));
-    if (model) doubt = ask(model->status);
-    if (model && !doubt) return doubt;
+    // A switch of files names any file of the directory: a model that anybody may have put there gives no
+    // right to these.
+    const bool is_there = model && !model->may_be_planted;
+    if (is_there) doubt = ask(model->status);
+    if (is_there && !doubt) return doubt;
     // A link has no access of its own.
     const int why = model ? ENOENT : model.error().errno_value;
     if (why != ENOENT && why != ELOOP) return tl::unexpected(model.error());

@@ -129,9 +129,11 @@ void SyncState::keep_private(File& lock) const {
   // Who may write the model, or give its name to another file, may update it. No others may hold the lock.
   const auto model = look_up_file(*storage_, place_.model_file(place_.model));
   const auto directory = storage_->status(place_.model_folder());
-  FileStatus writers = model && !place_.model.empty() ? model->status : directory.value_or(FileStatus{});
-  if (directory && (directory->mode & S_ISVTX) == 0 && directory->gid == writers.gid)
-    writers.mode |= directory->mode & 0222U;
+  const bool is_sticky = directory && (directory->mode & S_ISVTX) != 0;
+  FileStatus writers = directory.value_or(FileStatus{});
+  if (is_sticky) writers.mode &= ~std::uint32_t{0022};  // each there gives names to own files only
+  if (model && !place_.model.empty()) writers = model->status;
+  if (directory && !is_sticky && directory->gid == writers.gid) writers.mode |= directory->mode & 0222U;
   static_cast<void>(give_access(*storage_, lock, writers));
   const auto given = lock.status();
   if (!given) return;
