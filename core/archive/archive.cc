@@ -74,9 +74,11 @@ Result<void> Archive::recover_and_load(Io io) {
     const bool is_hidden = !loaded && is_being_edited();
     if (locks) locks->release();
     if (!is_hidden) return loaded;
-    // The owner of an edit that nobody applies has died. Look for its journal once more.
+    // The owner of an edit that nobody applies has died. Look for its journal once more, and again if a
+    // recovery had it then: that one may have died, too.
     const bool has_owner = ArchiveLocks::is_edited_by_other(file());
-    if (!has_owner && std::exchange(is_left_by_dead, true)) {
+    if (!has_owner && std::exchange(is_left_by_dead, true) &&
+        !has_journal_that_is({JournalState::Committed, JournalState::InUse})) {
       return fail(ErrorCode::ArchiveChanged, EIO,
                   fmt::format("a process that has died was changing its structure; `stfs recover {}` tells "
                               "whether that can be finished",
@@ -116,15 +118,18 @@ Result<void> Archive::recover_journals() {
   return {};
 }
 
-bool Archive::has_dead_commit() const {
-  const auto is_dead = [](const FoundJournal& journal) {
-    return journal.report.state == JournalState::Committed;
-  };
+bool Archive::has_journal_that_is(std::initializer_list<JournalState> states) const {
   return guard_memory([&]() -> Result<bool> {
            auto found = scan_journals(storage(), real_path(), file());
-           return found && std::ranges::any_of(*found, is_dead);
+           return found && std::ranges::any_of(*found, [&](const FoundJournal& journal) {
+                    return std::ranges::find(states, journal.report.state) != states.end();
+                  });
          })
       .value_or(false);
+}
+
+bool Archive::has_dead_commit() const {
+  return has_journal_that_is({JournalState::Committed});
 }
 
 Result<bool> Archive::finish_dead_commits() {

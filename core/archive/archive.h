@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -140,6 +141,7 @@ class Archive final : public LocalReader {
   /// Takes the readers' lock, settles or overlays the journals, and loads the first version. Waits while
   /// another process changes the archive's structure.
   Result<void> recover_and_load(Io io);
+  [[nodiscard]] bool has_journal_that_is(std::initializer_list<JournalState> states) const;
   Result<void> recover_journals();
   Result<void> open_for_writing_unguarded();
 

@@ -24,7 +24,9 @@ const std::vector<EditHostsScenario>& edit_hosts_scenarios() {
        .commits = 6,
        .crashes_one_in = 100,
        .keeps_journal = true,
-       .mounts = {kOneHost, kServer}},
+       .mounts = {kOneHost, kServer},
+       // Where others make names, a journal that tells no birth time counts on its own kind of host only.
+       .disk = {.directory = {.permissions = 0755}}},
       {.name = "one archive, users of a group",
        .kills_one_in = 80,
        .users = {kRoot, kAlice, kBob},
