@@ -318,6 +318,17 @@ def test_a_pull_leaves_a_file_that_has_the_bytes_already(host):
     done = host.pull()
     assert done.returncode == 0, done
     assert (host.model / "config.json").stat().st_ino == before.st_ino
+    # It was not brought, so a later version may not replace it: a publisher could know the bytes of any file.
+    version = version_directory(host.published, 1)
+    save(version, NEW)
+    (version / "config.json").write_text('{"new": 1}')
+    own(host.published, MALLORY)
+    done = host.pull()
+    assert done.returncode == 1 and str(host.model / "config.json") in done.stderr and "rename or remove it" in done.stderr, done
+    assert (host.model / "config.json").stat().st_ino == before.st_ino
+    os.unlink(host.model / "config.json")
+    done = host.pull()
+    assert done.returncode == 0 and (host.model / "config.json").read_text() == '{"new": 1}', done
 
 
 def test_a_new_directory_that_is_exchanged_leads_nowhere_else(host, planted_ground):
@@ -395,3 +406,15 @@ def test_only_the_victim_holds_the_lock_of_a_first_pull(host):
     assert os.stat(lock).st_mode & 0o066 == 0
     held = is_run_by(MALLORY, MALLORY, ["flock", "--nonblock", str(lock), "true"])
     assert held.returncode != 0, held
+
+
+@pytest.mark.parametrize("make", ['mkdir "$1"', ': > "$1"', 'ln -s nowhere "$1"'], ids=["a directory", "a file", "a link"])
+def test_a_planted_temporary_name_stops_no_pull(host, make):
+    host.model.chmod(0o1777)
+    for name in (".stfs-seed-0.tmp", ".stfs-seed-0~2.tmp"):
+        as_mallory(make, host.model / name)
+    save(version_directory(host.published, 1), NEW, 2)
+    own(host.published, MALLORY)
+    done = host.pull()
+    assert done.returncode == 0, done
+    assert tensors_of(host.model) == {name: np.ascontiguousarray(array).tobytes() for name, array in NEW.items()}

@@ -22,10 +22,19 @@
 namespace stfs::sync {
 namespace {
 
-/// Nobody takes a file of such a name for an archive. Models that share a directory have their own names.
-std::string temporary_name(const SyncPlace& place, std::size_t number) {
-  if (place.is_shared()) return fmt::format(".stfs-seed-{}.tmp", number);
-  return fmt::format(".stfs-seed-{:016x}-{}.tmp", XXH3_64bits(place.name.data(), place.name.size()), number);
+/// A name for a new file until the switch. Nobody takes a file of such a name for an archive. Models that share
+/// a directory have their own names. What a killed pull of this user has left is written over; what another
+/// user has put there is not this one's to remove.
+std::string temporary_name(Storage& storage, const SyncPlace& place, std::size_t number) {
+  std::string name = fmt::format(".stfs-seed-{}", number);
+  if (!place.is_shared())
+    name = fmt::format(".stfs-seed-{:016x}-{}", XXH3_64bits(place.name.data(), place.name.size()), number);
+  std::string free = name + ".tmp";
+  for (int other = 2;; ++other) {
+    const auto there = storage.status_of_name(place.model_file(free));
+    if (!there || (S_ISREG(there->mode) && there->uid == storage.user())) return free;
+    free = fmt::format("{}~{}.tmp", name, other);
+  }
 }
 
 /// The names of the archives that an index names; empty if there is none, or no sound one.
@@ -209,7 +218,7 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
   const bool is_one = version.shards().size() == 1 && !version.has_index();
   plan.has_index = !is_one || (!present->archive && has_model(directory, storage));
   if (plan.has_index) {
-    plan.files.step = {temporary_name(state.place(), 0), present->index};
+    plan.files.step = {temporary_name(storage, state.place(), 0), present->index};
     for (const Shard& shard : version.shards()) {
       const std::string name = shard.path.filename();
       const std::string& given =
@@ -219,7 +228,7 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
     }
   } else {
     const std::string name = version.shards().front().path.filename();
-    plan.files.step = {temporary_name(state.place(), 0), present->archive.value_or(name)};
+    plan.files.step = {temporary_name(storage, state.place(), 0), present->archive.value_or(name)};
     plan.archives.emplace(name, plan.files.step.to);
   }
   auto spared = spare_others(storage, directory, present->index, present->archives);
@@ -232,9 +241,9 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
         name != plan.files.step.to && (brought.contains(name) || present->archives.contains(name));
     const auto has = has_already(storage, directory, version, name, is_replaceable);
     if (!has) return tl::unexpected(has.error());
-    plan.brought.insert(name);
     if (*has) continue;
-    plan.files.after.push_back({temporary_name(state.place(), plan.files.after.size() + 1), name});
+    plan.brought.insert(name);
+    plan.files.after.push_back({temporary_name(storage, state.place(), plan.files.after.size() + 1), name});
     present->archives.erase(name);
   }
   plan.files.removed.assign(present->archives.begin(), present->archives.end());
