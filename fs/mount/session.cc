@@ -236,6 +236,8 @@ Result<void> Session::serve() {
   signals.start([&parts] { fuse_session_exit(parts.session.get()); });
   const int ended = serve_requests(parts.session.get(), parts.options.threads);
   signals.stop();
+  // libfuse's loop takes this back at its end. Requests that run or wait still ask for it.
+  fuse_session_exit(parts.session.get());
   checksums.stop();
   slow.stop();
 
