@@ -38,8 +38,8 @@ class SlowRequests {
   };
 
   /// @param most_here     so many threads of the session may wait
-  /// @param most_threads  the greatest number of threads of this class. One user may have half of them. 0: all
-  ///                      requests run on the caller's thread.
+  /// @param most_threads  the greatest number of threads of this class. One user may have half of them.
+  ///                      0: all requests run on the caller's thread.
   SlowRequests(unsigned most_here, std::size_t most_threads)
       : most_here_(most_here), most_threads_(most_threads) {}
   ~SlowRequests() { stop(); }

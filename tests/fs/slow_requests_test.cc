@@ -1,5 +1,4 @@
-// fs/kernel/slow_requests.h: requests that wait never hold all of the session's threads, nor those of one user
-// all of the others.
+// fs/kernel/slow_requests.h: requests that wait never hold all of the session's threads; users take turns.
 #include "fs/kernel/slow_requests.h"
 
 #include <algorithm>
