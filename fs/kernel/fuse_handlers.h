@@ -165,7 +165,7 @@ void guarded(fuse_req_t req, Ino ino, Request kind, Handler&& handler) noexcept 
 template <class Handler>
 void guarded_slowly(fuse_req_t req, Ino ino, Request kind, const Handler& handler) {
   const auto work = [=] { guarded(req, ino, kind, handler); };
-  mount_of(req).slow->run(work, [&] { return std::function<void()>(work); });
+  mount_of(req).slow->run(fuse_req_ctx(req)->uid, work, [&] { return std::function<void()>(work); });
 }
 
 /// Call when the kernel has a reply about an inode. If anything has changed since the reply was made, the

@@ -261,12 +261,13 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
   OpenFile* const file = fi->writepage != 0 ? nullptr : open_file(fi);
   const Caller caller(fi->lock_owner, fuse_req_ctx(req)->pid);
   // The request owns the bytes, so another thread gets a copy.
-  mount_of(req).slow->run([&] { write(req, ino, bytes, at, file, caller); },
-                          [&]() -> std::function<void()> {
-                            return [=, kept = std::vector<std::byte>(bytes.begin(), bytes.end())] {
-                              write(req, ino, kept, at, file, caller);
-                            };
-                          });
+  mount_of(req).slow->run(
+      fuse_req_ctx(req)->uid, [&] { write(req, ino, bytes, at, file, caller); },
+      [&]() -> std::function<void()> {
+        return [=, kept = std::vector<std::byte>(bytes.begin(), bytes.end())] {
+          write(req, ino, kept, at, file, caller);
+        };
+      });
 }
 
 void on_flush(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
@@ -326,6 +327,34 @@ void reply_attributes(fuse_req_t req, std::string_view text, size_t room) {
 
 constexpr std::string_view kChecksumAttribute = "user.safetensors.checksum";
 
+/// Ends a request for a checksum whose program was killed, if it is still in the queue. A computation that
+/// has begun sees the kill itself.
+void end_waiting_checksum(fuse_req_t req, void* data) {
+  const Mount& mount = *static_cast<Mount*>(data);
+  const uid_t user = fuse_req_ctx(req)->uid;
+  if (auto work = mount.checksums->take_back(user, req))
+    mount.slow->run_elsewhere({.user = user, .work = std::move(work)});
+}
+
+/// The checksum needs all bytes of the tensor: of the disk, of the page cache and of a core. So it runs on
+/// one of a few threads.
+template <class Handler>
+void compute_checksum(fuse_req_t req, Ino ino, const Handler& handler) {
+  Mount& mount = mount_of(req);
+  const auto work = [=] { guarded(req, ino, Request::Xattr, handler); };
+  SlowRequests::Request request{.user = fuse_req_ctx(req)->uid};
+  try {
+    request.work = work;
+    request.id = req;
+    request.is_given_up = [req] { return fuse_req_interrupted(req) != 0; };
+  } catch (const std::bad_alloc&) {
+    return work();
+  }
+  fuse_req_interrupt_func(req, end_waiting_checksum, &mount);
+  // Another thread may reply from now on, and then the libfuse frees `req`.
+  mount.checksums->run_elsewhere(std::move(request));
+}
+
 void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) {
   const auto handler = [req, ino, size](const Forest::Pin& model, const char* wanted) {
     const auto value = model ? model->extended_attribute(ino, wanted)
@@ -334,9 +363,8 @@ void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) 
     reply_attributes(req, *value, size);
   };
   if (name == kChecksumAttribute) {
-    // The checksum needs all bytes of the tensor.
-    guarded_slowly(req, ino, Request::Xattr,
-                   [handler](const Forest::Pin& model) { handler(model, kChecksumAttribute.data()); });
+    compute_checksum(req, ino,
+                     [handler](const Forest::Pin& model) { handler(model, kChecksumAttribute.data()); });
   } else {
     guarded(req, ino, Request::Xattr, [&](const Forest::Pin& model) { handler(model, name); });
   }

@@ -2,16 +2,25 @@
 //
 // Each request occupies a thread of the session until its reply. If all of these threads waited, no thread
 // could serve a `stat` or a read, which wait for nothing. So at most half of the session's threads may wait.
-// Further slow requests run on threads of this class.
+// Further slow requests run on threads of this class, and wait in a queue for them.
+//
+// Each user has a queue, and the users take turns. A user gets a further thread only while more threads are
+// free than the user has. So one user has at most half of the threads, and a user who has none waits for
+// nobody's requests unless many users fill the threads at the same time.
 #pragma once
+
+#include <sys/types.h>
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace stfs {
@@ -19,11 +28,20 @@ namespace stfs {
 /// Any thread may call.
 class SlowRequests {
  public:
-  /// The greatest number of threads of this class. Further requests queue for them.
-  static constexpr std::size_t kMostThreads = 256;
+  struct Request {
+    uid_t user;
+    std::function<void()> work{};
+    /// For take_back(). Null: nobody takes it back.
+    const void* id = nullptr;
+    /// Whether nobody waits for the reply any more. Runs with the mutex held. May be empty.
+    std::function<bool()> is_given_up{};
+  };
 
-  /// @param session_threads  the number of threads that serve the session's requests.
-  explicit SlowRequests(unsigned session_threads) : most_here_(session_threads / 2) {}
+  /// @param most_here     so many threads of the session may wait
+  /// @param most_threads  the greatest number of threads of this class. One user may have half of them.
+  ///                      0: all requests run on the caller's thread.
+  SlowRequests(unsigned most_here, std::size_t most_threads)
+      : most_here_(most_here), most_threads_(most_threads) {}
   ~SlowRequests() { stop(); }
   SlowRequests(const SlowRequests&) = delete;
   SlowRequests& operator=(const SlowRequests&) = delete;
@@ -32,31 +50,53 @@ class SlowRequests {
   /// on a thread of this class.
   /// @param keep  makes a std::function<void()> that does not refer to the request's buffers.
   template <class Work, class Keep>
-  void run(const Work& work, const Keep& keep) {
+  void run(uid_t user, const Work& work, const Keep& keep) {
     if (here_.fetch_add(1, std::memory_order_relaxed) < most_here_) {
       work();
       here_.fetch_sub(1, std::memory_order_relaxed);
       return;
     }
     here_.fetch_sub(1, std::memory_order_relaxed);
+    std::function<void()> kept;
     try {
-      run_elsewhere(keep());
+      kept = keep();
     } catch (const std::bad_alloc&) {
-      work();
+      return work();
     }
+    run_elsewhere({.user = user, .work = std::move(kept)});
   }
+  /// Runs the request on a thread of this class. On the caller's thread if it is given up, after stop(), and
+  /// if there is no memory and no thread for it.
+  void run_elsewhere(Request request);
+  /// Takes a request out of its user's queue. @return its work; null if it is not in the queue any more.
+  std::function<void()> take_back(uid_t user, const void* id);
   /// Finishes the queued requests, then ends the threads.
   void stop();
 
  private:
-  void run_elsewhere(std::function<void()> work);
+  struct User {
+    std::deque<Request> queue{};
+    std::size_t running = 0;
+  };
+  using Users = std::map<uid_t, User>;
+
+  // The caller holds the mutex:
+  bool enqueue(Request& request);
+  /// The user whose request is the next to run, or the end.
+  Users::iterator next_user();
+  /// Wakes or starts a thread if a request may run.
+  void call_thread();
+
   void serve();
 
   const unsigned most_here_;
+  const std::size_t most_threads_;
   std::atomic<unsigned> here_ = 0;
-  std::mutex mutex_;  // guards what follows; nothing is called with it held
+  std::mutex mutex_;  // guards what follows; of calls only is_given_up() runs with it held
   std::condition_variable wakes_;
-  std::deque<std::function<void()>> queue_;
+  Users users_;     // that have requests in their queues, or running
+  uid_t last_ = 0;  // the user who had the last turn
+  std::size_t running_ = 0;
   std::size_t idle_ = 0;
   bool is_stopping_ = false;
   std::vector<std::thread> threads_;

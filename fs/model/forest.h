@@ -9,12 +9,15 @@
 // model is shown as soon as its archive has its name, whoever made it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -278,12 +281,19 @@ class Forest {
   [[nodiscard]] Result<void> check_model_name(std::string_view file_name) const;
   /// The same, and EEXIST if the model's directory would hide another entry of the source directory.
   [[nodiscard]] Result<void> check_new_model(std::string_view file_name) const;
-  /// Opens the archive, and shows its model in place of the one of that name.
+  /// Opens the archive, and shows its model in place of the one of that name. Waits for no other opening.
   Result<Outdated> show_model(const std::string& file_name);
+  /// The part of show_model() for an archive that is open. False, and lets go of it: another thread has
+  /// shown or deleted the model meanwhile.
+  Result<bool> show_opened(const std::shared_ptr<Tree>& tree, const Pin& old, Number opened);
+  /// Held while a model opens that this user has saved. So a user who saves many large headers at once fills
+  /// neither the memory nor the cores, and nobody else waits for them.
+  [[nodiscard]] std::unique_lock<std::mutex> turn_to_open(uid_t owner);
   /// Shows a model no more whose archive has gone or has another name.
   Outdated retire(Tree& tree);
   /// Gives a whole archive its name, and shows its model. The caller has its turn.
-  Result<Outdated> name_archive(MadeFile& made);
+  /// @param holds_root  the kernel holds the lock of the root meanwhile, so this waits for no turn_to_open().
+  Result<Outdated> name_archive(MadeFile& made, bool holds_root = false);
   Result<Outdated> rename_in_source(Ino parent, const std::string& name, Ino new_parent,
                                     const std::string& new_name, unsigned flags);
   Result<Outdated> rename_in_root(const std::string& name, const std::string& new_name, unsigned flags);
@@ -296,6 +306,7 @@ class Forest {
   Change open_anew(Tree& tree, const Pin& old);
   /// Opens the archive at the tree's path as a file system that is not current yet, with one holder.
   Result<Number> open_next(const Tree& tree, const Pin& old);
+  Result<Number> open_next(const Tree& tree, const Pin& old, UserCounts::Share share);
   /// Makes a file system of open_next() current. False, and lets go of it: something else than `old` is
   /// current, because a request of a program has replaced or deleted the model meanwhile.
   bool make_current(Tree& tree, const Pin& old, Number next);
@@ -330,7 +341,9 @@ class Forest {
   mutable LogViews logs_{Views::kLogFiles, UserLimits().logs};  // in the root's `.safetensors`
   std::unique_ptr<SourceDirectory> source_;                     // null: there are the models alone
   OpenerOf opener_of_;
-  std::mutex showing_mutex_;                 // lets one model be shown at a time; taken before mutex_
+  std::map<uid_t, std::mutex> opening_;      // a user's turn to open; taken before showing_mutex_
+  std::mutex showing_mutex_;                 // lets one model be shown at a time; guards opening_, not the
+                                             // mutexes in it; taken before mutex_
   std::atomic<bool> has_new_files_ = false;  // to watch
   std::atomic<unsigned> replacements_ = 0;   // that are about to be shown
   std::atomic<bool> has_replaced_ = false;   // one was shown: its files must be watched

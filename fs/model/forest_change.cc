@@ -156,15 +156,19 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
 }
 
 Result<Forest::Number> Forest::open_next(const Tree& tree, const Pin& old) {
-  Heritage heritage{.activity = tree.activity, .is_ending = [this] { return is_ending_.load(); }};
-  if (old) heritage.least_generation = old->newest_generation() + 1;
   auto share = share_of_owner(tree.path);
   // It passes when the user's earlier versions are closed. EDQUOT of the store says nothing of that.
   if (!share) return fail(ErrorCode::Busy, share.error().errno_value, share.error().message);
+  return open_next(tree, old, std::move(*share));
+}
+
+Result<Forest::Number> Forest::open_next(const Tree& tree, const Pin& old, UserCounts::Share share) {
+  Heritage heritage{.activity = tree.activity, .is_ending = [this] { return is_ending_.load(); }};
+  if (old) heritage.least_generation = old->newest_generation() + 1;
   auto opened = tree.open(heritage);
   if (!opened) return tl::unexpected(opened.error());
-  *share = with_header(std::move(*share), tree.path, (*opened)->model());
-  auto number = editions_.add(std::move(*opened), std::move(*share));
+  share = with_header(std::move(share), tree.path, (*opened)->model());
+  auto number = editions_.add(std::move(*opened), std::move(share));
   if (number) connect(editions_.pin(*number));
   return number;
 }

@@ -166,45 +166,66 @@ Result<void> Forest::check_new_model(std::string_view file_name) const {
 }
 
 Result<Outdated> Forest::show_model(const std::string& file_name) {
-  const std::scoped_lock showing(showing_mutex_);
-  std::shared_ptr<Tree> tree = tree_of_file(file_name);
-  const bool is_added = tree == nullptr;
-  auto share = share_of_owner(file_name);
-  if (!share) return pass_on(std::move(share));
-  if (is_added) {
-    if (auto checked = check_model_name(file_name); !checked) return pass_on(std::move(checked));
-    tree = std::make_shared<Tree>();
-    tree->name = model_name_of(file_name);
-    tree->path = source_->path() / file_name;
-    tree->open = opener_of_(tree->path);
-    tree->activity = std::make_shared<Activity>();
+  for (;;) {
+    std::shared_ptr<Tree> tree = tree_of_file(file_name);
+    auto share = share_of_owner(file_name);
+    if (!share) return pass_on(std::move(share));
+    if (tree == nullptr) {
+      if (auto checked = check_model_name(file_name); !checked) return pass_on(std::move(checked));
+      tree = std::make_shared<Tree>();
+      tree->name = model_name_of(file_name);
+      tree->path = source_->path() / file_name;
+      tree->open = opener_of_(tree->path);
+      tree->activity = std::make_shared<Activity>();
+    }
+    const Pin old = pin_current(*tree);
+    const auto number = open_next(*tree, old, std::move(*share));
+    if (!number) return tl::unexpected(number.error());
+    const Pin present = editions_.pin(*number);
+    const auto is_shown = show_opened(tree, old, *number);
+    if (!is_shown) return tl::unexpected(is_shown.error());
+    if (!*is_shown) continue;  // the name may lead to another archive now
+    has_new_files_ = true;
+    log::info("{}: {} model, {} tensors", present->model().path().string(), old ? "replaced" : "new",
+              present->model().tensors().size());
+    return outdated_in_root(file_name);
   }
-  const Pin old = pin_current(*tree);
-  Heritage heritage{.activity = tree->activity, .is_ending = [this] { return is_ending_.load(); }};
-  if (old) heritage.least_generation = old->newest_generation() + 1;
-  auto opened = tree->open(heritage);
-  if (opened) *share = with_header(std::move(*share), file_name, (*opened)->model());
-  auto number =
-      opened ? editions_.add(std::move(*opened), std::move(*share)) : tl::unexpected(opened.error());
-  if (!number) return tl::unexpected(number.error());
-  const Pin present = editions_.pin(*number);
-  connect(present);
-  Number replaced = kNone;
-  {
+}
+
+Result<bool> Forest::show_opened(const std::shared_ptr<Tree>& tree, const Pin& old, Number opened) {
+  const std::scoped_lock showing(showing_mutex_);
+  const std::string file_name = tree->path.filename().string();
+  const auto known = tree_of_file(file_name);
+  // The name was free before the opening.
+  const auto checked = known == nullptr ? check_model_name(file_name) : Result<void>();
+  const Number replaced = old ? old.number() : kNone;
+  bool is_shown = false;
+  if (checked && (known == nullptr || known == tree)) {
     const std::scoped_lock lock(mutex_);
-    replaced = std::exchange(tree->current, *number);
-    tree->why_absent.reset();
+    is_shown = tree->current == replaced;
+    if (is_shown) {
+      tree->current = opened;
+      tree->why_absent.reset();
+    }
+  }
+  if (!is_shown) {
+    editions_.let_go(opened, 1);
+    return checked ? Result<bool>(false) : tl::unexpected(checked.error());
   }
   tree->activity->set_problem("");
-  if (replaced != kNone) {
+  if (old) {
     tree->activity->note_replacement();
     editions_.let_go(replaced, 1);
   }
-  if (is_added) add(std::move(tree));
-  has_new_files_ = true;
-  log::info("{}: {} model, {} tensors", present->model().path().string(), old ? "replaced" : "new",
-            present->model().tensors().size());
-  return outdated_in_root(file_name);
+  if (known == nullptr) add(tree);
+  return true;
+}
+
+std::unique_lock<std::mutex> Forest::turn_to_open(uid_t owner) {
+  std::unique_lock showing(showing_mutex_);
+  std::mutex& turn = opening_[owner];
+  showing.unlock();
+  return std::unique_lock(turn);
 }
 
 Outdated Forest::retire(Tree& tree) {
@@ -358,15 +379,18 @@ Result<Outdated> Forest::rename_arriving(const std::shared_ptr<MadeFile>& made, 
   const bool replaces = shown_tree_of_file(new_name) != nullptr || source_->find(kRootIno, new_name);
   source_->rename_arriving(name, new_name, replaces ? std::optional(requesting_user()) : std::nullopt);
   // A program that renames before it closes goes on with the name.
-  return made->is_due() ? name_archive(*made) : Result<Outdated>(Outdated{});
+  return made->is_due() ? name_archive(*made, true) : Result<Outdated>(Outdated{});
 }
 
-Result<Outdated> Forest::name_archive(MadeFile& made) {
+Result<Outdated> Forest::name_archive(MadeFile& made, bool holds_root) {
   const std::string file_name = made.path().filename().string();
   if (auto named = source_->give_name(made); !named) {
     source_->end_arriving(made);
     return pass_on(std::move(named));
   }
+  const auto saved = made.status();
+  std::unique_lock<std::mutex> turn;
+  if (!holds_root) turn = turn_to_open(saved ? saved->st_uid : requesting_user());
   auto shown = show_model(file_name);
   source_->end_arriving(made);
   if (shown) return shown;

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdarg>
@@ -18,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -35,6 +37,8 @@
 
 namespace stfs {
 namespace {
+
+constexpr std::size_t kMostSlowThreads = 512;
 
 void log_line_of_libfuse(fuse_log_level level, const char* format, va_list arguments) {
   char line[1024];
@@ -199,9 +203,11 @@ Result<void> Session::serve() {
       },
       [&forest](Ino directory) { return forest.label_of(directory, {}); });
   Invalidator& invalidator = *kept_invalidator;
-  SlowRequests slow(parts.options.threads);
+  SlowRequests slow(parts.options.threads / 2, kMostSlowThreads);
+  SlowRequests checksums(0, 2 * std::max(1U, std::thread::hardware_concurrency()));
   parts.mount.invalidator = &invalidator;
   parts.mount.slow = &slow;
+  parts.mount.checksums = &checksums;
   parts.mount.session = parts.session.get();
   parts.mount.on_first_open = [device = parts.own->numbers().device] { raise_readahead(device); };
   invalidator.start();
@@ -230,6 +236,9 @@ Result<void> Session::serve() {
   signals.start([&parts] { fuse_session_exit(parts.session.get()); });
   const int ended = serve_requests(parts.session.get(), parts.options.threads);
   signals.stop();
+  // libfuse's loop takes this back at its end. Requests that run or wait still ask for it.
+  fuse_session_exit(parts.session.get());
+  checksums.stop();
   slow.stop();
 
   const RaisedCapability may_unmount(CAP_SYS_ADMIN);

@@ -4,7 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
 #include <thread>
+#include <utility>
 
 #include "fs/base/requester.h"
 #include "fs/base/user_counts.h"
@@ -30,10 +35,11 @@ FilesystemOptions with(bool FilesystemOptions::*option, bool value) {
 /// A directory with the archive one.safetensors, and the forest that shows it.
 struct Zoo {
   explicit Zoo(const FilesystemOptions& options = {}) {
-    const Forest::OpenerOf opener_of = [](const std::filesystem::path& path) -> Forest::Open {
-      return [path](const Forest::Heritage& heritage) -> Result<std::unique_ptr<Filesystem>> {
+    const Forest::OpenerOf opener_of = [this](const std::filesystem::path& path) -> Forest::Open {
+      return [this, path](const Forest::Heritage& heritage) -> Result<std::unique_ptr<Filesystem>> {
         auto archive = Archive::open(path, Access::ReadWrite);
         if (!archive) return pass_on(std::move(archive));
+        at_open(path.filename().string());
         FilesystemOptions its;
         its.activity = heritage.activity;
         its.least_generation = heritage.least_generation;
@@ -50,8 +56,9 @@ struct Zoo {
   }
 
   [[nodiscard]] static Maker self() { return {.uid = ::getuid(), .gid = ::getgid(), .other_groups = {}}; }
-  Result<Forest::Created> create(std::string_view name) const {
-    auto made = forest->create(kRootIno, name, O_RDWR, 0640, self(), ::getpid());
+  Result<Forest::Created> create(std::string_view name) const { return create(name, self()); }
+  Result<Forest::Created> create(std::string_view name, const Maker& maker) const {
+    auto made = forest->create(kRootIno, name, O_RDWR, 0640, maker, ::getpid());
     if (made) forest->note_lookup(made->status.st_ino);
     return made;
   }
@@ -77,7 +84,10 @@ struct Zoo {
   }
   /// As a program does that writes a file whole.
   [[nodiscard]] int save(std::string_view name, std::string_view text) const {
-    const auto made = create(name);
+    return save(name, text, self());
+  }
+  [[nodiscard]] int save(std::string_view name, std::string_view text, const Maker& maker) const {
+    const auto made = create(name, maker);
     if (!made) return made.error().errno_value;
     const int written = write(*made, text);
     return std::max(written, close(*made));
@@ -106,11 +116,32 @@ struct Zoo {
     return text_of(forest->model_of(ino)->read(ino, 0, 1 << 20).value().copy().value());
   }
 
+  /// Called when the archive of that name has been opened, and before its model is shown.
+  std::function<void(const std::string& file_name)> at_open = [](const std::string&) {};
   const CapturedStderr captured;
   const TemporaryDirectory directory;
   const std::string first = directory.write("one.safetensors", archive_of(DrivenModel::kOne));
   const std::string two = archive_of(DrivenModel::kTwo);
   std::unique_ptr<Forest> forest;
+};
+
+/// Holds up the first opening of one archive.
+class Opening {
+ public:
+  explicit Opening(std::string file_name) : file_name_(std::move(file_name)) {}
+  void operator()(const std::string& file_name) {
+    if (file_name != file_name_ || has_begun_.exchange(true)) return;
+    begun_.set_value();
+    may_go_on_.get_future().wait();
+  }
+  void wait() { begun_.get_future().wait(); }
+  void go_on() { may_go_on_.set_value(); }
+
+ private:
+  const std::string file_name_;
+  std::atomic<bool> has_begun_ = false;
+  std::promise<void> begun_;
+  std::promise<void> may_go_on_;
 };
 
 }  // namespace
@@ -435,6 +466,68 @@ TEST_CASE("archives that others put into the directory are shown", "[fs][forest]
   CHECK(zoo.save("three.safetensors", zoo.two) == 0);
   CHECK(zoo.forest->check_for_change(directory).is_reopened);
   CHECK_FALSE(zoo.forest->check_for_change(directory).is_reopened);
+}
+
+TEST_CASE("a save waits for no other model that opens", "[fs][forest]") {
+  constexpr Maker kMallory{.uid = 12345, .gid = 12345, .other_groups = {}};
+  const bool is_saved = GENERATE(false, true);
+  if (is_saved && ::geteuid() != 0) return note_skip("needs root, to save as another user");
+  Zoo zoo;
+  Opening opening("large.safetensors");
+  zoo.at_open = std::ref(opening);
+  std::thread other([&] {
+    if (is_saved) return static_cast<void>(zoo.save("large.safetensors", zoo.two, kMallory));
+    static_cast<void>(zoo.directory.write("large.safetensors", zoo.two));
+    static_cast<void>(zoo.forest->check_for_change(zoo.forest->watched_files().front()));
+  });
+  opening.wait();
+  auto saving = std::async(std::launch::async, [&] { return zoo.save("own.safetensors", zoo.two); });
+  const bool has_ended = saving.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+  CHECK(has_ended);
+  if (has_ended) CHECK(zoo.content("own", "c") == "CCCCC");
+  opening.go_on();
+  other.join();
+  CHECK(saving.get() == 0);
+  CHECK(zoo.listed() == Names{"large", "one", "own"});
+}
+
+TEST_CASE("of an archive that is replaced while it opens the new one is shown", "[fs][forest]") {
+  Zoo zoo;
+  Opening opening("two.safetensors");
+  zoo.at_open = std::ref(opening);
+  static_cast<void>(zoo.directory.write("two.safetensors", zoo.two));
+  Forest::Change change;
+  std::thread follower([&] { change = zoo.forest->check_for_change(zoo.forest->watched_files().front()); });
+  opening.wait();
+  REQUIRE(zoo.save("x.tmp", archive_of(DrivenModel::kOne)) == 0);
+  CHECK(zoo.rename("x.tmp", "two.safetensors") == 0);
+  CHECK(zoo.content("two", "b").starts_with('B'));
+  opening.go_on();
+  follower.join();
+  CHECK(zoo.content("two", "b").starts_with('B'));
+  CHECK(zoo.listed() == Names{"one", "two"});
+  zoo.forest->tidy();
+}
+
+TEST_CASE("of one user's saves one opens at a time", "[fs][forest]") {
+  Zoo zoo;
+  std::atomic<int> opening = 0;
+  std::atomic<int> most = 0;
+  zoo.at_open = [&](const std::string&) {
+    most = std::max(most.load(), ++opening);
+    std::this_thread::yield();
+    --opening;
+  };
+  std::vector<std::thread> savers;
+  for (int at = 0; at < 8; ++at) {
+    savers.emplace_back([&, at] {
+      for (int number = 0; number < 5; ++number)
+        static_cast<void>(zoo.save(fmt::format("m{}-{}.safetensors", at, number), zoo.two));
+    });
+  }
+  for (std::thread& saver : savers) saver.join();
+  CHECK(most == 1);
+  CHECK(zoo.listed().size() == 41);
 }
 
 TEST_CASE("a model hides an entry of its name, as it does at the mount", "[fs][forest]") {

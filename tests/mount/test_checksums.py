@@ -21,17 +21,20 @@ ASK = ("import os, sys\n"
        "print('done')\n")
 
 
-@pytest.fixture
-def sparse(tmp_path, mounts):
-    """A mount of `long`, all zeros, and `short`."""
+def write_sparse(path):
+    """An archive of `long`, all zeros, and `short`."""
     header = {"long": {"dtype": "U8", "shape": [LONG_BYTES], "data_offsets": [0, LONG_BYTES]},
               "short": {"dtype": "U8", "shape": [5000], "data_offsets": [LONG_BYTES, LONG_BYTES + 5000]}}
     text = json.dumps(header).encode()
-    path = tmp_path / "sparse.safetensors"
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         file.truncate(8 + len(text) + LONG_BYTES + 5000)
-    return mounts(path, "durability=process")
+    return path
+
+
+@pytest.fixture
+def sparse(tmp_path, mounts):
+    return mounts(write_sparse(tmp_path / "sparse.safetensors"), "durability=process")
 
 
 def bytes_read(mount):

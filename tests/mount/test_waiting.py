@@ -3,14 +3,17 @@ import contextlib
 import ctypes
 import errno
 import os
+import signal
 import threading
 import time
 from pathlib import Path
 
+import attacker as attack
 import numpy as np
 import pytest
 from archive_file import ArchiveFile, random_bytes, save_with_reference
 from mounted import errno_of, eventually
+from test_checksums import write_sparse
 from test_locks import held_by_another
 
 WRITERS = 40  # a mount has 16 threads
@@ -162,3 +165,94 @@ def test_a_reader_waits_for_no_notification_after_a_hundred_closes(tmp_path, mou
             has_waited = reader.is_alive()
         reader.join()
     assert content == [b"\1" * size] and not has_waited
+
+
+FLOOD = 600
+# Each thread asks for a checksum that takes minutes.
+ASK = """
+import threading
+threading.stack_size(1 << 16)
+def ask():
+    try:
+        os.getxattr(sys.argv[1], "user.safetensors.checksum")
+    except OSError:
+        pass
+for _ in range(int(sys.argv[2])):
+    threading.Thread(target=ask, daemon=True).start()
+stay()
+"""
+# What another user does meanwhile; it is ready when all of it has ended.
+WORK = """
+where = sys.argv[1]
+with open(f"{where}/short", "r+b") as file:
+    file.write(b"alice" * 1000)
+    os.fsync(file.fileno())
+assert os.statvfs(where).f_bsize > 0
+assert os.path.getsize(f"{where}/short") == 5000
+assert not os.path.exists(f"{where}/missing")
+with open(f"{where}/short", "rb") as file:
+    assert file.read() == b"alice" * 1000
+assert "note" in os.listdir(f"{where}/.safetensors/pretrained")
+os.mkdir(f"{where}/.safetensors/transactions/T")
+os.rmdir(f"{where}/.safetensors/transactions/T")
+assert os.getxattr(f"{where}/short", "user.safetensors.checksum").startswith(b"xxh128:")
+stay()
+"""
+
+
+def threads_that_ask(program):
+    """How many threads of the program wait in getxattr()."""
+    count = 0
+    for task in Path(f"/proc/{program.pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            count += (task / "syscall").read_text().split()[0] in ("191", "8")
+    return count
+
+
+@pytest.fixture
+def scene():
+    yield from attack.scene_in("disk", 0)
+
+
+@pytest.fixture
+def users():
+    return attack.Attacker(), attack.Attacker(attack.ALICE)
+
+
+@pytest.fixture
+def flooded(scene, users, mounts):
+    """A mount of root's, in which Mallory's threads wait for checksums."""
+    path = write_sparse(os.path.join(scene.directory, "sparse.safetensors"))
+    os.chmod(path, 0o666)
+    with open(os.path.join(scene.directory, "note"), "w"):
+        pass
+    mount = mounts(path, "allow_other,durability=process", path=scene.mount_point())
+    mount.flood = users[0].does(ASK, mount / "long", FLOOD)
+    assert eventually(lambda: threads_that_ask(mount.flood) == FLOOD)
+    yield mount
+    for user in users:  # before the mount ends
+        user.stop()
+
+
+@pytest.mark.needs_root
+def test_hundreds_of_checksums_of_one_user_delay_no_other(flooded, users):
+    mallory, alice = users
+    alice.does(WORK, flooded.path)
+    assert threads_that_ask(flooded.flood) == FLOOD
+    # A program that waits behind all of these ends when it is killed.
+    lone = mallory.does(ASK, flooded / "long", 1)
+    assert eventually(lambda: threads_that_ask(lone) == 1)
+    lone.kill()
+    lone.wait()
+    assert threads_that_ask(flooded.flood) == FLOOD
+    flooded.flood.kill()
+    flooded.flood.wait()
+    # Nothing of it is computed any more: the same user's next one begins.
+    mallory.does(WORK, flooded.path)
+
+
+@pytest.mark.needs_root
+def test_a_mount_ends_while_hundreds_of_checksums_wait(flooded):
+    flooded.process.send_signal(signal.SIGTERM)
+    assert flooded.wait() == 0
+    assert eventually(lambda: threads_that_ask(flooded.flood) == 0)

@@ -39,7 +39,8 @@ MountedArchive::MountedArchive(DiskModel& disk, Kernel& kernel, Interceptor& int
     : kernel_(kernel),
       process_(disk.start_process()),
       storage_(*process_, interceptor),
-      slow_(kThreadsOfSession) {
+      slow_(kThreadsOfSession, 0),
+      checksums_(0, 0) {
   auto filesystem = open_filesystem(path, storage_, is_shared, {});
   if (!filesystem) throw std::runtime_error("can't be mounted: " + filesystem.error().message);
   forest_ = std::make_unique<Forest>(
@@ -58,6 +59,7 @@ MountedArchive::MountedArchive(DiskModel& disk, Kernel& kernel, Interceptor& int
                                                });
   mount_->invalidator = invalidator_.get();
   mount_->slow = &slow_;
+  mount_->checksums = &checksums_;
   mount_->session = kernel_.session();
   mount_->on_first_open = [] {};
   forest_->connect_to({.forget = [this](const Stale& stale) { invalidator_->forget(stale); },

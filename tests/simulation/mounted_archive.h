@@ -45,7 +45,8 @@ class MountedArchive {
   std::unique_ptr<Forest> forest_;
   std::unique_ptr<Mount> mount_;
   std::unique_ptr<Invalidator> invalidator_;
-  SlowRequests slow_;
+  SlowRequests slow_;  // like the next one, runs all requests on the caller's thread
+  SlowRequests checksums_;
   std::unique_ptr<Follower> follower_;
   std::size_t files_ = 0;  // that are watched
 };
