@@ -7,6 +7,7 @@
 
 #include "core/format/json_string.h"
 #include "core/storage/file_attributes.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 namespace {
@@ -20,6 +21,15 @@ bool has_suffix(std::string_view name, std::string_view suffix) {
 
 bool is_archive_name(std::string_view file_name) {
   return has_suffix(file_name, kArchiveSuffix);
+}
+
+bool is_directory_of_models(const std::filesystem::path& path) {
+  auto found = follow_all_links(path);
+  const std::string name = path.filename();
+  const bool is_foreign = !found && found.error().errno_value == EXDEV;
+  if (is_foreign && !name.ends_with(kArchiveSuffix) && !name.ends_with(kModelIndexSuffix))
+    found = follow_all_links(path / "");
+  return found && S_ISDIR(found->status.st_mode);
 }
 
 Result<ModelDirectory> list_model_directory(const std::filesystem::path& directory, Storage& storage) {

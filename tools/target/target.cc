@@ -122,7 +122,9 @@ Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named, const
   }
   for (const std::string& archive : found->archives) {
     const auto there = storage.status(named / archive);
-    if (!there || !S_ISREG(there->mode)) continue;
+    // Opening another user's mount tells about it.
+    const bool is_foreign = !there && there.error().errno_value == EXDEV;
+    if (!is_foreign && (!there || !S_ISREG(there->mode))) continue;
     paths.push_back({.archive = named / archive});
   }
   if (!paths.empty()) return paths;
@@ -142,7 +144,9 @@ Result<bool> check_kind(const fs::path& named, Storage& storage) {
         fmt::format("{}: lies in a dead mount (its daemon has ended): unmount it with `fusermount3 -u`",
                     named.string()));
   }
-  const auto there = storage.status(named);
+  auto there = storage.status(named);
+  // A person may mean the directory that another user's program serves.
+  if (!there && there.error().errno_value == EXDEV) there = storage.status(named / "");
   if (!there) {
     const int why = there.error().errno_value;
     return fail(ErrorCode::System, why,
