@@ -53,13 +53,17 @@ Result<ModelDirectory> list_model_directory(const std::filesystem::path& directo
 std::string ModelDirectory::ignored_text(const std::filesystem::path& directory, Storage& storage) const {
   if (ignored_indexes.empty()) return {};
   const auto there = storage.status_of_name(directory / ignored_indexes.front());
+  std::string why = "is gone now";
+  if (there) {
+    why = fmt::format("belongs to user {}{}", there->uid,
+                      there->links > 1 ? fmt::format(" and has {} names", there->links) : "");
+  } else if (there.error().errno_value == EXDEV) {
+    why = "is a mount of another file system";
+  }
   return fmt::format(
       "the index {}{} is ignored: other users may write the directory, and it {}: name the index to use it",
       in_quotes(ignored_indexes.front()),
-      ignored_indexes.size() > 1 ? fmt::format(" (and {} more)", ignored_indexes.size() - 1) : "",
-      there ? fmt::format("belongs to user {}{}", there->uid,
-                          there->links > 1 ? fmt::format(" and has {} names", there->links) : "")
-            : "is gone now");
+      ignored_indexes.size() > 1 ? fmt::format(" (and {} more)", ignored_indexes.size() - 1) : "", why);
 }
 
 Result<std::filesystem::path> find_model_index(const std::filesystem::path& directory, Storage& storage) {
