@@ -22,7 +22,8 @@ class WayThrough {
   explicit WayThrough(const struct stat& directory) : directory_(directory) {}
 
   /// Whether a look-up of the path passes the directory.
-  bool leads(const std::filesystem::path& path) {
+  /// @param is_named  by a person, and not by a link.
+  bool leads(const std::filesystem::path& path, bool is_named = true) {
     std::filesystem::path walked;
     for (const std::filesystem::path& name : path) {
       walked /= name;
@@ -31,12 +32,14 @@ class WayThrough {
       const auto there = follow_all_links(walked);
       if (there && there->status.st_dev == directory_.st_dev && there->status.st_ino == directory_.st_ino)
         return true;
+      const bool is_foreign = !there && there.error().errno_value == EXDEV;
+      if (is_foreign && !is_named) return false;
       // The call of the standard library would ask for the status first.
       std::string target(PATH_MAX, '\0');
       const ssize_t length = ::readlink(walked.c_str(), target.data(), target.size());
       if (length <= 0) continue;
       target.resize(static_cast<std::size_t>(length));
-      if (leads(walked.parent_path() / target)) return true;
+      if (leads(walked.parent_path() / target, false)) return true;
     }
     return false;
   }
