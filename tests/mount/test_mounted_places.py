@@ -84,7 +84,7 @@ def test_a_mount_on_the_place_of_pulls_is_named(planted_ground, victim, more):
 
 
 # Generous: a test fails here only if something waits for Mallory's daemon.
-FOREVER = 12
+FOREVER = 100
 NAMES = ("other.safetensors", "model.safetensors.index.json", "config.json")
 kinds_of_mount = pytest.mark.parametrize("of_file", [False, True], ids=["a directory", "a file"])
 
