@@ -13,6 +13,7 @@
 #include "core/journal/file_lock.h"
 #include "core/journal/journal_presence.h"
 #include "core/journal/journal_scan.h"
+#include "core/storage/trusted_links.h"
 #include "core/storage/unmappable_store.h"
 
 namespace stfs {
@@ -42,12 +43,10 @@ Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::
                                                          Storage& storage, Io io, Links links) {
   auto absolute = absolute_path(path);
   if (!absolute) return pass_on(std::move(absolute));
-  std::error_code no_directory;
-  // Journals lie beside the resolved path, so that processes that come by other links find them.
-  std::filesystem::path real_path = std::filesystem::canonical(*absolute, no_directory);
-  if (no_directory) real_path = *absolute;  // opening it reports the error
   auto file = storage.open_behind(*absolute, access == Access::ReadWrite ? Links::Trusted : links);
   if (!file) return pass_on(std::move(file));
+  // Journals lie beside the resolved path, so that processes that come by other links find them.
+  std::filesystem::path real_path = real_path_of((*file)->descriptor(), *absolute);
   std::unique_ptr<Archive> archive(
       new Archive(std::move(*absolute), std::move(real_path), access, storage, std::move(*file)));
   if (access == Access::ReadWrite) {

@@ -13,6 +13,7 @@
 #include "core/commit/commit_protocol.h"
 #include "core/journal/byte_patch.h"
 #include "core/journal/index_replacement.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 
@@ -83,9 +84,7 @@ Result<void> Transaction::begin_edit(ArchiveEdit edit, EditLayout layout) {
 
 Result<void> Transaction::replace_index(const std::filesystem::path& path, std::string_view text) {
   return guard_memory([&]() -> Result<void> {
-    std::error_code failed;
-    std::filesystem::path real_path = std::filesystem::canonical(path, failed);
-    if (failed) real_path = path;  // reading it reports the error
+    const std::filesystem::path real_path = stfs::real_path(path);
     if (real_path.parent_path() != archive_.real_path().parent_path()) {
       return fail(ErrorCode::InvalidArgument, EOPNOTSUPP,
                   fmt::format("{} and {} lie in different directories: one transaction cannot change both",

@@ -52,8 +52,8 @@ Result<void> create_delta(const std::filesystem::path& path, const Model& base,
 Result<bool> make_delta(const std::filesystem::path& source, const ModelOptions& options,
                         const BeginDigest& begin, const GoesOn& goes_on) {
   const std::filesystem::path& path = options.deltas.back();
-  std::error_code ignored;
-  if (std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return false;
+  const auto there = options.storage->status_of_name(path);
+  if (there || there.error().errno_value == EXDEV) return false;  // opening a mount tells why not
   ModelOptions below = options;
   below.access = Access::ReadOnly;
   below.deltas.pop_back();

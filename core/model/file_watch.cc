@@ -1,15 +1,16 @@
 // Adds watches of inotify, and reads its events.
 #include "core/model/file_watch.h"
 
+#include <fmt/format.h>
 #include <sys/inotify.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <system_error>
 
 #include "core/model/model_directory.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 
@@ -31,15 +32,17 @@ Result<void> FileWatch::watch_file(const std::filesystem::path& file, std::size_
   const bool has_name = watch_name(file, position);
   if (!file.has_filename())
     return has_name ? Result<void>() : fail_system(EACCES, file.string(), "watch for new files");
-  const int watch = ::inotify_add_watch(events_.get(), file.c_str(), kEvents);
+  const auto found = follow_all_links(file);
   // If the file does not exist, the watch on its name reports when it appears.
-  if (watch < 0 && errno == ENOENT && has_name) return {};
+  if (!found && found.error().errno_value == ENOENT && has_name) return {};
+  if (!found) return fail_system(found.error().errno_value, file.string(), "watch for changes");
+  const std::string opened = fmt::format("/proc/self/fd/{}", found->fd.get());
+  const int watch = ::inotify_add_watch(events_.get(), opened.c_str(), kEvents);
   if (watch < 0) return fail_system(errno, file.string(), "watch for changes");
   watched_.emplace(Watch(watch, ""), position);
   // Also watch the directory where its symbolic links end: a hub's cache would replace the file there.
-  std::error_code failed;
-  const auto real = std::filesystem::canonical(file, failed);
-  if (!failed && real != file) watch_name(real, position);
+  const auto real = real_path_of(found->fd.get(), file);
+  if (real != file) watch_name(real, position);
   return {};
 }
 

@@ -75,8 +75,7 @@ Result<std::unique_ptr<Model>> Model::open_layers(const std::filesystem::path& s
 
 Result<std::unique_ptr<Model>> Model::open_base(const std::filesystem::path& source,
                                                 const ModelOptions& options) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(source, ignored)) {
+  if (is_directory_of_models(source)) {
     auto index = find_model_index(source, *options.storage);
     if (!index) return pass_on(std::move(index));
     return open_index(*index, options);

@@ -7,6 +7,7 @@
 
 #include "core/format/json_string.h"
 #include "core/storage/file_attributes.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 namespace {
@@ -20,6 +21,15 @@ bool has_suffix(std::string_view name, std::string_view suffix) {
 
 bool is_archive_name(std::string_view file_name) {
   return has_suffix(file_name, kArchiveSuffix);
+}
+
+bool is_directory_of_models(const std::filesystem::path& path) {
+  auto found = follow_all_links(path);
+  const std::string name = path.filename();
+  const bool is_foreign = !found && found.error().errno_value == EXDEV;
+  if (is_foreign && !name.ends_with(kArchiveSuffix) && !name.ends_with(kModelIndexSuffix))
+    found = follow_all_links(path / "");
+  return found && S_ISDIR(found->status.st_mode);
 }
 
 Result<ModelDirectory> list_model_directory(const std::filesystem::path& directory, Storage& storage) {
@@ -43,13 +53,17 @@ Result<ModelDirectory> list_model_directory(const std::filesystem::path& directo
 std::string ModelDirectory::ignored_text(const std::filesystem::path& directory, Storage& storage) const {
   if (ignored_indexes.empty()) return {};
   const auto there = storage.status_of_name(directory / ignored_indexes.front());
+  std::string why = "is gone now";
+  if (there) {
+    why = fmt::format("belongs to user {}{}", there->uid,
+                      there->links > 1 ? fmt::format(" and has {} names", there->links) : "");
+  } else if (there.error().errno_value == EXDEV) {
+    why = "is a mount of another file system";
+  }
   return fmt::format(
       "the index {}{} is ignored: other users may write the directory, and it {}: name the index to use it",
       in_quotes(ignored_indexes.front()),
-      ignored_indexes.size() > 1 ? fmt::format(" (and {} more)", ignored_indexes.size() - 1) : "",
-      there ? fmt::format("belongs to user {}{}", there->uid,
-                          there->links > 1 ? fmt::format(" and has {} names", there->links) : "")
-            : "is gone now");
+      ignored_indexes.size() > 1 ? fmt::format(" (and {} more)", ignored_indexes.size() - 1) : "", why);
 }
 
 Result<std::filesystem::path> find_model_index(const std::filesystem::path& directory, Storage& storage) {

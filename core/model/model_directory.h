@@ -34,6 +34,10 @@ struct ModelDirectory {
                                          Storage& storage = system_storage()) const;
 };
 
+/// Whether the path leads to a directory. Another user's mount counts as one, if a person may have named it
+/// so: not if its name is that of an archive or an index.
+bool is_directory_of_models(const std::filesystem::path& path);
+
 /// The entries may be of any kind. Names that begin with a dot are left out.
 Result<ModelDirectory> list_model_directory(const std::filesystem::path& directory,
                                             Storage& storage = system_storage());

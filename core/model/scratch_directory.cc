@@ -10,6 +10,7 @@
 
 #include "core/journal/journal_access.h"
 #include "core/model/model.h"
+#include "core/storage/foreign_mount.h"
 #include "core/storage/permissions.h"
 
 namespace stfs {
@@ -105,9 +106,10 @@ Result<std::vector<std::string>> ScratchDirectory::list() const {
 
 std::optional<ScratchDirectory::Status> ScratchDirectory::status(const std::string& name) const {
   const auto fd = opened();
+  if (!fd) return std::nullopt;
   struct stat st {};
-  if (!fd || ::fstatat(fd->fd.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
-    return std::nullopt;
+  const auto named = open_entry(fd->fd.get(), name, O_PATH, name);
+  if (!named || ::fstat(named->get(), &st) != 0 || !S_ISREG(st.st_mode)) return std::nullopt;
   return status_in(st, -1);
 }
 

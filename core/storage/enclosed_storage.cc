@@ -14,14 +14,17 @@
 #include <utility>
 
 #include "core/base/absolute_path.h"
+#include "core/storage/foreign_mount.h"
 #include "core/storage/system_file.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 namespace {
 
 bool is_link(int directory, const char* name) {
   struct stat st {};
-  return ::fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode);
+  const auto named = open_entry(directory, name, O_PATH, name);
+  return named && ::fstat(named->get(), &st) == 0 && S_ISLNK(st.st_mode);
 }
 
 UniqueFd refuse_link() {
@@ -36,10 +39,9 @@ UniqueFd open_by_component(int directory, const std::filesystem::path& path, int
     const int from = at ? at.get() : directory;
     if (*name == ".." || name->is_absolute()) return refuse_link();
     const bool is_last = std::next(name) == path.end();
-    UniqueFd next(
-        ::openat(from, name->c_str(),
-                 is_last ? flags | O_NOFOLLOW | O_CLOEXEC : O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    const int why = errno;
+    auto opened = open_entry(from, *name, is_last ? flags : O_PATH | O_DIRECTORY, *name);
+    const int why = opened ? 0 : opened.error().errno_value;
+    UniqueFd next = opened ? std::move(*opened) : UniqueFd();
     // With O_DIRECTORY a link is "not a directory", and with O_PATH it is opened itself.
     const bool may_be_link = next ? (flags & O_PATH) != 0 : why == ENOTDIR || why == ELOOP;
     if (may_be_link && is_link(from, name->c_str())) return refuse_link();
@@ -76,11 +78,11 @@ UniqueFd open_beneath(int directory, const std::filesystem::path& path, int flag
   if (uses_openat2) {
     struct open_how how {};
     how.flags = static_cast<unsigned>(flags | O_CLOEXEC);
-    how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
+    how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV;
     UniqueFd fd(static_cast<int>(::syscall(SYS_openat2, directory, path.c_str(), &how, sizeof how)));
     if (fd) return fd;
-    // Old kernels and filters of system calls refuse the call. EXDEV also comes if a rename moves the file
-    // out of the directory before the call ends (complete_walk() of Linux).
+    // Old kernels and filters of system calls refuse the call. EXDEV: a file system is mounted on the way; or
+    // a rename moves the file out of the directory before the call ends (complete_walk() of Linux).
     const bool is_refused =
         errno == ENOSYS || errno == EPERM || errno == EINVAL || errno == EAGAIN || errno == EXDEV;
     if (!is_refused) return fd;
@@ -93,9 +95,7 @@ Result<std::shared_ptr<EnclosedStorage>> EnclosedStorage::open(const std::filesy
   if (!fd) return fail_system(errno, directory.string(), "open");
   auto absolute = absolute_path(directory);
   if (!absolute) return tl::unexpected(absolute.error());
-  std::error_code unknown;
-  std::filesystem::path real = std::filesystem::canonical(*absolute, unknown);
-  if (unknown) real = *absolute;
+  std::filesystem::path real = real_path_of(fd.get(), *absolute);
   return std::shared_ptr<EnclosedStorage>(
       new EnclosedStorage(std::move(fd), {directory, std::move(*absolute), std::move(real)}));
 }
@@ -106,6 +106,9 @@ Result<UniqueFd> EnclosedStorage::opened(const std::filesystem::path& path, int 
     if (!below) continue;
     UniqueFd fd = open_beneath(directory_.get(), *below, flags);
     if (fd) return fd;
+    if (errno == EXDEV)
+      return fail(ErrorCode::System, EXDEV,
+                  path.string() + ": is a mount of another user, or lies in one: not entered");
     if (errno != ELOOP) return fail_system(errno, path.string(), "open");
     return fail(ErrorCode::System, ELOOP,
                 path.string() + ": is a symbolic link, or lies behind one: expected a file in " +

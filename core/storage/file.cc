@@ -19,6 +19,7 @@
 #include "core/base/unique_fd.h"
 #include "core/base/xxh3.h"
 #include "core/storage/file_attributes.h"
+#include "core/storage/foreign_mount.h"
 #include "core/storage/new_file.h"
 #include "core/storage/system_file.h"
 #include "core/storage/trusted_links.h"
@@ -54,27 +55,25 @@ tl::unexpected<Error> replaced(const std::filesystem::path& path) {
 class SystemStorage final : public Storage {
  public:
   Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) override {
-    return open_with(path, access, 0, path.string());
+    return open_followed(follow_all_links(path), access, path.string());
   }
 
   Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) override {
-    return open_with(path, access, O_NOFOLLOW, path.string());
+    auto opened = open_entry(path, flags_of(access));
+    if (!opened) return explain(std::move(opened).error(), path, path.string());
+    return made_of(std::move(*opened), path.string());
   }
 
   Result<std::unique_ptr<File>> open_behind(const std::filesystem::path& path, Links links) override {
     if (links == Links::All) return open(path, Access::ReadOnly);
-    const auto found = follow_trusted_links(AT_FDCWD, path);
-    if (!found) return tl::unexpected(found.error());
-    const auto link = std::filesystem::path("/proc/self/fd") / std::to_string(found->fd.get());
-    return open_with(link, Access::ReadOnly, 0, path.string());
+    return open_followed(follow_trusted_links(AT_FDCWD, path), Access::ReadOnly, path.string());
   }
 
   Result<std::unique_ptr<File>> open_again(const File& file, const std::filesystem::path& path,
                                            Access access) override {
     // The magic link leads to this very file, whatever the path names now. On overlayfs it leads to the copy
     // if the file was copied up.
-    const auto link = std::filesystem::path("/proc/self/fd") / std::to_string(file.descriptor());
-    auto opened = open_with(link, access, 0, path.string());
+    auto opened = open_descriptor(file.descriptor(), access, path.string());
     if (opened) return opened;
     auto ours = file.status();
     auto there = status(path);
@@ -84,7 +83,9 @@ class SystemStorage final : public Storage {
   }
 
   Result<void> check_writable(const std::filesystem::path& path) override {
-    if (::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0) return {};
+    const auto found = follow_all_links(path);
+    if (!found) return tl::unexpected(found.error());
+    if (::faccessat(AT_FDCWD, link_to(found->fd.get()).c_str(), W_OK, AT_EACCESS) == 0) return {};
     return fail_system(errno, path.string(), "open for writing");
   }
 
@@ -170,10 +171,12 @@ class SystemStorage final : public Storage {
   Result<std::optional<UniqueFd>> try_flock(const std::filesystem::path& path, LockKind kind) override {
     // NFS locks exclusively only what is open for writing.
     // Another user may have planted the name: O_NONBLOCK keeps a pipe or a lease from holding up the open.
-    constexpr int kFlags = O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+    constexpr int kFlags = O_NONBLOCK | O_NOCTTY;
+    const auto found = follow_all_links(path);
+    if (!found) return tl::unexpected(found.error());
     UniqueFd fd;
-    if (kind == LockKind::Exclusive) fd = UniqueFd(::open(path.c_str(), O_RDWR | kFlags));
-    if (!fd) fd = UniqueFd(::open(path.c_str(), O_RDONLY | kFlags));
+    if (kind == LockKind::Exclusive) fd = found->open(O_RDWR | kFlags);
+    if (!fd) fd = found->open(O_RDONLY | kFlags);
     if (!fd) return fail_system(errno, path.string(), "open");
     const int wanted = (kind == LockKind::Shared ? LOCK_SH : LOCK_EX) | LOCK_NB;
     while (::flock(fd.get(), wanted) < 0) {
@@ -212,34 +215,53 @@ class SystemStorage final : public Storage {
   }
 
  private:
-  static Result<std::unique_ptr<File>> open_with(const std::filesystem::path& path, Access access,
-                                                 int more_flags, const std::string& name) {
+  static int flags_of(Access access) {
     // O_NONBLOCK: a named pipe without a writer must be refused below instead of blocking.
-    const int flags = (access == Access::ReadOnly ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK | more_flags;
-    UniqueFd fd(::open(path.c_str(), flags));
-    if (!fd) {
-      const int why = errno;
-      // open(2) reports EISDIR only for writing.
-      if (const auto there = system_status(path, name); there && why != ELOOP) {
-        if (auto regular = refuse_what_is_no_file(name, there->mode); !regular) {
-          return pass_on(std::move(regular));
-        }
-        // Only the owner of a file, or root, can take a lease on it. The kernel ends the lease within
-        // /proc/sys/fs/lease-break-time seconds after this attempt.
-        if (why == EAGAIN) {
-          return fail(ErrorCode::System, EAGAIN,
-                      name + ": can't be opened now: user " + std::to_string(there->uid) +
-                          " or root holds a lease on it (fcntl F_SETLEASE)");
-        }
-      }
-      return fail_system(why, name, "open");
-    }
+    return (access == Access::ReadOnly ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK;
+  }
+
+  /// The magic link that leads to this very file, whatever its name leads to now.
+  static std::filesystem::path link_to(int descriptor) {
+    return std::filesystem::path("/proc/self/fd") / std::to_string(descriptor);
+  }
+
+  static Result<std::unique_ptr<File>> open_descriptor(int descriptor, Access access,
+                                                       const std::string& name) {
+    const std::filesystem::path link = link_to(descriptor);
+    UniqueFd fd(::open(link.c_str(), flags_of(access)));
+    if (!fd) return explain(fail_system(errno, name, "open").value(), link, name);
+    return made_of(std::move(fd), name);
+  }
+
+  static Result<std::unique_ptr<File>> open_followed(const Result<FollowedFile>& found, Access access,
+                                                     const std::string& name) {
+    if (!found) return tl::unexpected(found.error());
+    return open_descriptor(found->fd.get(), access, name);
+  }
+
+  /// Tells why a file could not be opened.
+  static tl::unexpected<Error> explain(Error why, const std::filesystem::path& path,
+                                       const std::string& name) {
+    const int number = why.errno_value;
+    // open(2) reports EISDIR only for writing.
+    const auto there = number == ELOOP ? tl::unexpected(why) : system_status(path, name);
+    if (!there) return tl::unexpected(std::move(why));
+    if (auto regular = refuse_what_is_no_file(name, there->mode); !regular)
+      return pass_on(std::move(regular));
+    // Only the owner of a file, or root, can take a lease on it. The kernel ends the lease within
+    // /proc/sys/fs/lease-break-time seconds after this attempt.
+    if (number != EAGAIN) return tl::unexpected(std::move(why));
+    return fail(ErrorCode::System, EAGAIN,
+                name + ": can't be opened now: user " + std::to_string(there->uid) +
+                    " or root holds a lease on it (fcntl F_SETLEASE)");
+  }
+
+  static Result<std::unique_ptr<File>> made_of(UniqueFd fd, const std::string& name) {
     auto file = make_system_file(std::move(fd), name);
     auto status = file->status();
     if (!status) return pass_on(std::move(status));
-    if (auto regular = refuse_what_is_no_file(name, status->mode); !regular) {
+    if (auto regular = refuse_what_is_no_file(name, status->mode); !regular)
       return pass_on(std::move(regular));
-    }
     return file;
   }
 };

@@ -15,6 +15,7 @@
 
 #include "core/base/absolute_path.h"
 #include "core/base/unique_fd.h"
+#include "core/storage/foreign_mount.h"
 #include "core/storage/group_members.h"
 #include "core/storage/permissions.h"
 #include "core/storage/system_file.h"
@@ -69,8 +70,10 @@ std::optional<Named> open_named(const std::filesystem::path& path) {
   Named named;
   const UniqueFd directory(::open(directory_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory || ::fstat(directory.get(), &named.directory) != 0) return std::nullopt;
-  named.file = UniqueFd(::openat(directory.get(), path.filename().c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-  if (!named.file || ::fstat(named.file.get(), &named.status) != 0) return std::nullopt;
+  auto file = open_entry(directory.get(), path.filename(), O_PATH, path.string());
+  if (!file) errno = file.error().errno_value;
+  if (!file || ::fstat(file->get(), &named.status) != 0) return std::nullopt;
+  named.file = std::move(*file);
   return named;
 }
 
@@ -143,7 +146,7 @@ Result<void> copy_file_attributes(int from, int to) {
 bool may_be_planted(const Storage& storage, const std::filesystem::path& path) {
   if (&storage != &system_storage()) return false;
   const auto named = open_named(path);
-  return named && is_planted(*named);
+  return named ? is_planted(*named) : errno == EXDEV;  // another user's mount
 }
 
 Result<NamedFile> look_up_file(Storage& storage, const std::filesystem::path& path) {

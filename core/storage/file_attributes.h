@@ -25,7 +25,7 @@ Result<void> copy_file_attributes(int from, int to);
 /// Whether another user may have put the file at this path, to have its owner and mode copied, or to be
 /// taken for a model's: group or others may write the directory, and the file belongs neither to the
 /// directory's owner, nor to this process's user or root, or it has other names. A link is not followed: its
-/// own owner counts. False in a storage of a test.
+/// own owner counts. So does another user's mount (foreign_mount.h). False in a storage of a test.
 bool may_be_planted(const Storage& storage, const std::filesystem::path& path);
 
 /// What a name led to when it was looked up, once.

@@ -30,12 +30,13 @@ constexpr std::string_view kTemporarySuffix = ".tmp";
 // mode, owner and attributes.
 Result<bool> check_target(Storage& storage, const std::filesystem::path& path, bool replace) {
   // A link is itself replaced. Nothing of its target counts.
-  std::error_code unknown;
-  if (replace && std::filesystem::is_symlink(path, unknown)) return false;
+  const auto named = storage.status_of_name(path);
+  if (replace && named && S_ISLNK(named->mode)) return false;
   const auto there = storage.status(path);
   if (!there) {
     const int why = there.error().errno_value;
     if (why == ENOENT || why == ELOOP) return false;  // or a dangling link
+    if (why == EXDEV) return tl::unexpected(there.error());
     return fail_system(why, path.native(), "create");
   }
   if (!replace) return fail_system(EEXIST, path.native(), "create");

@@ -18,6 +18,7 @@
 
 #include "core/storage/disk_space.h"
 #include "core/storage/lock_holder.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 namespace {
@@ -321,7 +322,10 @@ Result<void> publish_system_file(File& file, const std::filesystem::path& path) 
 }
 
 Result<FileStatus> system_status(const std::filesystem::path& path, const std::string& name) {
-  return query_status(AT_FDCWD, path.c_str(), 0, kWithoutTimes, name);
+  const auto found = follow_all_links(path);
+  if (!found && found.error().errno_value == EXDEV) return tl::unexpected(found.error());
+  if (!found) return fail_system(found.error().errno_value, name, "stat");
+  return query_status(found->fd.get(), "", AT_EMPTY_PATH, kWithoutTimes, name);
 }
 
 Result<FileStatus> system_status_of_name(const std::filesystem::path& path) {

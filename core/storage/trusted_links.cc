@@ -13,7 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/storage/file.h"
+#include "core/storage/foreign_mount.h"
 #include "core/storage/group_members.h"
+#include "core/storage/system_file.h"
 
 namespace stfs {
 namespace {
@@ -29,9 +32,14 @@ UniqueFd open_at(int directory, const std::string& path, int flags, std::uint64_
   return UniqueFd(static_cast<int>(::syscall(SYS_openat2, directory, path.c_str(), &how, sizeof how)));
 }
 
+bool is_ours(uid_t owner) {
+  return owner == 0 || is_same_user(owner, ::geteuid());
+}
+
 class Walk {
  public:
-  Walk(const std::string& path, OtherMounts mounts) : path_(path), rest_(path), mounts_(mounts) {}
+  Walk(const std::string& path, OtherMounts mounts, Links followed)
+      : path_(path), rest_(path), mounts_(mounts), followed_(followed) {}
 
   Result<FollowedFile> from(int directory) {
     if (path_.empty()) return fail_system(ENOENT, path_, "open");
@@ -64,8 +72,12 @@ class Walk {
     const std::string name = rest_.substr(0, rest_.find('/'));
     rest_.erase(0, name.size());
     UniqueFd next = open_name(name, !rest_.empty());
+    if (!next) return failed();
+    if (rest_.empty() || is_chosen_by_others_) {
+      if (auto checked = check_not_foreign(next.get(), path_); !checked) return checked;
+    }
     struct stat status {};
-    if (!next || ::fstat(next.get(), &status) != 0) return failed();
+    if (::fstat(next.get(), &status) != 0) return failed();
     if (S_ISLNK(status.st_mode)) return follow(next, name, status.st_uid);
     at_ = std::move(next);
     if (!rest_.empty() && !S_ISDIR(status.st_mode)) return fail_system(ENOTDIR, path_, "open");
@@ -87,6 +99,7 @@ class Walk {
   Result<void> follow(const UniqueFd& link, const std::string& name, uid_t owner) {
     if (links_.size() == kMostLinks) return fail_system(ELOOP, path_, "follow the link");
     links_.push_back({shown_ + (shown_.empty() || shown_.ends_with('/') ? "" : "/") + name, owner});
+    is_chosen_by_others_ = is_chosen_by_others_ || !is_ours(owner);
     struct statfs filesystem {};
     if (::fstatfs(link.get(), &filesystem) != 0) return failed();
     if ((filesystem.f_flags & kNoLinks) != 0) return fail_system(ELOOP, path_, "follow the link");
@@ -112,9 +125,9 @@ class Walk {
   }
 
   [[nodiscard]] Result<void> check(const struct stat& found) const {
+    if (followed_ == Links::All) return {};
     for (const Link& link : links_) {
-      if (link.owner == 0 || is_same_user(link.owner, ::geteuid()) || is_same_user(link.owner, found.st_uid))
-        continue;
+      if (is_ours(link.owner) || is_same_user(link.owner, found.st_uid)) continue;
       return fail(ErrorCode::System, EACCES,
                   fmt::format("{}: another user's link is not followed: {} belongs to user {}, and what it "
                               "leads to belongs to user {}: if you mean that file, name it itself (readlink "
@@ -127,10 +140,25 @@ class Walk {
   const std::string path_;
   std::string rest_;  // what is still to be walked; begins with a slash behind a component
   const OtherMounts mounts_;
+  const Links followed_;
+  bool is_chosen_by_others_ = false;
   UniqueFd at_;
   std::string shown_;  // a path of at_, for messages
   std::vector<Link> links_;
 };
+
+Result<FollowedFile> follow(int directory, const std::string& path, OtherMounts mounts, Links followed) {
+  // Mostly there are no links.
+  constexpr std::uint64_t kNone = RESOLVE_NO_SYMLINKS;
+  FollowedFile plain{.fd = open_at(directory, path, kLeadsThere,
+                                   mounts == OtherMounts::Refused ? kNone | RESOLVE_NO_XDEV : kNone)};
+  if (!plain.fd) return Walk(path, mounts, followed).from(directory);
+  if (!path.ends_with('/')) {
+    if (auto checked = check_not_foreign(plain.fd.get(), path); !checked) return pass_on(std::move(checked));
+  }
+  if (::fstat(plain.fd.get(), &plain.status) != 0) return fail_system(errno, path, "stat");
+  return plain;
+}
 
 }  // namespace
 
@@ -139,12 +167,32 @@ UniqueFd FollowedFile::open(int flags) const {
 }
 
 Result<FollowedFile> follow_trusted_links(int directory, const std::string& path, OtherMounts mounts) {
-  // Mostly there are no links.
-  constexpr std::uint64_t kNone = RESOLVE_NO_SYMLINKS;
-  FollowedFile plain{.fd = open_at(directory, path, kLeadsThere,
-                                   mounts == OtherMounts::Refused ? kNone | RESOLVE_NO_XDEV : kNone)};
-  if (plain.fd && ::fstat(plain.fd.get(), &plain.status) == 0) return plain;
-  return Walk(path, mounts).from(directory);
+  return follow(directory, path, mounts, Links::Trusted);
+}
+
+Result<FollowedFile> follow_all_links(const std::string& path) {
+  return follow(AT_FDCWD, path, OtherMounts::Entered, Links::All);
+}
+
+std::filesystem::path real_path_of(int descriptor, const std::filesystem::path& opened_as) {
+  std::error_code unknown;
+  if (descriptor < 0) {  // in a storage of a test
+    auto real = std::filesystem::canonical(opened_as, unknown);
+    return unknown ? opened_as : real;
+  }
+  auto real = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), unknown);
+  if (unknown || !real.is_absolute()) return opened_as;
+  // Of a file without a name. A file may also be called so.
+  if (!real.native().ends_with(" (deleted)")) return real;
+  const auto there = system_status_of_name(real);
+  struct stat own {};
+  const bool is_named = there && ::fstat(descriptor, &own) == 0 && there->identity.inode == own.st_ino;
+  return is_named ? real : opened_as;
+}
+
+std::filesystem::path real_path(const std::filesystem::path& path) {
+  const auto found = follow_all_links(path);
+  return found ? real_path_of(found->fd.get(), path) : path;
 }
 
 }  // namespace stfs

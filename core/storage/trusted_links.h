@@ -7,11 +7,15 @@
 // component, for the directories before it, and for each link of a chain.
 //
 // The caller gets a descriptor, so what the links lead to later does not matter.
+//
+// Another user's mount of FUSE is not entered where another user may have chosen it: at the last name, and
+// behind a link of such a user (foreign_mount.h). A path that ends in a slash enters what it names.
 #pragma once
 
 #include <sys/stat.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 #include "core/base/error.h"
@@ -31,8 +35,17 @@ enum class OtherMounts : std::uint8_t { Entered, Refused };
 
 /// Finds the file at the path, of any kind.
 /// @param directory  for a relative path; AT_FDCWD: the current directory.
-/// @return EACCES: a link that is not trusted, by name. ELOOP: too many links. EXDEV: another file system.
+/// @return EACCES: a link that is not trusted, by name. ELOOP: too many links. EXDEV: another user's mount, or
+/// any with OtherMounts::Refused.
 Result<FollowedFile> follow_trusted_links(int directory, const std::string& path,
                                           OtherMounts mounts = OtherMounts::Entered);
+/// The same, whoever has made the links.
+Result<FollowedFile> follow_all_links(const std::string& path);
+
+/// The path of an open file without links. The kernel tells it, and no file system is asked.
+/// @param opened_as  is returned if it is not known.
+std::filesystem::path real_path_of(int descriptor, const std::filesystem::path& opened_as);
+/// The same of a path, with all links followed; the path itself if it leads nowhere.
+std::filesystem::path real_path(const std::filesystem::path& path);
 
 }  // namespace stfs

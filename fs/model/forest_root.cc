@@ -476,7 +476,7 @@ Forest::Change Forest::check_directory() {
     if (!shown) {
       const Error& why = shown.error();
       change.is_due_again = change.is_due_again || why.code == ErrorCode::Busy;
-      if (!hides || why.errno_value == EDQUOT) {
+      if (!hides || why.errno_value == EDQUOT || why.errno_value == EXDEV) {
         unshown.insert(file_name);
         if (!unshown_.contains(file_name)) log::warning("{}: not shown: {}", file_name, why.message);
       }

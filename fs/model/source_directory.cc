@@ -15,8 +15,10 @@
 #include "core/journal/journal_format.h"
 #include "core/model/model_directory.h"
 #include "core/model/scratch_directory.h"
+#include "core/storage/foreign_mount.h"
 #include "core/storage/new_file.h"
 #include "core/storage/system_file.h"
+#include "core/storage/trusted_links.h"
 #include "fs/base/log.h"
 #include "fs/base/process.h"
 #include "fs/base/user_counts.h"
@@ -39,8 +41,9 @@ void log_left_scratch_files(const std::filesystem::path& directory) {
     const std::string name = at->path().filename().string();
     if (!is_scratch_directory_name(name)) continue;
     const std::string model = std::filesystem::path(name.substr(1)).stem().string();
-    std::error_code unknown;
-    if (!is_archive_name(model) || std::filesystem::exists(directory / model, unknown) || unknown) continue;
+    const auto there = is_archive_name(model) ? system_storage().status_of_name(directory / model)
+                                              : Result<FileStatus>(FileStatus{});
+    if (there || there.error().errno_value != ENOENT) continue;
     log::info("{}: there is no such model, but its scratch files: `rm -r '{}'` deletes them",
               (directory / model).string(), at->path().string());
   }
@@ -77,7 +80,8 @@ std::optional<struct stat> SourceDirectory::status() const {
 
 std::optional<uid_t> SourceDirectory::owner_of(const std::string& name) const {
   Stat st{};
-  if (::fstatat(descriptor(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return std::nullopt;
+  const auto named = open_entry(descriptor(), name, O_PATH, name);
+  if (!named || ::fstat(named->get(), &st) != 0) return std::nullopt;
   return st.st_uid;
 }
 
@@ -256,9 +260,9 @@ Result<void> SourceDirectory::change(std::string_view name, const FileIdentity& 
   if (auto checked = check_name(name); !checked) return checked;
   const auto failed = [&] { return fail_system(errno, (path_ / name).string(), "change attributes"); };
   // The name may be another user's, and may lead elsewhere by the next call.
-  const UniqueFd opened(::openat(descriptor(), std::string(name).c_str(), O_PATH | O_CLOEXEC));
-  if (!opened) return failed();
-  const std::string file = fmt::format("/proc/self/fd/{}", opened.get());
+  const auto opened = follow_all_links(opened_path() / name);
+  if (!opened) return fail_system(opened.error().errno_value, (path_ / name).string(), "change attributes");
+  const std::string file = fmt::format("/proc/self/fd/{}", opened->fd.get());
   const auto there = system_storage().status(file);
   if (!there || !there->identity.same_file(archive)) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
@@ -287,9 +291,10 @@ Result<void> SourceDirectory::settle_archive(std::string_view name) {
     return pass_on(std::move(archive));
   }
   if (options_.commit.durability != Durability::Power) return {};
-  const UniqueFd opened(::openat(descriptor(), std::string(name).c_str(),
-                                 O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-  if (!opened || ::fsync(opened.get()) != 0) return fail_system(errno, file.string(), "sync");
+  const auto opened =
+      open_entry(descriptor(), std::string(name), O_RDONLY | O_NONBLOCK | O_NOCTTY, file.string());
+  if (!opened) return tl::unexpected(opened.error());
+  if (::fsync(opened->get()) != 0) return fail_system(errno, file.string(), "sync");
   return {};
 }
 

@@ -2,14 +2,16 @@
 #include "fs/mount/hidden_source.h"
 
 #include <fmt/format.h>
+#include <limits.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <set>
 #include <string>
-#include <system_error>
 
 #include "core/base/absolute_path.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 namespace {
@@ -20,19 +22,24 @@ class WayThrough {
   explicit WayThrough(const struct stat& directory) : directory_(directory) {}
 
   /// Whether a look-up of the path passes the directory.
-  bool leads(const std::filesystem::path& path) {
+  /// @param is_named  by a person, and not by a link.
+  bool leads(const std::filesystem::path& path, bool is_named = true) {
     std::filesystem::path walked;
     for (const std::filesystem::path& name : path) {
       walked /= name;
       // What was seen before did not lead through, or is a loop of links.
       if (!seen_.insert(walked.string()).second) continue;
-      struct stat st {};
-      if (::stat(walked.c_str(), &st) == 0 && st.st_dev == directory_.st_dev &&
-          st.st_ino == directory_.st_ino)
+      const auto there = follow_all_links(walked);
+      if (there && there->status.st_dev == directory_.st_dev && there->status.st_ino == directory_.st_ino)
         return true;
-      std::error_code is_no_link;
-      const std::filesystem::path target = std::filesystem::read_symlink(walked, is_no_link);
-      if (!is_no_link && leads(walked.parent_path() / target)) return true;
+      const bool is_foreign = !there && there.error().errno_value == EXDEV;
+      if (is_foreign && !is_named) return false;
+      // The call of the standard library would ask for the status first.
+      std::string target(PATH_MAX, '\0');
+      const ssize_t length = ::readlink(walked.c_str(), target.data(), target.size());
+      if (length <= 0) continue;
+      target.resize(static_cast<std::size_t>(length));
+      if (leads(walked.parent_path() / target, false)) return true;
     }
     return false;
   }

@@ -136,9 +136,8 @@ std::vector<std::string> not_too_many(const std::filesystem::path& directory,
   std::map<uid_t, std::size_t> of_owner;
   std::vector<std::pair<std::size_t, std::string>> ranked;
   for (std::string& archive : archives) {
-    struct stat st {};
-    const bool is_there = ::lstat((directory / archive).c_str(), &st) == 0;
-    ranked.emplace_back(is_there ? of_owner[st.st_uid]++ : archives.size(), std::move(archive));
+    const auto there = system_storage().status_of_name(directory / archive);
+    ranked.emplace_back(there ? of_owner[there->uid]++ : archives.size(), std::move(archive));
   }
   std::ranges::sort(ranked);
   std::vector<std::string> mounted;
@@ -169,9 +168,8 @@ class HeaderShares {
  private:
   /// Nothing for users without a limit.
   static std::optional<uid_t> owner_of(const std::filesystem::path& archive) {
-    struct stat st {};
-    const bool is_there = ::lstat(archive.c_str(), &st) == 0;
-    return is_there && !is_unlimited(st.st_uid) ? std::optional(st.st_uid) : std::nullopt;
+    const auto there = system_storage().status_of_name(archive);
+    return there && !is_unlimited(there->uid) ? std::optional<uid_t>(there->uid) : std::nullopt;
   }
 
   UserCounts counts_{"bytes in headers of models", UserLimits().header_bytes};
@@ -315,12 +313,11 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
 }
 
 Result<Source> open_source(const std::filesystem::path& source, const SourceOptions& options) {
-  std::error_code failed;
   Source opened;
   auto absolute = absolute_path(source);
   if (!absolute) return pass_on(std::move(absolute));
   opened.path = std::move(*absolute);
-  if (std::filesystem::is_directory(source, failed)) {
+  if (is_directory_of_models(opened.path)) {
     const auto found = list_model_directory(source);
     if (!found) return tl::unexpected(found.error());
     if (found->indexes.empty() && !options.deltas.empty()) {

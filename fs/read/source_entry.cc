@@ -1,11 +1,13 @@
 #include "fs/read/source_entry.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "core/storage/foreign_mount.h"
 #include "core/storage/trusted_links.h"
 
 namespace stfs {
@@ -17,10 +19,10 @@ tl::unexpected<Error> no_such_entry() {
 
 /// Whether the entry is no directory on which something is mounted. Asks no file system that is mounted
 /// there: it may be our own.
-bool is_bare(int directory, const std::string& name) {
-  constexpr int kFlags = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC;
+bool is_bare(int entry) {
   struct statx found {};
-  if (::statx(directory, name.c_str(), kFlags, 0, &found) != 0) return false;
+  constexpr int kFlags = AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC;
+  if (::statx(entry, "", kFlags, 0, &found) != 0) return false;
   return !S_ISDIR(found.stx_mode) || (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) == 0;
 }
 
@@ -42,7 +44,8 @@ Result<SourceEntry> follow(int directory, const std::string& name) {
 }  // namespace
 
 UniqueFd open_directory_path(const std::filesystem::path& path) {
-  auto found = follow_trusted_links(AT_FDCWD, path);
+  // Behind the slash, the person who has named it may have meant another user's mount.
+  auto found = follow_trusted_links(AT_FDCWD, path / "");
   return found && S_ISDIR(found->status.st_mode) ? std::move(found->fd) : UniqueFd();
 }
 
@@ -51,18 +54,23 @@ bool is_entry_name(std::string_view name) {
 }
 
 Result<SourceEntry> open_source_entry(int directory, const std::string& name) {
-  struct stat named {};
-  if (::fstatat(directory, name.c_str(), &named, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT) != 0) {
-    if (errno == ENOENT || errno == ENOTDIR) return no_such_entry();
-    return fail_system(errno, name, "stat");
+  const auto at = open_entry(directory, name, O_PATH, name);
+  if (!at) {
+    const int why = at.error().errno_value;
+    if (why == ENOENT || why == ENOTDIR) return no_such_entry();
+    if (why == EXDEV) return fail(ErrorCode::System, EACCES, at.error().message);
+    return tl::unexpected(at.error());
   }
+  if (!is_bare(at->get())) return no_such_entry();
+  struct stat named {};
+  if (::fstat(at->get(), &named) != 0) return fail_system(errno, name, "stat");
   Result<SourceEntry> entry = SourceEntry{.status = named, .permissions = {}, .is_link = false, .file = {}};
   if (S_ISLNK(named.st_mode)) {
     entry = follow(directory, name);
     if (!entry) return entry;
   } else {
-    if (!is_shown(named) || !is_bare(directory, name)) return no_such_entry();
-    entry->file = UniqueFd(::openat(directory, name.c_str(), kForReading | O_NOFOLLOW));
+    if (!is_shown(named)) return no_such_entry();
+    entry->file = UniqueFd(::open(fmt::format("/proc/self/fd/{}", at->get()).c_str(), kForReading));
     if (!entry->file && errno == ENOENT) return no_such_entry();
   }
   entry->permissions = {

@@ -14,8 +14,10 @@
 
 #include "core/journal/journal_format.h"
 #include "core/model/scratch_directory.h"
+#include "core/storage/foreign_mount.h"
 #include "core/storage/group_members.h"
 #include "core/storage/new_file.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 namespace {
@@ -36,7 +38,8 @@ std::vector<std::string> parts_of(const std::string& path) {
 /// An entry of a private directory: a link in it stands for a removed file.
 Result<SourceEntry> open_private_entry(int directory, const std::string& name) {
   struct stat named {};
-  if (::fstatat(directory, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(named.st_mode)) {
+  const auto at = open_entry(directory, name, O_PATH, name);
+  if (at && ::fstat(at->get(), &named) == 0 && S_ISLNK(named.st_mode)) {
     SourceEntry removed{.status = named, .permissions = {}, .is_link = true, .file = {}};
     return removed;
   }
@@ -62,10 +65,10 @@ Result<std::vector<std::pair<std::string, unsigned char>>> entries_of(UniqueFd d
 }
 
 bool is_link(int directory, const std::string& name, unsigned char kind) {
+  if (kind != DT_UNKNOWN) return kind == DT_LNK;
   struct stat named {};
-  return kind == DT_LNK ||
-         (kind == DT_UNKNOWN && ::fstatat(directory, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-          S_ISLNK(named.st_mode));
+  const auto at = open_entry(directory, name, O_PATH, name);
+  return at && ::fstat(at->get(), &named) == 0 && S_ISLNK(named.st_mode);
 }
 
 }  // namespace
@@ -94,23 +97,31 @@ bool SourceFiles::is_shown(const std::string& path) const {
   return name.size() != path.size() || !is_left_out_(name);
 }
 
+Result<struct stat> SourceFiles::delta_of(const Layer& layer) {
+  const auto found = follow_trusted_links(layer.parent.get(), layer.delta);
+  if (found) return found->status;
+  return fail_system(found.error().errno_value, (layer.path.parent_path() / layer.delta).string(), "stat");
+}
+
 Result<std::optional<UniqueFd>> SourceFiles::open(const Layer& layer) {
   if (!layer.parent) {
     if (layer.is_private()) return std::optional<UniqueFd>();
     return fail(ErrorCode::NotFound, ENOENT, layer.path.string() + ": could not be opened before the mount");
   }
-  UniqueFd opened(::openat(layer.parent.get(), layer.name.c_str(),
-                           kOpenDirectory | (layer.is_private() ? O_NOFOLLOW : 0)));
-  if (!opened && layer.is_private() && errno == ENOENT) return std::optional<UniqueFd>();
-  if (!opened) return fail_system(errno, layer.path.string(), "open");
-  if (!layer.is_private()) return std::optional(std::move(opened));
-  struct stat its {};
-  struct stat delta {};
-  if (::fstat(opened.get(), &its) != 0) return fail_system(errno, layer.path.string(), "stat");
-  const bool has_delta = ::fstatat(layer.parent.get(), layer.delta.c_str(), &delta, 0) == 0;
-  if (its.st_uid == 0 || is_same_user(its.st_uid, ::geteuid()) ||
-      (has_delta && is_same_user(its.st_uid, delta.st_uid)))
+  if (!layer.is_private()) {
+    UniqueFd opened(::openat(layer.parent.get(), layer.name.c_str(), kOpenDirectory));
+    if (!opened) return fail_system(errno, layer.path.string(), "open");
     return std::optional(std::move(opened));
+  }
+  auto opened = open_entry(layer.parent.get(), layer.name, kOpenDirectory, layer.path.string());
+  if (!opened && opened.error().errno_value == ENOENT) return std::optional<UniqueFd>();
+  if (!opened) return pass_on(std::move(opened));
+  struct stat its {};
+  if (::fstat(opened->get(), &its) != 0) return fail_system(errno, layer.path.string(), "stat");
+  const auto delta = delta_of(layer);
+  if (its.st_uid == 0 || is_same_user(its.st_uid, ::geteuid()) ||
+      (delta && is_same_user(its.st_uid, delta->st_uid)))
+    return std::optional(std::move(*opened));
   return fail(
       ErrorCode::System, EPERM,
       fmt::format("{}: belongs to user {}, who is neither the mounting user nor the owner of {}: remove it",

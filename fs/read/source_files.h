@@ -76,6 +76,8 @@ class SourceFiles {
   };
   /// Changes go there.
   [[nodiscard]] const Layer& top() const { return layers_.front(); }
+  /// The status of the delta to which a private directory belongs.
+  static Result<struct stat> delta_of(const Layer& layer);
   /// Opens a layer's directory. Nothing: it does not exist.
   static Result<std::optional<UniqueFd>> open(const Layer& layer);
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/storage/foreign_mount.h"
 #include "core/storage/group_members.h"
 #include "core/storage/new_file.h"
 #include "core/storage/open_directory.h"
@@ -144,8 +145,10 @@ Result<void> check_sticky_bit(int directory, const std::string& name, uid_t user
   struct stat there {};
   if (::fstat(directory, &above) != 0) return fail_system(errno, path, "stat");
   if ((above.st_mode & S_ISVTX) == 0 || is_unlimited(user)) return {};
-  if (::fstatat(directory, name.c_str(), &there, AT_SYMLINK_NOFOLLOW) != 0)
-    return errno == ENOENT ? Result<void>() : fail_system(errno, path, "stat");
+  const auto named = open_entry(directory, name, O_PATH, path);
+  if (!named && named.error().errno_value == ENOENT) return {};
+  if (!named) return tl::unexpected(named.error());
+  if (::fstat(named->get(), &there) != 0) return fail_system(errno, path, "stat");
   // An owner that is shown by -o uid= is meant.
   const auto belongs = [&](const struct stat& file) {
     return shown_owner ? *shown_owner == user : is_same_user(file.st_uid, user);
@@ -161,12 +164,11 @@ Result<UniqueFd> SourceChanges::open_private_top() {
   auto opened = SourceFiles::open(top);
   if (!opened) return pass_on(std::move(opened));
   if (*opened) return std::move(**opened);
-  struct stat delta {};
-  if (::fstatat(top.parent.get(), top.delta.c_str(), &delta, 0) != 0)
-    return fail_system(errno, (top.path.parent_path() / top.delta).string(), "stat");
+  const auto delta = SourceFiles::delta_of(top);
+  if (!delta) return tl::unexpected(delta.error());
   // Whoever may read the delta may enter.
   constexpr unsigned kReadToSearch = 2;
-  mode_t readers = delta.st_mode & 0444;
+  mode_t readers = delta->st_mode & 0444;
   const bool is_new = ::mkdirat(top.parent.get(), top.name.c_str(), S_IRWXU) == 0;
   if (!is_new && errno != EEXIST) return fail_system(errno, top.path.string(), "create");
   opened = SourceFiles::open(top);
@@ -176,34 +178,32 @@ Result<UniqueFd> SourceChanges::open_private_top() {
   if (!is_new) return made;  // who has made it gives it
   if (auto checked = check_made(made.get(), top.path.string()); !checked) return pass_on(std::move(checked));
   // Only root can; another user's directory is as good.
-  static_cast<void>(::fchown(made.get(), delta.st_uid, delta.st_gid) == 0);
+  static_cast<void>(::fchown(made.get(), delta->st_uid, delta->st_gid) == 0);
   drop_access_list(made.get());
   struct stat its {};
   if (::fstat(made.get(), &its) != 0) return fail_system(errno, top.path.string(), "stat");
-  readers = NewFileMode{readers, delta.st_gid}.in_group(its.st_gid);
+  readers = NewFileMode{readers, delta->st_gid}.in_group(its.st_gid);
   if (::fchmod(made.get(), S_IRWXU | readers | readers >> kReadToSearch) != 0)
     return fail_system(errno, top.path.string(), "set the mode");
   return made;
 }
 
 Result<UniqueFd> SourceChanges::enter(UniqueFd directory, const std::string& name, const std::string& path) {
-  constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-  UniqueFd entered(::openat(directory.get(), name.c_str(), kFlags));
+  const auto open = [&] { return open_entry(directory.get(), name, O_RDONLY | O_DIRECTORY, shown(path)); };
+  auto entered = open();
   if (entered) return entered;
-  if (!files_.top().is_private()) {
-    return errno == ENOTDIR || errno == ELOOP ? Result<UniqueFd>(is_behind_a_link(shown(path)))
-                                              : Result<UniqueFd>(fail_system(errno, shown(path), "open"));
-  }
-  if (errno != ENOENT) return fail_system(errno, shown(path), "open");
+  const int why = entered.error().errno_value;
+  if (!files_.top().is_private())
+    return why == ENOTDIR || why == ELOOP ? is_behind_a_link(shown(path)) : pass_on(std::move(entered));
+  if (why != ENOENT) return entered;
   const auto below = files_.find(path);
   if (!below) return tl::unexpected(below.error());
   const bool is_new = ::mkdirat(directory.get(), name.c_str(), S_IRWXU) == 0;
   if (!is_new && errno != EEXIST) return fail_system(errno, shown(path), "create");
-  entered = UniqueFd(::openat(directory.get(), name.c_str(), kFlags));
-  if (!entered) return fail_system(errno, shown(path), "open");
-  if (!is_new) return entered;  // who has made it gives it
-  if (auto made = check_made(entered.get(), shown(path)); !made) return pass_on(std::move(made));
-  if (auto given = give_as(entered.get(), below->entry.status, below->entry.permissions); !given)
+  entered = open();
+  if (!entered || !is_new) return entered;  // who has made it gives it
+  if (auto made = check_made(entered->get(), shown(path)); !made) return pass_on(std::move(made));
+  if (auto given = give_as(entered->get(), below->entry.status, below->entry.permissions); !given)
     return pass_on(std::move(given));
   return entered;
 }
@@ -253,12 +253,14 @@ Result<SourceChanges::Own> SourceChanges::open(const std::string& path, const st
   if (!found->is_own) return copy(path, entry, keeps_bytes);
   auto place = place_of(path);
   if (!place) return pass_on(std::move(place));
-  constexpr int kFlags = O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  const auto open = [&](int access) {
+    return open_entry(place->directory.get(), place->name, access | O_NONBLOCK | O_NOCTTY, shown(path));
+  };
+  auto opened = open(O_RDWR);
+  if (!opened && opened.error().errno_value == EACCES) opened = open(O_WRONLY);
+  if (!opened) return pass_on(std::move(opened));
   Own own;
-  own.file = UniqueFd(::openat(place->directory.get(), place->name.c_str(), O_RDWR | kFlags));
-  if (!own.file && errno == EACCES)
-    own.file = UniqueFd(::openat(place->directory.get(), place->name.c_str(), O_WRONLY | kFlags));
-  if (!own.file) return fail_system(errno, shown(path), "open for writing");
+  own.file = std::move(*opened);
   if (::fstat(own.file.get(), &own.status) != 0) return fail_system(errno, shown(path), "stat");
   if (!S_ISREG(own.status.st_mode) || !is_same_file(own.status, due))
     return fail(ErrorCode::ArchiveChanged, ESTALE, shown(path) + ": another file has got this name");
@@ -313,8 +315,10 @@ Result<SourceChanges::Own> SourceChanges::create(const Name& name, mode_t mode, 
   const int directory = place->directory.get();
   const bool is_private = files_.top().is_private();
   struct stat there {};
-  const bool is_taken = ::fstatat(directory, place->name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0;
-  if (is_taken && !(is_private && S_ISLNK(there.st_mode))) return fail_system(EEXIST, shown(path), "create");
+  const auto at = open_entry(directory, place->name, O_PATH, shown(path));
+  const bool is_taken = at || at.error().errno_value == EXDEV;
+  const bool is_link = at && ::fstat(at->get(), &there) == 0 && S_ISLNK(there.st_mode);
+  if (is_taken && !(is_private && is_link)) return fail_system(EEXIST, shown(path), "create");
   Own own{.file = {}, .is_copy = is_private};
   const auto give = [&](int descriptor) { return give_to(descriptor, directory, mode, maker, shown(path)); };
   if (is_taken) {
@@ -353,11 +357,9 @@ Result<void> SourceChanges::make_directory(const Name& name, mode_t mode, const 
   const int directory = place->directory.get();
   if (::mkdirat(directory, place->name.c_str(), mode & kPermissionBits) != 0)
     return fail_system(errno, shown(path), "create");
-  const UniqueFd opened(
-      ::openat(directory, place->name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  auto given =
-      opened ? check_made(opened.get(), shown(path)) : Result<void>(fail_system(errno, shown(path), "open"));
-  if (given) given = give_to(opened.get(), directory, mode, maker, shown(path));
+  const auto opened = open_entry(directory, place->name, O_RDONLY | O_DIRECTORY, shown(path));
+  auto given = opened ? check_made(opened->get(), shown(path)) : tl::unexpected(opened.error());
+  if (given) given = give_to(opened->get(), directory, mode, maker, shown(path));
   if (!given) ::unlinkat(directory, place->name.c_str(), AT_REMOVEDIR);
   return given;
 }

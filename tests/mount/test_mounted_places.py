@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 from archive_file import random_bytes
-from mounted import errno_of
+from mounted import errno_of, eventually
 from test_journal_users import ALICE, Shared, is_run_by
 from test_planted_files import MALLORY, VICTIMS, as_mallory
 from test_planted_syncs import Host, check_refused
@@ -18,15 +18,16 @@ pytestmark = pytest.mark.needs_root
 
 
 @contextlib.contextmanager
-def silent_mount(path, *more):
+def silent_mount(path, *more, user=MALLORY, of_file=False):
     """As fusermount3 mounts for Mallory; with allow_other the kernel lets other users wait, too."""
-    as_mallory('mkdir "$1"', path)
+    as_mallory('touch "$1"' if of_file else 'mkdir "$1"', path)
     try:
         device = os.open("/dev/fuse", os.O_RDWR)
     except OSError as error:
         pytest.skip(f"/dev/fuse: {error}")
     try:
-        options = ",".join((f"fd={device},rootmode=40000,user_id={MALLORY},group_id={MALLORY}", *more))
+        mode = "100000" if of_file else "40000"
+        options = ",".join((f"fd={device},rootmode={mode},user_id={user},group_id={user}", *more))
         made = subprocess.run(["mount", "-i", "-n", "-t", "fuse", "-o", options, "none", path], pass_fds=[device],
                               capture_output=True, text=True)
         if made.returncode != 0:
@@ -37,7 +38,7 @@ def silent_mount(path, *more):
             subprocess.run(["umount", "-l", path], check=True)
     finally:
         os.close(device)  # ends what waits for it
-        os.rmdir(path)
+        (os.unlink if of_file else os.rmdir)(path)
 
 
 options_of_mallory = pytest.mark.parametrize("more", [(), ("allow_other",)], ids=["for Mallory", "allow_other"])
@@ -79,4 +80,140 @@ def test_a_mount_on_the_place_of_pulls_is_named(planted_ground, victim, more):
     with silent_mount(host.model / ".weight_sync", *more):
         check_refused(host, host.pull(), f".weight_sync: {TOLD}")
     done = host.pull()
+    assert done.returncode == 0, done
+
+
+# Generous: a test fails here only if something waits for Mallory's daemon.
+FOREVER = 100
+NAMES = ("other.safetensors", "model.safetensors.index.json", "config.json")
+kinds_of_mount = pytest.mark.parametrize("of_file", [False, True], ids=["a directory", "a file"])
+
+
+def runs(victim, *command):
+    return is_run_by(victim, victim, list(map(str, command)), timeout=FOREVER)
+
+
+@pytest.fixture
+def open_mounts(shared, mounts):
+    """Mounts of root's that other users enter, at places that they reach."""
+    def make(source, options="allow_other"):
+        point = os.path.join(shared.directory, f"mount{len(os.listdir(shared.directory))}")
+        os.mkdir(point)
+        return mounts(source, options, path=point)
+
+    return make
+
+
+def save_new_model(shared, mount, name):
+    """As Alice, in the mount."""
+    done = runs(ALICE, "cp", shared.path, mount / f"{name}.safetensors")
+    assert done.returncode == 0, done
+    assert eventually(lambda: (mount / name / "a").exists())
+
+
+@kinds_of_mount
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mount_in_a_directory_of_models_holds_up_nobody(shared, open_mounts, name, of_file):
+    place = os.path.join(shared.archives, name)
+    early = open_mounts(shared.archives)
+    with silent_mount(place, "allow_other", of_file=of_file):
+        late = open_mounts(shared.archives)
+        for mount in (early, late):
+            shown = runs(ALICE, "ls", mount.path)
+            assert shown.returncode == 0 and "model" in shown.stdout.split(), shown
+            assert name not in shown.stdout.split()
+            assert runs(ALICE, "stat", mount / name).returncode == 1
+            assert runs(ALICE, "cmp", mount / "model" / "a", early / "model" / "a").returncode == 0
+            assert runs(ALICE, "sh", "-c", f"head -c 20000 /dev/zero > {mount / 'model' / 'b'}").returncode == 0
+            save_new_model(shared, mount, f"new-{mount.path.name}")
+        for mount in (early, late):
+            log = mount.log()
+            assert log.count(f"{name}: another file system is mounted there") + log.count("is a mount of another") >= 1, log
+    for mount in (early, late):
+        assert mount.unmount() == 0
+
+
+@kinds_of_mount
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_mount_beside_an_archive_holds_up_no_tool(shared, victim, of_file):
+    with contextlib.ExitStack() as mounted:
+        for name in NAMES:
+            mounted.enter_context(silent_mount(os.path.join(shared.archives, name), "allow_other", of_file=of_file))
+        for named in (shared.archives, shared.path):
+            for words in (["info"], ["ls"], ["verify"], ["recover"]):
+                done = runs(victim, shared.stfs, *words, named)
+                assert done.returncode == 0, done
+        for words in (["info"], ["ls"], ["recover"], ["verify"]):
+            done = runs(victim, shared.stfs, *words, os.path.join(shared.archives, "other.safetensors"))
+            assert done.returncode == 1 and f"other.safetensors: {TOLD}" in done.stderr, done
+        for name in NAMES:  # nothing is written there
+            done = runs(victim, shared.stfs, "repack", "--force", shared.path, os.path.join(shared.archives, name))
+            assert done.returncode == 1, done
+        os.rename(shared.path, shared.path + ".old")
+        done = runs(victim, shared.stfs, "info", shared.archives)
+        assert done.returncode == 1 and f"other.safetensors: {TOLD}" in done.stderr, done
+
+
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_link_into_a_mount_holds_up_nobody(shared, open_mounts, victim):
+    place = os.path.join(shared.archives, "sub")
+    with silent_mount(place, "allow_other"):
+        links = {name: os.path.join(shared.archives, name) for name in NAMES}
+        for link in links.values():
+            as_mallory('ln -s sub/deeper "$1"', link)
+        done = runs(victim, shared.stfs, "info", shared.archives)
+        assert done.returncode == 0, done
+        done = runs(victim, shared.stfs, "info", links["other.safetensors"])
+        assert f"other.safetensors: {TOLD}" in done.stderr, done
+        mount = open_mounts(shared.archives)
+        assert runs(victim, "ls", mount.path).stdout.split() == ["model"]
+        save_new_model(shared, mount, "new")
+        assert mount.unmount() == 0
+        for link in links.values():
+            os.unlink(link)
+
+
+def test_a_mount_on_the_model_itself_holds_up_no_mount_of_it(shared, mounts):
+    """Where its group may write it, a member may mount there."""
+    mount = mounts(shared.path)
+    os.rename(shared.path, shared.path + ".old")
+    with silent_mount(shared.path, "allow_other", of_file=True):
+        assert runs(0, "cmp", mount / "a", mount / "a").returncode == 0
+        done = runs(0, shared.stfs, "info", shared.path)
+        assert done.returncode == 1 and TOLD in done.stderr, done
+        for victim in VICTIMS.values():
+            assert runs(victim, shared.stfs, "put", shared.path, "a", "/dev/null").returncode == 1
+        assert eventually(lambda: TOLD in mount.log()), mount.log()
+    assert mount.unmount() == 0
+
+
+@pytest.mark.parametrize("target", ["an archive", "a directory"])
+def test_a_mount_of_roots_is_entered(shared, mounts, tmp_path, target):
+    """Containers mount single files, and disks."""
+    other = tmp_path / "disk"
+    other.mkdir()
+    subprocess.run(["cp", shared.path, other / "bound.safetensors"], check=True)
+    (other / "notes").write_text("bound")
+    place = os.path.join(shared.archives, "bound.safetensors")
+    bound, at = (other / "bound.safetensors", place) if target == "an archive" else (other, shared.archives)
+    if target == "an archive":
+        open(place, "w").close()
+    subprocess.run(["mount", "--bind", bound, at], check=True)
+    try:
+        mount = mounts(shared.archives)
+        assert (mount / "bound" / "a").read_bytes() == shared.data_of("a")
+        done = runs(0, shared.stfs, "ls", place)
+        assert done.returncode == 0, done
+        mount.unmount()
+    finally:
+        subprocess.run(["umount", at], check=True)
+
+
+def test_a_fuse_mount_of_ones_own_is_entered(shared, mounts, tmp_path):
+    """A safetensorsfs mount, here of root's, shows an archive as a file; a link of root's leads to it."""
+    inner = mounts(shared.path, "allow_other")
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "view.safetensors").symlink_to(inner / ".safetensors" / "archive.safetensors")
+    done = runs(0, shared.stfs, "ls", models / "view.safetensors")
     assert done.returncode == 0, done

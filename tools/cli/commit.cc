@@ -129,9 +129,8 @@ Result<std::string> base_of(const CommitRequest& request, const OpenDelta& delta
     return candidate.native();
   }
   // Tells what is wrong with the first that is there.
-  std::error_code failed;
   for (const std::filesystem::path& candidate : candidates) {
-    if (!std::filesystem::exists(candidate, failed)) continue;
+    if (!system_storage().status(candidate)) continue;
     if (const auto model = open_whole(candidate, Use::Tensors)) {  // else the caller's opening tells why
       if (auto named = check_naming(candidate, delta, **model); !named) return tl::unexpected(named.error());
     }

@@ -2,17 +2,19 @@
 #include "tools/cli/output_path.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
-#include <system_error>
+#include <cerrno>
 
 namespace stfs::tools {
 namespace {
 
 bool has_file(const Model& model, const std::filesystem::path& path) {
+  const auto there = system_storage().status(path);
   const auto is_same = [&](const std::filesystem::path& other) {
-    std::error_code unknown;
-    return std::filesystem::equivalent(path, other, unknown);
+    const auto its = there ? system_storage().status(other) : there;
+    return its && its->identity.same_file(there->identity);
   };
   return is_same(model.path()) ||
          std::ranges::any_of(model.shards(), [&](const Shard& shard) { return is_same(shard.path); });
@@ -22,9 +24,11 @@ bool has_file(const Model& model, const std::filesystem::path& path) {
 
 std::optional<std::string> obstacle_at(const std::filesystem::path& path,
                                        std::initializer_list<ReadModel> models, bool is_replacing) {
-  std::error_code unknown;
-  if (!std::filesystem::exists(std::filesystem::symlink_status(path, unknown))) return std::nullopt;
-  if (std::filesystem::is_directory(path, unknown)) return "is a directory: name the file to write";
+  const auto there = system_storage().status(path);
+  if (there && S_ISDIR(there->mode)) return "is a directory: name the file to write";
+  const auto named = system_storage().status_of_name(path);  // a link that leads nowhere is in the way, too
+  if (!named && named.error().errno_value == EXDEV) return "is a mount of another file system";
+  if (!named) return std::nullopt;
   for (const auto& [model, argument] : models) {
     if (has_file(*model, path)) {
       return fmt::format("belongs to {}: write a new file, then rename it", argument);

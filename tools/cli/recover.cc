@@ -14,6 +14,7 @@
 #include "core/model/model.h"
 #include "core/model/model_directory.h"
 #include "core/model/neighbours.h"
+#include "core/storage/trusted_links.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/verb.h"
@@ -147,8 +148,7 @@ void print_json(const std::filesystem::path& path, const RecoverRequest& request
 
 /// Returns the archive itself, or the shards of an index. Hints at other models beside the index.
 Result<std::vector<std::filesystem::path>> archives_of(const std::filesystem::path& named, Streams& streams) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(named, ignored) && !named.string().ends_with(kModelIndexSuffix)) {
+  if (!is_directory_of_models(named) && !named.string().ends_with(kModelIndexSuffix)) {
     return std::vector{named};
   }
   auto model = Model::open(named, {});
@@ -177,9 +177,9 @@ int recover(const Arguments& arguments, Streams& streams) {
   if (!archives) return report_failure(streams, archives.error().message);
   Reports reports;
   for (const std::filesystem::path& archive : *archives) {
-    std::error_code is_gone;
-    const std::filesystem::path path = std::filesystem::canonical(archive, is_gone);
-    if (is_gone) return report_failure(streams, archive.string() + ": " + is_gone.message());
+    const auto there = follow_all_links(archive);
+    if (!there) return report_failure(streams, there.error().message);
+    const std::filesystem::path path = real_path_of(there->fd.get(), archive);
     auto found = recover_at(archive, path, {request.target, *located}, request.options);
     if (!found) return report_failure(streams, found.error().message);
     std::ranges::move(*found, std::back_inserter(reports));

@@ -1,5 +1,6 @@
 // stfs sample: writes a model for experiments, without a download.
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "core/archive/archive_writer.h"
+#include "core/storage/file.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/interrupt.h"
@@ -146,11 +148,11 @@ int sample(const Arguments& arguments, Streams& streams) {
     return report_wrong_usage(streams, mistake);
   }
 
-  std::error_code unknown;
-  if (std::filesystem::is_directory(request.path, unknown)) {
+  const auto there = system_storage().status(request.path);
+  if (there && S_ISDIR(there->mode)) {
     return report_failure(streams, request.path + ": is a directory: name the archive to write");
   }
-  if (!request.force && std::filesystem::exists(std::filesystem::symlink_status(request.path, unknown))) {
+  if (!request.force && system_storage().status_of_name(request.path)) {
     return report_failure(streams, request.path + ": exists already: --force replaces it");
   }
   std::vector<TensorSpec> tensors = transformer(request.size);

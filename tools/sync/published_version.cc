@@ -14,6 +14,7 @@
 #include "core/model/model_directory.h"
 #include "core/model/model_index.h"
 #include "core/storage/enclosed_storage.h"
+#include "core/storage/trusted_links.h"
 #include "tools/sync/damage.h"
 #include "tools/sync/version_metadata.h"
 
@@ -130,9 +131,7 @@ class VersionOpener {
   Result<void> choose_version() {
     auto named = version_of_directory(directory().filename().native());
     if (!named) {  // a link, or another way to name it: "weight_v000042/."
-      std::error_code unknown;
-      const auto real = std::filesystem::canonical(directory(), unknown);
-      if (!unknown) named = version_of_directory(real.filename().native());
+      named = version_of_directory(real_path(directory()).filename().native());
     }
     if (!metadata_.version && !named) {
       return damaged("{}: neither its index nor its name tells a version: expected the name {}",

@@ -120,12 +120,15 @@ Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named, const
     paths.push_back({.archive = std::move(*index)});
     return paths;
   }
+  std::optional<Error> foreign;  // of another user's mount, which is left out
   for (const std::string& archive : found->archives) {
     const auto there = storage.status(named / archive);
+    if (!there && there.error().errno_value == EXDEV) foreign = there.error();
     if (!there || !S_ISREG(there->mode)) continue;
     paths.push_back({.archive = named / archive});
   }
   if (!paths.empty()) return paths;
+  if (foreign) return tl::unexpected(std::move(*foreign));
   return fail(ErrorCode::InvalidArgument, EISDIR,
               fmt::format("{}: is a directory, not a mount of safetensorsfs, and holds no archive{}",
                           named.string(), ignored_in(named, storage)));
@@ -142,7 +145,9 @@ Result<bool> check_kind(const fs::path& named, Storage& storage) {
         fmt::format("{}: lies in a dead mount (its daemon has ended): unmount it with `fusermount3 -u`",
                     named.string()));
   }
-  const auto there = storage.status(named);
+  auto there = storage.status(named);
+  // A person may mean the directory that another user's program serves.
+  if (!there && there.error().errno_value == EXDEV) there = storage.status(named / "");
   if (!there) {
     const int why = there.error().errno_value;
     return fail(ErrorCode::System, why,
@@ -152,6 +157,15 @@ Result<bool> check_kind(const fs::path& named, Storage& storage) {
   if (S_ISREG(there->mode)) return false;
   return fail(ErrorCode::InvalidArgument, EINVAL,
               fmt::format("{}: is not a regular file, so it cannot be mapped", named.string()));
+}
+
+/// Refuses another user's mount on a name of an archive or an index, which is no place for one. By another
+/// name, a person may mean it.
+Result<void> check_model_name(const fs::path& named, Storage& storage) {
+  const std::string name = named.filename();
+  if (!name.ends_with(kArchiveSuffix) && !name.ends_with(kModelIndexSuffix)) return {};
+  const auto there = storage.status(named);
+  return there || there.error().errno_value != EXDEV ? Result<void>() : tl::unexpected(there.error());
 }
 
 bool is_on_read_only_mount(const fs::path& path) {
@@ -212,6 +226,7 @@ std::optional<std::string> read_mount_attribute(const fs::path& path, const char
 Result<std::vector<TargetPath>> locate_targets(const fs::path& named, Use use,
                                                const AttributeReader& attributes, Storage& storage) {
   TargetPath path{.archive = named};
+  if (auto checked = check_model_name(named, storage); !checked) return pass_on(std::move(checked));
   if (auto archive = attributes(named, kArchiveAttribute)) {
     auto found = locate_in_mount(named, std::move(*archive), use, attributes);
     if (!found) return pass_on(std::move(found));

@@ -1,0 +1,92 @@
+// core/storage/foreign_mount.h: which mounts on a name are entered.
+#include "core/storage/foreign_mount.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <string>
+
+#include "core/storage/file.h"
+#include "core/storage/file_attributes.h"
+#include "core/storage/trusted_links.h"
+#include "tests/support/catch.h"
+#include "tests/support/skip.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+/// A file system of FUSE on the file. Its program never answers.
+class SilentMount {
+ public:
+  SilentMount(std::filesystem::path path, uid_t user)
+      : path_(std::move(path)), device_(::open("/dev/fuse", O_RDWR | O_CLOEXEC)) {
+    const std::string options =
+        fmt::format("fd={},rootmode=100000,user_id={},group_id={},allow_other", device_.get(), user, user);
+    is_made_ = device_ && ::mount("none", path_.c_str(), "fuse.silent", 0, options.c_str()) == 0;
+  }
+  SilentMount(const SilentMount&) = delete;
+  SilentMount& operator=(const SilentMount&) = delete;
+  ~SilentMount() {
+    if (is_made_) ::umount2(path_.c_str(), MNT_DETACH);
+  }
+
+  [[nodiscard]] bool is_made() const { return is_made_; }
+
+ private:
+  const std::filesystem::path path_;
+  const UniqueFd device_;
+  bool is_made_ = false;
+};
+
+int errno_of_entry(const std::filesystem::path& path, int flags) {
+  const auto opened = open_entry(path, flags);
+  return opened ? 0 : opened.error().errno_value;
+}
+
+}  // namespace
+
+TEST_CASE("an entry is opened, and no link of its name", "[core][foreign_mount]") {
+  const TemporaryDirectory place;
+  place.write("file", "bytes");
+  std::filesystem::create_symlink("file", place / "link");
+  CHECK(errno_of_entry(place / "file", O_RDONLY) == 0);
+  CHECK(errno_of_entry(place / "link", O_RDONLY) == ELOOP);
+  CHECK(errno_of_entry(place / "link", O_PATH) == 0);
+  CHECK(errno_of_entry(place / "missing", O_PATH) == ENOENT);
+  CHECK(errno_of_entry(place / "file", O_PATH | O_DIRECTORY) == ENOTDIR);
+}
+
+TEST_CASE("only another user's mount of FUSE is not entered", "[core][foreign_mount]") {
+  constexpr uid_t kMallory = 4242;
+  const TemporaryDirectory place;
+  place.write("file", "bytes");
+  std::filesystem::create_symlink("file", place / "link");
+  {
+    const SilentMount own(place / "file", ::geteuid());
+    if (!own.is_made()) return note_skip("needs root, to mount as another user");
+    CHECK(errno_of_entry(place / "file", O_PATH) == 0);
+  }
+  const SilentMount others(place / "file", kMallory);
+  REQUIRE(others.is_made());
+  for (const int flags : {O_PATH, O_RDONLY, O_RDWR}) CHECK(errno_of_entry(place / "file", flags) == EXDEV);
+  Storage& storage = system_storage();
+  for (const char* name : {"file", "link"}) {
+    const std::filesystem::path path = place / name;
+    CHECK(storage.status(path).error().errno_value == EXDEV);
+    CHECK(storage.open(path, Access::ReadOnly).error().errno_value == EXDEV);
+    CHECK(storage.open_behind(path, Links::Trusted).error().errno_value == EXDEV);
+    CHECK(storage.check_writable(path).error().errno_value == EXDEV);
+    CHECK(real_path(path) == path);
+  }
+  CHECK(storage.open_no_link(place / "file", Access::ReadOnly).error().errno_value == EXDEV);
+  CHECK(may_be_planted(storage, place / "file"));
+  const std::string message = storage.open(place / "file", Access::ReadOnly).error().message;
+  CHECK(message.find("(fuse.silent) by user 4242") != std::string::npos);
+}
