@@ -38,16 +38,6 @@ bool is_ours(std::optional<uid_t> owner) {
   return owner && (*owner == 0 || is_same_user(*owner, ::geteuid()));
 }
 
-/// The server of a FUSE file system tells any owner. All that it shows belongs to the user who has mounted it,
-/// unless that is root. Nothing: the mount's record can't be found.
-std::optional<uid_t> owner_of(int descriptor, const struct stat& status) {
-  const auto mount = mount_of(descriptor);
-  if (mount) return mount->user && *mount->user != 0 ? *mount->user : status.st_uid;
-  struct statfs filesystem {};
-  const bool is_known = ::fstatfs(descriptor, &filesystem) == 0 && filesystem.f_type != FUSE_SUPER_MAGIC;
-  return is_known ? std::optional(status.st_uid) : std::nullopt;
-}
-
 class Walk {
  public:
   Walk(const std::string& path, OtherMounts mounts, Links followed)
@@ -90,7 +80,7 @@ class Walk {
     }
     struct stat status {};
     if (::fstat(next.get(), &status) != 0) return failed();
-    if (S_ISLNK(status.st_mode)) return follow(next, name, owner_of(next.get(), status));
+    if (S_ISLNK(status.st_mode)) return follow(next, name, owner_of(next.get(), status.st_uid));
     at_ = std::move(next);
     if (!rest_.empty() && !S_ISDIR(status.st_mode)) return fail_system(ENOTDIR, path_, "open");
     shown_ += (shown_.empty() || shown_.ends_with('/') ? "" : "/") + name;
@@ -138,7 +128,7 @@ class Walk {
 
   [[nodiscard]] Result<void> check(const FollowedFile& found) const {
     if (followed_ == Links::All || links_.empty()) return {};
-    const auto target = owner_of(found.fd.get(), found.status);
+    const auto target = owner_of(found.fd.get(), found.status.st_uid);
     const auto named = [](std::optional<uid_t> owner) {
       return owner ? fmt::format("user {}", *owner) : "a user whom the mount does not tell";
     };
