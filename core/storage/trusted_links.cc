@@ -182,12 +182,12 @@ Result<FollowedFile> follow_all_links(const std::string& path) {
 
 std::filesystem::path real_path_of(int descriptor, const std::filesystem::path& opened_as) {
   std::error_code unknown;
-  if (descriptor < 0) {  // in a storage of a test
-    auto real = std::filesystem::canonical(opened_as, unknown);
+  auto real = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), unknown);
+  if (unknown) {  // a container without /proc, or a storage of a test
+    real = std::filesystem::canonical(opened_as, unknown);
     return unknown ? opened_as : real;
   }
-  auto real = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), unknown);
-  if (unknown || !real.is_absolute()) return opened_as;
+  if (!real.is_absolute()) return opened_as;
   // Of a file without a name. A file may also be called so.
   if (!real.native().ends_with(" (deleted)")) return real;
   const auto there = system_status_of_name(real);
