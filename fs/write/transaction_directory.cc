@@ -198,9 +198,10 @@ Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name, Ma
                            "commit or remove one (rm -r)");
   }
   const std::uint64_t number = next_number_++;
+  const auto take = [user = maker.uid] { return take_descriptor(requesting_user(user)); };
   begun_.emplace(number, Begun{.name = std::string(name),
                                .maker = std::move(maker),
-                               .group = std::make_shared<TransactionGroup>(*model_),
+                               .group = std::make_shared<TransactionGroup>(*model_, take),
                                .staged = StagedChanges(model_, tree_)});
   return ino_of(number, 0);
 }
