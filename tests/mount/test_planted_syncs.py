@@ -418,3 +418,62 @@ def test_a_planted_temporary_name_stops_no_pull(host, make):
     done = host.pull()
     assert done.returncode == 0, done
     assert tensors_of(host.model) == {name: np.ascontiguousarray(array).tobytes() for name, array in NEW.items()}
+
+
+# --- a model that everybody may write, in a directory of the victim's alone -------------------------------
+
+
+@pytest.fixture
+def open_model(host):
+    """Mallory may write the model, and so the place of its state, but no other name of the directory."""
+    host.model.chmod(0o755)
+    (host.model / "model.safetensors").chmod(0o666)
+    done = is_run_by(host.victim, host.victim,
+                     ["sh", "-c", 'umask 0; exec "$@"', "sh", host.stfs, "pull", str(host.model), str(host.published)])
+    assert done.returncode == 0, done
+    host.place = host.model / ".weight_sync"
+    assert os.stat(host.place).st_mode & 0o777 == 0o777
+    for name in ("precious", "other"):
+        (host.model / name).write_text(name)
+        os.chown(host.model / name, host.victim, host.victim)
+    return host
+
+
+NOTE = {"ready": True, "archives": [], "step": ["gone", "model.safetensors"], "after": [["other", "shown"]], "removed": ["precious"]}
+
+
+def check_names_stay(host, done):
+    check_refused(host, done, "switch.json: ")
+    assert (host.model / "precious").read_text() == "precious" and (host.model / "other").read_text() == "other"
+    assert not (host.model / "shown").exists()
+    # Whoever may write the directory removes it, and nothing else stands in the way.
+    os.unlink(host.place / "switch.json")
+    host.step()
+    done = host.pull()
+    assert done.returncode == 0, done
+
+
+def test_a_right_to_the_model_is_none_to_the_files_beside_it(open_model):
+    plant(open_model.place / "switch.json", json.dumps(NOTE).encode())
+    check_names_stay(open_model, open_model.pull())
+
+
+def test_a_state_under_the_name_of_a_note_renames_nothing(open_model):
+    """Members that a pull does not know stay in the state, which is the victim's."""
+    plant(open_model.place / "new.json", json.dumps({"version": "000000", "model": "model.safetensors"} | NOTE).encode())
+    as_mallory('mv -f "$1" "$2"', open_model.place / "new.json", open_model.place / "state.json")
+    open_model.step()
+    assert open_model.pull().returncode == 0
+    state = open_model.place / "state.json"
+    assert os.stat(state).st_uid == open_model.victim and json.loads(state.read_text())["removed"] == ["precious"]
+    as_mallory('mv "$1" "$2"', state, open_model.place / "switch.json")
+    done = open_model.pull()
+    assert done.returncode == 1 and "switch.json: damaged" in done.stderr, done
+    assert (open_model.model / "precious").exists() and (open_model.model / "other").exists()
+
+
+def test_a_file_of_the_victim_that_is_linked_as_a_note_renames_nothing(open_model):
+    notes = open_model.private / "switch.json"
+    notes.write_text(json.dumps(NOTE))
+    os.link(notes, open_model.place / "switch.json")
+    check_names_stay(open_model, open_model.pull())

@@ -21,6 +21,7 @@ constexpr const char* kNoteName = "switch.json";
 constexpr const char* kNextNote = "switch.tmp";  // until it has its name
 constexpr const char* kStateBefore = "state.before";
 constexpr const char* kStateAfter = "state.after";
+constexpr const char* kVersionOfState = "version";  // each state.json has it
 constexpr std::uint64_t kMostNoteBytes = 64 << 20;
 
 struct Note {
@@ -60,6 +61,8 @@ FileSwitch::Move move_in(const tools::Json& value) {
 }
 
 Note note_in(const tools::Json& document) {
+  // Whoever may write the model may write into the text of its state, and may give that file another name.
+  if (document.contains(kVersionOfState)) throw tools::Json::other_error::create(0, "a state", nullptr);
   Note note;
   note.is_ready = document.at("ready").get<bool>();
   for (const tools::Json& name : document.at("archives")) note.files.archives.push_back(name_in(name));
@@ -75,7 +78,7 @@ Result<std::optional<Note>> read_note(Storage& storage, const SyncPlace& place) 
   const auto file = storage.open_no_link(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return std::optional<Note>();
   if (!file) return tl::unexpected(file.error());
-  if (auto belongs = check_maker(storage, place, kNoteName, **file); !belongs)
+  if (auto belongs = check_maker(storage, place, kNoteName, **file, RightTo::Directory); !belongs)
     return pass_on(std::move(belongs));
   auto text = read_text(**file, kMostNoteBytes);
   if (!text) return pass_on(std::move(text));

@@ -8,6 +8,8 @@
 //   noted        new files are being made       undone: they are removed
 //   ready        they are whole                 undone while `step.from` exists, else finished
 //
+// A note counts only if its maker may write the model's directory (sync_place.h).
+//
 // Once ready, state.json has another name until the new state takes its place: a receiver that does not know
 // the note never finds a state of another version than the files'.
 #pragma once

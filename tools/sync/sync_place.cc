@@ -44,33 +44,37 @@ Result<FileStatus> status_of_model_folder(Storage& storage, const SyncPlace& pla
   return strict_status_of(*status, place.opened_directory->fd.get());
 }
 
-/// Nothing if the file or directory belongs to a user who may write the model.
-Result<std::optional<Disbelief>> doubt_about(Storage& storage, const FileStatus& found, int descriptor,
-                                             const SyncPlace& place) {
-  const auto ask = [&](const FileStatus& writable) {
-    return why_not_believed(storage, found, descriptor, writable, "the model");
-  };
-  std::optional<Disbelief> doubt;
-  if (!place.model.empty()) {
-    const auto model = look_up_file(storage, place.model_file(place.model));
-    // A switch of files names any file of the directory: a model that anybody may have put there gives no
-    // right to these.
-    const bool is_there = model && !model->may_be_planted;
-    if (is_there) doubt = ask(model->status);
-    if (is_there && !doubt) return doubt;
-    // A link has no access of its own.
-    const int why = model ? ENOENT : model.error().errno_value;
-    if (why != ENOENT && why != ELOOP) return tl::unexpected(model.error());
-  }
-  // The owner of the directory, and its group, may replace any model in it. Where everybody may write it,
-  // everybody may put a new file there, but that is no right to a model.
+/// Nothing if the file or directory belongs to a user who may replace any file in the model's directory: its
+/// owner, and its group. Where everybody may write it, everybody may put a new file there, but that is no
+/// right to the files of others.
+Result<std::optional<Disbelief>> doubt_in_directory(Storage& storage, const FileStatus& found, int descriptor,
+                                                    const SyncPlace& place, std::string_view noun) {
   auto directory = status_of_model_folder(storage, place);
   if (!directory) return tl::unexpected(directory.error());
   directory->mode &= ~std::uint32_t{S_IWOTH};
   // There, others than the owner remove only files of their own.
   if ((directory->mode & S_ISVTX) != 0) directory->mode &= ~std::uint32_t{S_IWGRP};
-  auto still = ask(*directory);
-  return still && doubt ? doubt : still;
+  return why_not_believed(storage, found, descriptor, *directory, noun);
+}
+
+/// Nothing if the file or directory belongs to a user who may write the model.
+Result<std::optional<Disbelief>> doubt_about(Storage& storage, const FileStatus& found, int descriptor,
+                                             const SyncPlace& place) {
+  constexpr std::string_view kNoun = "the model";
+  std::optional<Disbelief> doubt;
+  if (!place.model.empty()) {
+    const auto model = look_up_file(storage, place.model_file(place.model));
+    // A model that anybody may have put there gives no right.
+    const bool is_there = model && !model->may_be_planted;
+    if (is_there) doubt = why_not_believed(storage, found, descriptor, model->status, kNoun);
+    if (is_there && !doubt) return doubt;
+    // A link has no access of its own.
+    const int why = model ? ENOENT : model.error().errno_value;
+    if (why != ENOENT && why != ELOOP) return tl::unexpected(model.error());
+  }
+  auto still = doubt_in_directory(storage, found, descriptor, place, kNoun);
+  if (!still) return still;
+  return *still && doubt ? doubt : still;
 }
 
 Result<SyncPlace> with_model_directory(const SyncPlace& place, Storage& storage) {
@@ -117,11 +121,21 @@ Error SyncPlace::with_shown_paths(Error error) const {
   return opened_directory ? opened_directory->with_shown_paths(std::move(error), directory) : error;
 }
 
-Result<void> check_maker(Storage& storage, const SyncPlace& place, std::string_view name, const File& file) {
+Result<void> check_maker(Storage& storage, const SyncPlace& place, std::string_view name, const File& file,
+                         RightTo right) {
   auto status = file.status();
   if (!status) return tl::unexpected(status.error());
-  status->links = 1;
-  const auto doubt = doubt_about(storage, *status, file.descriptor(), place);
+  const auto doubt_of = [&](const FileStatus& found, int descriptor) {
+    return right == RightTo::Model
+               ? doubt_about(storage, found, descriptor, place)
+               : doubt_in_directory(storage, found, descriptor, place, "the model's directory");
+  };
+  // Whoever may write the place may give this name to any file of that user.
+  const auto may_name = place.opened ? doubt_of(place.opened->status, place.opened->fd.get())
+                                     : Result<std::optional<Disbelief>>();
+  if (!may_name) return tl::unexpected(may_name.error());
+  if (!*may_name) status->links = 1;
+  const auto doubt = doubt_of(*status, file.descriptor());
   if (!doubt) return tl::unexpected(doubt.error());
   if (!*doubt) return {};
   return fail(ErrorCode::System, EPERM,

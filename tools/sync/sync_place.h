@@ -12,11 +12,14 @@
 //
 // Other users may write the model's directory, so a place counts only if its directory is no link, and
 // belongs to a user who may write the model, or the directory that holds both: see journal_access.h of
-// core/journal. Then only such users have put files into it. A user who may write a directory above may give
+// core/journal. Then only such users have put files into it. A note that removes and renames files of the
+// directory (file_switch.h) counts only if its maker may write the directory: a right to the model is none to
+// the files beside it. A user who may write a directory above may give
 // the model's directory another name: so it is opened once, and all files are reached through it. A link in
 // place of the model tells nothing about who may write the model.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -81,9 +84,15 @@ bool is_there(const SyncPlace& place, Storage& storage = system_storage());
 /// @return EPERM: it belongs to a user who may write neither the model nor the model's directory, or such a
 ///   user may write it. InvalidArgument (ELOOP): it is a link or a file.
 Result<SyncPlace> open_place(const SyncPlace& place, Storage& storage = system_storage());
-/// Fails (EPERM) unless a file of the place belongs to such a user too, and nobody else may write it. Other
-/// names of it do not count: only users who may write the directory have given it this one.
-Result<void> check_maker(Storage& storage, const SyncPlace& place, std::string_view name, const File& file);
+/// What a file of the place changes.
+enum class RightTo : std::uint8_t {
+  Model,
+  Directory,  // any file of the model's directory
+};
+/// Fails (EPERM) unless a file of the place belongs to a user who may write that, and nobody else may write
+/// it. Other names of it do not count where only such users may write the place: they have given it this one.
+Result<void> check_maker(Storage& storage, const SyncPlace& place, std::string_view name, const File& file,
+                         RightTo right = RightTo::Model);
 /// Makes the directory if there is none, for nobody to write who may not write the model, and opens it.
 Result<SyncPlace> make_place(const SyncPlace& place, Storage& storage = system_storage());
 
