@@ -13,8 +13,8 @@
 
 namespace stfs {
 
-/// Any thread may call. ENODATA if there is no attribute of that name. E2BIG for a value that is longer than the
-/// kernel passes on (kMostAttributeBytes): no text of it is made.
+/// Any thread may call. ENODATA if there is no attribute of that name. E2BIG for a value that is longer than
+/// the kernel passes on (kMostAttributeBytes): no text of it is made.
 class AttributeReader {
  public:
   /// Must not outlive the parts.

@@ -2,7 +2,7 @@
 // are written elsewhere (fs/model/filesystem_new.cc, filesystem_checkpoint.cc). A tensor's view is not
 // kept in memory: each read makes its bytes.
 //
-//   npy/NAME.npy           a tensor with a NumPy header before it; not one of more than kMaxNpyRank dimensions
+//   npy/NAME.npy           a tensor with a NumPy header before it; at most kMaxNpyRank dimensions
 //   float32/NAME.npy       one of these that is floating, converted to float32
 //   slice/NAME[0:10,:,3]   some elements of a tensor; with `.npy` appended, a NumPy file; never listed
 //   header.json metadata.json stats.json archive.safetensors log
