@@ -203,12 +203,16 @@ TEST_CASE_METHOD(Writing, "transactions and scratch files take of the same descr
   fill(kMallory);
   const Ino directory = t.begin();
   CHECK(write_as(kMallory, directory, "first") == EDQUOT);
-  make_as(kMallory, "scratch");
-  CHECK(write_as(kMallory, kRootIno, "scratch") == EDQUOT);
+  const Ino scratch = make_as(kMallory, "scratch");
+  {
+    const Requester mallory(kMallory, 1);
+    CHECK(errno_of(t.mount->open(scratch, O_WRONLY, ::getpid())) == EDQUOT);
+  }
   open.resize(kMostDescriptors - 2);
   // A transaction takes one, whatever it stages.
-  CHECK(write_as(kMallory, directory, "first") == 0);
-  CHECK(write_as(kMallory, directory, "second") == 0);
+  const Ino other = t.begin("other");
+  CHECK(write_as(kMallory, other, "first") == 0);
+  CHECK(write_as(kMallory, other, "second") == 0);
   CHECK(write_as(kMallory, kRootIno, "scratch") == 0);
   CHECK(write_as(kMallory, kRootIno, "second") == EDQUOT);
 }

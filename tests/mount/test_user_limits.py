@@ -114,8 +114,8 @@ def test_a_user_who_keeps_many_writers_open_stops_nobody(scene, mallory, alice, 
     mount = mounts(scene.path, "allow_other", path=scene.mount_point())
     hard = resource.prlimit(mount.pid, resource.RLIMIT_NOFILE)[1]
     resource.prlimit(mount.pid, resource.RLIMIT_NOFILE, (400, hard))
-    mallory.does(WRITERS, mount)
+    mallory.does(WRITERS, mount.path)
     assert f"user {attack.MALLORY} has 100 descriptors" in mount.log()
-    alice.does(SAVER, mount)
+    alice.does(SAVER, mount.path)
     assert (mount / "b").read_bytes()[:5] == b"alice"
     assert (mount / "note").read_text() == "alice"
