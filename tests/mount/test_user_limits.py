@@ -119,3 +119,4 @@ def test_a_user_who_keeps_many_writers_open_stops_nobody(scene, mallory, alice, 
     alice.does(SAVER, mount.path)
     assert (mount / "b").read_bytes()[:5] == b"alice"
     assert (mount / "note").read_text() == "alice"
+    mallory.stop()
