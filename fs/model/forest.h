@@ -307,6 +307,8 @@ class Forest {
   /// Opens the archive at the tree's path as a file system that is not current yet, with one holder.
   Result<Number> open_next(const Tree& tree, const Pin& old);
   Result<Number> open_next(const Tree& tree, const Pin& old, UserCounts::Share share);
+  /// Opens what the name in the open directory leads to, and nothing that another directory has at the path.
+  Result<std::unique_ptr<Filesystem>> open_in_place(const Tree& tree, const Heritage& heritage) const;
   /// Makes a file system of open_next() current. False, and lets go of it: something else than `old` is
   /// current, because a request of a program has replaced or deleted the model meanwhile.
   bool make_current(Tree& tree, const Pin& old, Number next);
@@ -336,6 +338,7 @@ class Forest {
   std::atomic<bool> is_ending_ = false;
   UserCounts models_{"models and open versions of them", UserLimits().models};
   UserCounts headers_{"bytes in headers of models", UserLimits().header_bytes};
+  bool is_elsewhere_ = false;     // the log says that the directory was exchanged; as below
   NameSet<std::string> unshown_;  // archives whose refusal is in the log; only check_directory() uses it
   mutable Editions editions_;
   mutable LogViews logs_{Views::kLogFiles, UserLimits().logs};  // in the root's `.safetensors`

@@ -162,10 +162,30 @@ Result<Forest::Number> Forest::open_next(const Tree& tree, const Pin& old) {
   return open_next(tree, old, std::move(*share));
 }
 
+Result<std::unique_ptr<Filesystem>> Forest::open_in_place(const Tree& tree, const Heritage& heritage) const {
+  if (!source_) return tree.open(heritage);
+  constexpr int kAttempts = 8;
+  for (int attempt = 1;; ++attempt) {
+    auto same = source_->check_place();
+    if (same) {
+      auto opened = tree.open(heritage);
+      if (!opened) return opened;
+      // Another user may have exchanged the directory before the opening; or a program has replaced the file.
+      same = source_->check_archive(tree.path.filename().native(), (*opened)->model().front().identity());
+      if (same) return opened;
+      if (same.error().errno_value == ESTALE && attempt < kAttempts) continue;
+    }
+    const Error& why = same.error();
+    if (why.errno_value == ENOENT) return tl::unexpected(why);
+    // The directory may come back to its path.
+    return fail(ErrorCode::Busy, why.errno_value, why.message);
+  }
+}
+
 Result<Forest::Number> Forest::open_next(const Tree& tree, const Pin& old, UserCounts::Share share) {
   Heritage heritage{.activity = tree.activity, .is_ending = [this] { return is_ending_.load(); }};
   if (old) heritage.least_generation = old->newest_generation() + 1;
-  auto opened = tree.open(heritage);
+  auto opened = open_in_place(tree, heritage);
   if (!opened) return tl::unexpected(opened.error());
   share = with_header(std::move(share), tree.path, (*opened)->model());
   auto number = editions_.add(std::move(*opened), std::move(share));

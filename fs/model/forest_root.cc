@@ -153,6 +153,7 @@ UserCounts::Share Forest::with_header(UserCounts::Share share, const std::filesy
 }
 
 Result<void> Forest::check_new_model(std::string_view file_name) const {
+  if (auto place = source_->check_place(); !place) return place;
   const std::string name = model_name_of(file_name);
   if (source_->find(kRootIno, name)) {
     return fail(ErrorCode::System, EEXIST,
@@ -466,7 +467,14 @@ Outdated Forest::release_made(OpenFile* file) {
 Forest::Change Forest::check_directory() {
   Change change;
   NameSet<std::string> unshown;
-  const auto found = list_model_directory(source_->path());
+  const auto place = source_->check_place();
+  const bool is_elsewhere = !place && place.error().errno_value != ENOENT;
+  if (!std::exchange(is_elsewhere_, is_elsewhere) && is_elsewhere) log::warning("{}", place.error().message);
+  if (!place) {
+    change.is_due_again = is_elsewhere;  // no event tells that it is back
+    return change;
+  }
+  const auto found = source_->list_models();
   for (const std::string& file_name : found ? found->archives : std::vector<std::string>()) {
     const auto tree = tree_of_file(file_name);
     // The check of the file itself goes on with a model that is known, unless a program has deleted it here.

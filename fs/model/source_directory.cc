@@ -259,19 +259,44 @@ Result<void> SourceDirectory::rename(std::string_view name, std::string_view new
   return {};
 }
 
+Result<FollowedFile> SourceDirectory::find_archive(std::string_view name, const FileIdentity& archive) const {
+  auto opened = follow_trusted_links(descriptor(), std::string(name));
+  if (!opened) return fail_system(opened.error().errno_value, (path_ / name).string(), "open");
+  const auto there = system_storage().status(fmt::format("/proc/self/fd/{}", opened->fd.get()));
+  if (there && there->identity.same_file(archive)) return opened;
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              (path_ / name).string() + ": is another file than the one that the mount shows");
+}
+
+Result<void> SourceDirectory::check_archive(std::string_view name, const FileIdentity& archive) const {
+  auto found = find_archive(name, archive);
+  return found ? Result<void>() : pass_on(std::move(found));
+}
+
+Result<void> SourceDirectory::check_place() const {
+  Stat ours{};
+  if (::fstat(descriptor(), &ours) != 0) return fail_system(errno, path_.string(), "stat");
+  const auto there = follow_trusted_links(AT_FDCWD, path_ / "");
+  if (!there) return tl::unexpected(there.error());
+  if (there->status.st_dev == ours.st_dev && there->status.st_ino == ours.st_ino) return {};
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              path_.string() +
+                  ": is another directory than the one that is mounted: until that one is back at its path, "
+                  "no model is opened: unmount and mount again to see the new one");
+}
+
+Result<ModelDirectory> SourceDirectory::list_models() const {
+  return list_model_directory(opened_path());
+}
+
 Result<void> SourceDirectory::change(std::string_view name, const FileIdentity& archive,
                                      const ServedFiles::Change& change) {
   if (auto checked = check_name(name); !checked) return checked;
   const auto failed = [&] { return fail_system(errno, (path_ / name).string(), "change attributes"); };
   // The name may be another user's, and may lead elsewhere by the next call.
-  const auto opened = follow_all_links(opened_path() / name);
-  if (!opened) return fail_system(opened.error().errno_value, (path_ / name).string(), "change attributes");
+  const auto opened = find_archive(name, archive);
+  if (!opened) return tl::unexpected(opened.error());
   const std::string file = fmt::format("/proc/self/fd/{}", opened->fd.get());
-  const auto there = system_storage().status(file);
-  if (!there || !there->identity.same_file(archive)) {
-    return fail(ErrorCode::ArchiveChanged, ESTALE,
-                (path_ / name).string() + ": is another file than the one that the mount shows");
-  }
   constexpr uid_t kSameUser = ~uid_t{0};
   constexpr gid_t kSameGroup = ~gid_t{0};
   if ((change.uid || change.gid) && ::fchownat(AT_FDCWD, file.c_str(), change.uid.value_or(kSameUser),

@@ -9,6 +9,10 @@
 //                      bytes as they come. When it is renamed to NAME.safetensors it must be an archive.
 //   a directory        What lies in it are files alone: archives there are no models.
 //
+// The mount shows the directory that it has opened, also when that is moved. While the path leads to another
+// directory, no model is opened: another user who may write the directory above would choose what the mount
+// shows, for example a directory that others may not enter.
+//
 // Inode numbers lie where those of SourceTree lie, in the space of number 0, which no model of a directory
 // has. The kernel caches neither names nor attributes of these numbers.
 #pragma once
@@ -27,6 +31,8 @@
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/model/model_directory.h"
+#include "core/storage/trusted_links.h"
 #include "fs/base/user_counts.h"
 #include "fs/model/served_files.h"
 #include "fs/read/source_tree.h"
@@ -76,6 +82,12 @@ class SourceDirectory {
   [[nodiscard]] bool is_changed(Ino ino) const { return tree_.is_changed(ino); }
   /// The owner of the file or link of that name; nothing if there is none.
   [[nodiscard]] std::optional<uid_t> owner_of(const std::string& name) const;
+  /// ESTALE while path() leads to another directory than the open one, ENOENT while it leads nowhere.
+  [[nodiscard]] Result<void> check_place() const;
+  /// ESTALE unless the open directory's entry of that name leads to this file.
+  [[nodiscard]] Result<void> check_archive(std::string_view name, const FileIdentity& archive) const;
+  /// The indexes and archives in the open directory.
+  [[nodiscard]] Result<ModelDirectory> list_models() const;
   /// The path of an entry, for messages.
   [[nodiscard]] std::filesystem::path path_of(Ino ino) const;
 
@@ -148,6 +160,8 @@ class SourceDirectory {
   };
 
   [[nodiscard]] Result<void> check_name(std::string_view name) const;
+  /// The file to which the open directory's entry leads: ESTALE unless it is this one.
+  [[nodiscard]] Result<FollowedFile> find_archive(std::string_view name, const FileIdentity& archive) const;
   /// Shows the owner and mode that the mount shows.
   void disguise(Stat& st) const;
   OpenFile* add_open(Ino ino, int flags, pid_t opener);

@@ -17,6 +17,7 @@
 #include "tests/fs/driven_model.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
+#include "tests/support/few_descriptors.h"
 #include "tests/support/skip.h"
 
 using namespace stfs;
@@ -563,4 +564,78 @@ TEST_CASE("models may be made while the root is listed and looked up", "[fs][for
   }
   maker.join();
   CHECK(zoo.content("m4", "c") == "CCCCC");
+}
+
+TEST_CASE("new archives of a user hold a part of the process's descriptors", "[fs][forest][user_counts]") {
+  if (::geteuid() != 0) return note_skip("needs root, to make files of another user");
+  constexpr std::size_t kMost = 100;
+  const FewDescriptors few(4 * kMost);
+  const Zoo zoo;
+  const auto make_as = [&](uid_t uid, std::size_t number) {
+    return zoo.create(std::to_string(number) + ".safetensors", {.uid = uid, .gid = uid, .other_groups = {}});
+  };
+  const auto first = make_as(12345, 0);
+  REQUIRE(first);
+  for (std::size_t number = 1; number < kMost; ++number) REQUIRE(make_as(12345, number));
+  CHECK(errno_of(make_as(12345, kMost)) == EDQUOT);
+  CHECK(make_as(23456, kMost));
+  CHECK(make_as(0, kMost + 1));
+  CHECK(zoo.close(*first) == 0);
+  CHECK(make_as(12345, kMost + 2));
+}
+
+TEST_CASE("a root without descriptors says so", "[fs][forest]") {
+  const Zoo zoo;
+  const FewDescriptors none(0);
+  const int attributes = errno_of(zoo.forest->attributes(kRootIno));
+  const int found = errno_of(zoo.forest->lookup(kRootIno, "x"));
+  const int made = errno_of(zoo.create("new.safetensors"));
+  const int listed = errno_of(
+      zoo.forest->read_directory(kRootIno, 2, [](std::string_view, Ino, std::uint64_t) { return true; }));
+  CHECK(attributes == EMFILE);
+  CHECK(found == EMFILE);
+  CHECK(made == EMFILE);
+  CHECK(listed == EMFILE);
+}
+
+TEST_CASE("another directory at the path shows nothing", "[fs][forest]") {
+  const Zoo zoo;
+  const TemporaryDirectory other;
+  static_cast<void>(other.write("one.safetensors", zoo.two));
+  static_cast<void>(other.write("secret.safetensors", zoo.two));
+  const std::filesystem::path path = zoo.directory.path();
+  const std::filesystem::path moved = path.string() + ".moved";
+  const auto watched = zoo.forest->watched_files();
+  REQUIRE(watched.size() == 2);
+  const std::string before = zoo.content("one", "b");
+  std::filesystem::rename(path, moved);
+  std::filesystem::rename(other.path(), path);
+  for (const auto& file : watched) {
+    const auto change = zoo.forest->check_for_change(file);
+    CHECK_FALSE(change.is_reopened);
+    CHECK(change.is_due_again);
+  }
+  CHECK(zoo.listed() == Names{"one"});
+  CHECK(zoo.content("one", "b") == before);
+  CHECK(zoo.captured.text().find("another directory than the one that is mounted") != std::string::npos);
+  CHECK(errno_of(zoo.create("new.safetensors")) == ESTALE);
+  std::filesystem::rename(path, other.path());
+  std::filesystem::rename(moved, path);
+  CHECK(zoo.save("new.safetensors", zoo.two) == 0);
+  static_cast<void>(zoo.directory.write("third.safetensors", zoo.two));
+  for (const auto& file : watched) CHECK_FALSE(zoo.forest->check_for_change(file).is_due_again);
+  CHECK(zoo.listed() == Names{"new", "one", "third"});
+}
+
+TEST_CASE("what a name no longer leads to after the opening is not shown", "[fs][forest]") {
+  Zoo zoo;
+  const std::string other = zoo.directory.write("other.tmp", zoo.two);
+  static_cast<void>(zoo.directory.write("new.safetensors", archive_of(DrivenModel::kOne)));
+  zoo.at_open = [&](const std::string& name) {
+    if (name == "new.safetensors" && std::filesystem::exists(other))
+      std::filesystem::rename(other, zoo.directory.path() / name);
+  };
+  static_cast<void>(zoo.forest->check_for_change(zoo.forest->watched_files().front()));
+  CHECK(zoo.listed() == Names{"new", "one"});
+  CHECK(zoo.content("new", "c") == "CCCCC");
 }

@@ -1,8 +1,6 @@
 // One user can't fill a mount's memory for all: what each may have, and that others may have as much.
 #include "fs/base/user_counts.h"
 
-#include <sys/resource.h>
-
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +8,7 @@
 #include "fs/base/requester.h"
 #include "tests/fs/transacted.h"
 #include "tests/support/catch.h"
+#include "tests/support/few_descriptors.h"
 
 using namespace stfs;
 using namespace stfs::test;
@@ -50,23 +49,7 @@ struct Limited {
   Transacted t{few()};
 };
 
-/// While it lives this process may open 400 files, and each user of a mount may hold 100.
-class FewDescriptors {
- public:
-  static constexpr std::size_t kShare = 100;
-  FewDescriptors() {
-    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
-    struct rlimit few = before_;
-    few.rlim_cur = 4 * kShare;
-    REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
-  }
-  ~FewDescriptors() { static_cast<void>(::setrlimit(RLIMIT_NOFILE, &before_)); }
-  FewDescriptors(const FewDescriptors&) = delete;
-  FewDescriptors& operator=(const FewDescriptors&) = delete;
-
- private:
-  struct rlimit before_ {};
-};
+constexpr std::size_t kMostDescriptors = 100;  // of a user, where a process may open 400
 
 /// Writers that stay open, each with bytes that are not committed.
 struct Writing {
@@ -78,7 +61,7 @@ struct Writing {
     return told;
   }
   void fill(uid_t user) {
-    while (open.size() < FewDescriptors::kShare) REQUIRE(write_as(user, kRootIno, "first") == 0);
+    while (open.size() < kMostDescriptors) REQUIRE(write_as(user, kRootIno, "first") == 0);
   }
   Ino make_as(uid_t user, const std::string& name) const {
     const Requester requester(user, 1);
@@ -88,7 +71,7 @@ struct Writing {
     return made->status.st_ino;
   }
 
-  const FewDescriptors few;
+  const FewDescriptors few{4 * kMostDescriptors};
   Transacted t;
   std::vector<std::unique_ptr<Member>> open;
 };
@@ -220,12 +203,16 @@ TEST_CASE_METHOD(Writing, "transactions and scratch files take of the same descr
   fill(kMallory);
   const Ino directory = t.begin();
   CHECK(write_as(kMallory, directory, "first") == EDQUOT);
-  make_as(kMallory, "scratch");
-  CHECK(write_as(kMallory, kRootIno, "scratch") == EDQUOT);
-  open.resize(FewDescriptors::kShare - 2);
+  const Ino scratch = make_as(kMallory, "scratch");
+  {
+    const Requester mallory(kMallory, 1);
+    CHECK(errno_of(t.mount->open(scratch, O_WRONLY, ::getpid())) == EDQUOT);
+  }
+  open.resize(kMostDescriptors - 2);
   // A transaction takes one, whatever it stages.
-  CHECK(write_as(kMallory, directory, "first") == 0);
-  CHECK(write_as(kMallory, directory, "second") == 0);
+  const Ino other = t.begin("other");
+  CHECK(write_as(kMallory, other, "first") == 0);
+  CHECK(write_as(kMallory, other, "second") == 0);
   CHECK(write_as(kMallory, kRootIno, "scratch") == 0);
   CHECK(write_as(kMallory, kRootIno, "second") == EDQUOT);
 }

@@ -1,5 +1,6 @@
 # What one user may have in a mount that others may enter: a user at the limit gets EDQUOT and stops nobody.
 import os
+import resource
 
 import attacker as attack
 import pytest
@@ -84,3 +85,38 @@ def test_a_user_at_the_limit_of_transactions_stops_nobody(scene, mallory, alice,
     assert os.getxattr(mount.path, "user.safetensors.metadata.note") == b"x" * 65000
     assert (mount / "a").read_bytes()[:5] == b"alice"
     (transactions / "root").mkdir()
+
+
+WRITERS = """
+where = sys.argv[1]
+opened = []
+try:
+    while len(opened) < 1000:
+        opened.append(os.open(f"{where}/a", os.O_WRONLY))
+        os.write(opened[-1], b"x")
+except OSError as error:
+    assert error.errno == 122, error
+assert len(opened) == 101, len(opened)
+stay()
+"""
+
+SAVER = """
+where = sys.argv[1]
+with open(f"{where}/b", "r+b") as file:
+    file.write(b"alice")
+with open(f"{where}/note", "w") as file:
+    file.write("alice")
+stay()
+"""
+
+
+def test_a_user_who_keeps_many_writers_open_stops_nobody(scene, mallory, alice, mounts):
+    mount = mounts(scene.path, "allow_other", path=scene.mount_point())
+    hard = resource.prlimit(mount.pid, resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(mount.pid, resource.RLIMIT_NOFILE, (400, hard))
+    mallory.does(WRITERS, mount.path)
+    assert f"user {attack.MALLORY} has 100 descriptors" in mount.log()
+    alice.does(SAVER, mount.path)
+    assert (mount / "b").read_bytes()[:5] == b"alice"
+    assert (mount / "note").read_text() == "alice"
+    mallory.stop()
