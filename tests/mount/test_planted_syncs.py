@@ -466,6 +466,7 @@ def test_a_state_under_the_name_of_a_note_renames_nothing(open_model):
     assert open_model.pull().returncode == 0
     state = open_model.place / "state.json"
     assert os.stat(state).st_uid == open_model.victim and json.loads(state.read_text())["removed"] == ["precious"]
+    state.chmod(0o644)
     as_mallory('mv "$1" "$2"', state, open_model.place / "switch.json")
     done = open_model.pull()
     assert done.returncode == 1 and "switch.json: damaged" in done.stderr, done
