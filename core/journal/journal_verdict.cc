@@ -18,6 +18,7 @@
 #include "core/journal/journal_apply.h"
 #include "core/journal/journal_blocks.h"
 #include "core/journal/lane_scan.h"
+#include "core/storage/disk_space.h"
 
 namespace stfs {
 namespace {
@@ -69,6 +70,15 @@ Result<JournalHead> read_head(const File& file, std::uint64_t size_bytes) {
   return decode_head(*block);
 }
 
+/// False for a record that no commit writes. At least half of a long record are hashes of new blocks, and
+/// no hash is 0: so the range has bytes, also where the file system makes holes of zeros. Other users' long
+/// records must cost them disk space before they cost this process memory.
+bool may_be_written(const File& file, ByteRange record) {
+  constexpr std::uint64_t kShortBytes = 1 << 20;
+  if (record.size_bytes <= kShortBytes || file.descriptor() < 0) return true;
+  return has_bytes(file.descriptor(), record, record.size_bytes / 3);
+}
+
 /// Uses nothing and keeps nothing in memory before its hash agrees: a user who may create journals may also
 /// create large ones. InvalidArgument: not a sound journal. Any other error: the journal could not be read
 /// now.
@@ -80,6 +90,7 @@ Result<JournalRecord> read_record(const File& file, const JournalHead& head, std
   if (range->size_bytes > most_record_bytes(archive_size_bytes + range->offset)) {
     return damaged("its record is too long for the archive's blocks");
   }
+  if (!may_be_written(file, *range)) return damaged("its record is a hole");
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hashing(XXH3_createState(),
                                                                                 &XXH3_freeState);
   if (!hashing) throw std::bad_alloc();
@@ -188,11 +199,23 @@ std::optional<GroupVerdict> waits_in_vain(const JudgedArchive& archive, const Fo
 
 /// Whether the record does not count, because its file was not made as its journal. Says so.
 bool is_copied(const JudgedArchive& archive, const JournalRecord& record, FoundJournal& found,
-                      const FileStatus& file) {
+               const FileStatus& file) {
   if (!is_of_other_file(archive.storage, record.own, found.report.path, file, found.file->descriptor(),
                         archive.status))
     return false;
   block(found, JournalState::Unknown, std::string(kOfOtherFile), std::string(kOfOtherFileStep));
+  return true;
+}
+
+/// Whether reading the record would take more memory than the journal of another user may. Says so.
+bool is_too_long_of_other(const JudgedArchive& archive, const JournalHead& head, FoundJournal& found,
+                          const FileStatus& file) {
+  const std::uint32_t user = archive.storage.user();
+  if (file.uid == user || file.uid == 0 || head.record.size_bytes <= kMostRecordBytesOfOthers) return false;
+  block(found, JournalState::Unknown,
+        fmt::format("of user {}, with a record of {} bytes: this process, of user {}, reads at most {}",
+                    file.uid, head.record.size_bytes, user, kMostRecordBytesOfOthers),
+        fmt::format("run `stfs recover` as user {}", file.uid));
   return true;
 }
 
@@ -226,6 +249,7 @@ Result<void> judge_without_record(const JudgedArchive& archive, FoundJournal& fo
 Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, const FileStatus& file) {
   const std::uint64_t size_bytes = file.identity.size_bytes;
   auto head = read_head(*found.file, size_bytes);
+  if (head && is_too_long_of_other(archive, *head, found, file)) return {};
   auto record = head ? read_record(*found.file, *head, size_bytes, archive.stamp.size_bytes)
                      : Result<JournalRecord>(tl::unexpected(head.error()));
   if (!record && record.error().code != ErrorCode::InvalidArgument) return pass_on(std::move(record));
@@ -253,6 +277,7 @@ Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, c
     } else {
       block(found, JournalState::Damaged, sound.error().message);
     }
+    found.record.ranges = {};  // which may be long
     return {};
   }
   if (!found.record.group_record.empty()) {

@@ -22,10 +22,17 @@
 // A damaged journal blocks commits, and so does one whose group record is damaged. In both cases the journal
 // is lost instead, and removed, if its boot is lost.
 //
+// A long record that is mostly a hole is damaged: no commit writes one. A record of another user than root and
+// this one is not read if it is longer than kMostRecordBytesOfOthers. It blocks commits until that user, whose
+// own process reads it, has run a recovery. Its length is that of a commit of 256 GiB, or of 512 GiB where
+// files share blocks.
+//
 // A boot is lost if this host now runs another boot. A commit with durability=process ends with its boot: its
 // name may come back after a power loss although it was removed, and applying it would overwrite newer
 // commits.
 #pragma once
+
+#include <cstdint>
 
 #include "core/base/error.h"
 #include "core/journal/journal_format.h"
@@ -33,6 +40,8 @@
 #include "core/storage/file.h"
 
 namespace stfs {
+
+inline constexpr std::uint64_t kMostRecordBytesOfOthers = std::uint64_t{1} << 30U;
 
 /// The archive that a journal is judged against.
 struct JudgedArchive {

@@ -33,7 +33,8 @@ Result<void> commit_together_unguarded(std::map<std::uint32_t, Transaction>& tra
 
 }  // namespace
 
-TransactionGroup::TransactionGroup(const Model& model) {
+TransactionGroup::TransactionGroup(const Model& model, TakeDescriptor take_descriptor)
+    : take_descriptor_(std::move(take_descriptor)) {
   for (const Shard& shard : model.shards()) archives_.push_back(shard.archive.get());
   for (std::uint32_t shard = 0; model.is_of_base(shard); ++shard)
     base_.push_back(model.shards()[shard].version);
@@ -45,10 +46,20 @@ tl::unexpected<Error> TransactionGroup::refuse_base() const {
 }
 
 Result<Staging*> TransactionGroup::stage(TensorPlace place) {
-  return guard_memory([&] {
-    if (place.shard < base_.size()) return stage_copy(place);
+  return guard_memory([&]() -> Result<Staging*> {
+    const bool is_copy = place.shard < base_.size();
+    if (auto taken = take_share(is_copy ? 0 : place.shard); !taken) return pass_on(std::move(taken));
+    if (is_copy) return stage_copy(place);
     return transactions_.try_emplace(place.shard, *archives_[place.shard]).first->second.stage(place.tensor);
   });
+}
+
+Result<void> TransactionGroup::take_share(std::uint32_t shard) {
+  if (take_descriptor_ == nullptr || shares_.contains(shard)) return {};
+  auto share = take_descriptor_();
+  if (!share) return pass_on(std::move(share));
+  shares_.emplace(shard, std::move(*share));
+  return {};
 }
 
 Result<Staging*> TransactionGroup::stage_copy(TensorPlace place) {

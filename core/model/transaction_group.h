@@ -18,8 +18,11 @@ namespace stfs {
 /// Not synchronized: callers that share it hold the mutex.
 class TransactionGroup {
  public:
+  /// Asked before a file of staged bytes is made: it stays open while the group keeps the share. An error
+  /// refuses the file.
+  using TakeDescriptor = std::function<Result<std::shared_ptr<const void>>()>;
   /// The model's archives must outlive it.
-  explicit TransactionGroup(const Model& model);
+  explicit TransactionGroup(const Model& model, TakeDescriptor take_descriptor = nullptr);
 
   std::mutex mutex;  // guards the members below; taken after a content's
 
@@ -53,12 +56,16 @@ class TransactionGroup {
 
  private:
   Result<Staging*> stage_copy(TensorPlace place);
+  /// Takes a descriptor for the shard's file, if it has none.
+  Result<void> take_share(std::uint32_t shard);
   Result<void> begin_patches_unguarded(const std::vector<TensorPlace>& places, const OptionsOf& options_of);
   Result<void> commit_unguarded(const OptionsOf& options_of, const LockOf& lock_of);
   [[nodiscard]] tl::unexpected<Error> refuse_base() const;
 
-  std::vector<Archive*> archives_;                     // by shard; null for one that can't be used
-  std::map<std::uint32_t, Transaction> transactions_;  // by shard
+  const TakeDescriptor take_descriptor_;
+  std::map<std::uint32_t, std::shared_ptr<const void>> shares_;  // by shard; the base of a delta counts once
+  std::vector<Archive*> archives_;                               // by shard; null for one that can't be used
+  std::map<std::uint32_t, Transaction> transactions_;            // by shard
   // Of a model with a delta:
   std::vector<std::shared_ptr<const ArchiveVersion>> base_;  // by shard
   std::unique_ptr<Journal> journal_;                         // has the bytes of copies_

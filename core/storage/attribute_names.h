@@ -1,6 +1,8 @@
 // Extended attributes by which a mount describes its files to people and to our own tools.
 #pragma once
 
+#include <cstddef>
+
 namespace stfs {
 
 inline constexpr char kAttributePrefix[] = "user.safetensors.";
@@ -13,6 +15,11 @@ inline constexpr char kViewAttribute[] = "user.safetensors.view";
 /// On a file that shows a tensor and is not the tensor's own file: the path of the own file, from the mount's
 /// root.
 inline constexpr char kFileAttribute[] = "user.safetensors.file";
+
+/// The longest value that the kernel passes on (XATTR_SIZE_MAX).
+inline constexpr std::size_t kMostAttributeBytes = 65536;
+/// A shape of more dimensions has a longer text: each has a digit, and a comma or the bracket behind it.
+inline constexpr std::size_t kMostDimensionsInAttribute = kMostAttributeBytes / 2;
 
 inline constexpr char kNpyView[] = "npy";
 inline constexpr char kFloat32View[] = "float32";

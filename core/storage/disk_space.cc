@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <limits>
@@ -54,6 +55,22 @@ int reserve_space(int fd, ByteRange range, GrowsFile grows) {
     return why == 0 ? ENOSPC : why;
   }
   return allocate(fd, mode, range);
+}
+
+bool has_bytes(int fd, ByteRange range, std::uint64_t due_bytes) {
+  std::uint64_t found_bytes = 0;
+  for (std::uint64_t at = range.offset; found_bytes < due_bytes && at < range.end();) {
+    const off_t begin = ::lseek(fd, static_cast<off_t>(at), SEEK_DATA);
+    // ENXIO: a hole up to the end of the file.
+    if (begin < 0) return errno != ENXIO;
+    const off_t end = ::lseek(fd, begin, SEEK_HOLE);
+    if (end <= begin) return true;
+    at = static_cast<std::uint64_t>(end);
+    found_bytes +=
+        range.intersection({static_cast<std::uint64_t>(begin), at - static_cast<std::uint64_t>(begin)})
+            .size_bytes;
+  }
+  return found_bytes >= due_bytes;
 }
 
 }  // namespace stfs

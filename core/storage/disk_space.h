@@ -1,4 +1,4 @@
-// Tells how much disk space is free, and preallocates it.
+// Tells how much disk space is free, preallocates it, and tells holes from bytes.
 #pragma once
 
 #include <cstdint>
@@ -24,5 +24,8 @@ enum class GrowsFile : bool { No, Yes };
 /// and nobody else on that disk could write until the file is gone.
 /// @return 0, or errno: ENOSPC, EDQUOT, EFBIG, EIO; EOPNOTSUPP if the file system can't preallocate.
 int reserve_space(int fd, ByteRange range, GrowsFile grows);
+
+/// Whether at least so many bytes of a range lie in no hole. All of them where the file system does not tell.
+bool has_bytes(int fd, ByteRange range, std::uint64_t due_bytes);
 
 }  // namespace stfs

@@ -55,7 +55,13 @@ tl::unexpected<Error> replaced(const std::filesystem::path& path) {
 class SystemStorage final : public Storage {
  public:
   Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) override {
-    return open_followed(follow_all_links(path), access, path.string());
+    const auto found = follow_all_links(path);
+    if (found && ::access("/proc/self/fd", F_OK) != 0) {
+      UniqueFd fd(::open(path.c_str(), flags_of(access)));  // a container without /proc
+      return fd ? made_of(std::move(fd), path.string())
+                : explain(fail_system(errno, path.string(), "open").value(), path, path.string());
+    }
+    return open_followed(found, access, path.string());
   }
 
   Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) override {

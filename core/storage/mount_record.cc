@@ -2,6 +2,8 @@
 #include "core/storage/mount_record.h"
 
 #include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 
 #include <charconv>
 #include <fstream>
@@ -43,6 +45,14 @@ std::optional<MountRecord> mount_of(int descriptor) {
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), user);
   if (!text.empty() && failed == std::errc() && end == text.data() + text.size()) mount.user = user;
   return mount;
+}
+
+std::optional<uid_t> owner_of(int descriptor, uid_t told) {
+  struct statfs filesystem {};
+  if (::fstatfs(descriptor, &filesystem) == 0 && filesystem.f_type != FUSE_SUPER_MAGIC) return told;
+  const auto mount = mount_of(descriptor);
+  if (!mount) return std::nullopt;
+  return mount->user && *mount->user != 0 ? *mount->user : told;
 }
 
 }  // namespace stfs

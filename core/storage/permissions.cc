@@ -13,6 +13,7 @@
 #include <span>
 
 #include "core/storage/group_members.h"
+#include "core/storage/mount_record.h"
 
 namespace stfs {
 namespace {
@@ -125,6 +126,8 @@ Result<FileStatus> strict_status_of(const File& file) {
 
 FileStatus strict_status_of(FileStatus status, int descriptor) {
   if (descriptor < 0) return status;
+  constexpr uid_t kNobody = static_cast<uid_t>(-1);  // no process has this user
+  status.uid = owner_of(descriptor, status.uid).value_or(kNobody);
   status.mode = (status.mode & ~kNineBits) | within_list(status.mode & kNineBits, descriptor);
   return status;
 }

@@ -42,7 +42,7 @@ struct NewFileMode {
 /// Allows what both modes allow.
 NewFileMode strictest(const NewFileMode& one, const NewFileMode& other);
 
-/// The status of an open file with such bits.
+/// The status of an open file with such bits, and with the owner of owner_of() (mount_record.h).
 Result<FileStatus> strict_status_of(const File& file);
 /// The same of an open file or directory. O_PATH is enough.
 /// @param status      of the descriptor.

@@ -10,12 +10,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "core/storage/file.h"
 #include "core/storage/foreign_mount.h"
 #include "core/storage/group_members.h"
+#include "core/storage/mount_record.h"
 #include "core/storage/system_file.h"
 
 namespace stfs {
@@ -32,8 +34,8 @@ UniqueFd open_at(int directory, const std::string& path, int flags, std::uint64_
   return UniqueFd(static_cast<int>(::syscall(SYS_openat2, directory, path.c_str(), &how, sizeof how)));
 }
 
-bool is_ours(uid_t owner) {
-  return owner == 0 || is_same_user(owner, ::geteuid());
+bool is_ours(std::optional<uid_t> owner) {
+  return owner && (*owner == 0 || is_same_user(*owner, ::geteuid()));
 }
 
 class Walk {
@@ -53,14 +55,14 @@ class Walk {
     }
     FollowedFile found{.fd = std::move(at_)};
     if (::fstat(found.fd.get(), &found.status) != 0) return failed();
-    if (auto trusted = check(found.status); !trusted) return pass_on(std::move(trusted));
+    if (auto trusted = check(found); !trusted) return pass_on(std::move(trusted));
     return found;
   }
 
  private:
   struct Link {
     std::string name;
-    uid_t owner;
+    std::optional<uid_t> owner;  // nothing: it can't be known
   };
 
   [[nodiscard]] tl::unexpected<Error> failed() const {
@@ -78,7 +80,7 @@ class Walk {
     }
     struct stat status {};
     if (::fstat(next.get(), &status) != 0) return failed();
-    if (S_ISLNK(status.st_mode)) return follow(next, name, status.st_uid);
+    if (S_ISLNK(status.st_mode)) return follow(next, name, owner_of(next.get(), status.st_uid));
     at_ = std::move(next);
     if (!rest_.empty() && !S_ISDIR(status.st_mode)) return fail_system(ENOTDIR, path_, "open");
     shown_ += (shown_.empty() || shown_.ends_with('/') ? "" : "/") + name;
@@ -96,7 +98,7 @@ class Walk {
     return opened;
   }
 
-  Result<void> follow(const UniqueFd& link, const std::string& name, uid_t owner) {
+  Result<void> follow(const UniqueFd& link, const std::string& name, std::optional<uid_t> owner) {
     if (links_.size() == kMostLinks) return fail_system(ELOOP, path_, "follow the link");
     links_.push_back({shown_ + (shown_.empty() || shown_.ends_with('/') ? "" : "/") + name, owner});
     is_chosen_by_others_ = is_chosen_by_others_ || !is_ours(owner);
@@ -124,15 +126,19 @@ class Walk {
     return {};
   }
 
-  [[nodiscard]] Result<void> check(const struct stat& found) const {
-    if (followed_ == Links::All) return {};
+  [[nodiscard]] Result<void> check(const FollowedFile& found) const {
+    if (followed_ == Links::All || links_.empty()) return {};
+    const auto target = owner_of(found.fd.get(), found.status.st_uid);
+    const auto named = [](std::optional<uid_t> owner) {
+      return owner ? fmt::format("user {}", *owner) : "a user whom the mount does not tell";
+    };
     for (const Link& link : links_) {
-      if (is_ours(link.owner) || is_same_user(link.owner, found.st_uid)) continue;
+      if (is_ours(link.owner) || (link.owner && target && is_same_user(*link.owner, *target))) continue;
       return fail(ErrorCode::System, EACCES,
-                  fmt::format("{}: another user's link is not followed: {} belongs to user {}, and what it "
-                              "leads to belongs to user {}: if you mean that file, name it itself (readlink "
+                  fmt::format("{}: another user's link is not followed: {} belongs to {}, and what it "
+                              "leads to belongs to {}: if you mean that file, name it itself (readlink "
                               "-f), or make the link yourself",
-                              path_, link.name, link.owner, found.st_uid));
+                              path_, link.name, named(link.owner), named(target)));
     }
     return {};
   }
@@ -176,12 +182,12 @@ Result<FollowedFile> follow_all_links(const std::string& path) {
 
 std::filesystem::path real_path_of(int descriptor, const std::filesystem::path& opened_as) {
   std::error_code unknown;
-  if (descriptor < 0) {  // in a storage of a test
-    auto real = std::filesystem::canonical(opened_as, unknown);
+  auto real = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), unknown);
+  if (unknown) {  // a container without /proc, or a storage of a test
+    real = std::filesystem::canonical(opened_as, unknown);
     return unknown ? opened_as : real;
   }
-  auto real = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), unknown);
-  if (unknown || !real.is_absolute()) return opened_as;
+  if (!real.is_absolute()) return opened_as;
   // Of a file without a name. A file may also be called so.
   if (!real.native().ends_with(" (deleted)")) return real;
   const auto there = system_status_of_name(real);

@@ -4,7 +4,8 @@
 // The links of a hub's cache, `snapshots/X/model.safetensors -> ../../blobs/Y`, are of one owner and are
 // followed. A link that another user has made leads only to that user's files: else who may write a directory
 // would show, or change, private files with the rights of the user who mounts it. The rule holds for the last
-// component, for the directories before it, and for each link of a chain.
+// component, for the directories before it, and for each link of a chain. In a FUSE mount of another user's,
+// links and files belong to that user, whatever their server says.
 //
 // The caller gets a descriptor, so what the links lead to later does not matter.
 //

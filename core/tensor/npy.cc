@@ -13,8 +13,6 @@
 namespace stfs {
 namespace {
 
-constexpr std::size_t kMaxRank = 64;  // NumPy's own limit (NPY_MAXDIMS of NumPy 2)
-
 tl::unexpected<Error> refuse_npy(std::string why) {
   return fail(ErrorCode::InvalidArgument, EINVAL, std::move(why));
 }
@@ -117,8 +115,8 @@ class DictParser {
           std::from_chars(text_.data() + at_, text_.data() + text_.size(), dimension);
       if (error != std::errc{}) return wrong("a dimension");
       at_ = static_cast<std::size_t>(parsed - text_.data());
-      if (header_.shape.size() == kMaxRank)
-        return refuse_npy(fmt::format("has more than {} dimensions", kMaxRank));
+      if (header_.shape.size() == kMaxNpyRank)
+        return refuse_npy(fmt::format("has more than {} dimensions", kMaxNpyRank));
       header_.shape.push_back(dimension);
       has_comma = take(',');
     }

@@ -25,6 +25,9 @@ inline constexpr std::string_view kNpyMagic = "\x93NUMPY";
 /// This many bytes at the start of a file contain every header that is accepted.
 inline constexpr std::uint64_t kNpyStartBytes = 12 + 65535;
 
+/// NumPy's own limit (NPY_MAXDIMS of NumPy 2). A tensor of more dimensions has no NumPy file.
+inline constexpr std::size_t kMaxNpyRank = 64;
+
 struct NpyHeader {
   char byte_order = '|';  // '<', '>', '=', or '|' if byte order does not apply
   char kind = 'V';        // the type's kind, as NumPy's dtype.kind

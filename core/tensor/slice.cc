@@ -259,11 +259,11 @@ Result<void> plan_walk(Slice& slice, std::span<const Axis> axes, Dtype dtype,
 }
 
 Result<Slice> slice_of(std::string_view text, Dtype dtype, std::span<const std::uint64_t> shape) {
-  if (auto size = data_size_bytes(dtype, shape); !size) return pass_on(std::move(size));
   if (shape.size() > kMaxSliceRank) {
     return refuse_slice(
         fmt::format("the tensor has {} dimensions, a slice has at most {}", shape.size(), kMaxSliceRank));
   }
+  if (auto size = data_size_bytes(dtype, shape); !size) return pass_on(std::move(size));
   const auto axes = select_all(text, shape);
   if (!axes) return tl::unexpected(axes.error());
   Slice slice;

@@ -1,8 +1,10 @@
 #include "fs/base/user_counts.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -25,11 +27,11 @@ struct UserCounts::Counts {
 UserCounts::UserCounts(std::string what, std::size_t most)
     : what_(std::move(what)), most_(most), counts_(std::make_shared<Counts>()) {}
 
-Result<UserCounts::Share> UserCounts::take(uid_t user, std::size_t amount) {
+Result<UserCounts::Share> UserCounts::take_within(std::size_t most, uid_t user, std::size_t amount) {
   {
     const std::scoped_lock lock(counts_->mutex);
     std::size_t& count = counts_->of_user[user];
-    if (count >= most_) return over_user_limit(user, most_, what_, "close or remove some");
+    if (count >= most) return over_user_limit(user, most, what_, "close or remove some");
     count += amount;
   }
   // The address is only a mark. If there is no memory for the share, the deleter runs at once.
@@ -48,13 +50,26 @@ tl::unexpected<Error> over_user_limit(uid_t user, std::size_t most, std::string_
               fmt::format("user {} has {} {}, and one user may have no more: {}", user, most, what, advice));
 }
 
+Result<UserCounts::Share> take_descriptor(uid_t user) {
+  static UserCounts counts("descriptors of the mount for what is written", 0);
+  if (is_unlimited(user)) return UserCounts::Share();
+  constexpr rlim_t kPart = 4;
+  struct rlimit all {};
+  if (::getrlimit(RLIMIT_NOFILE, &all) != 0) return fail_system(errno, "RLIMIT_NOFILE", "read");
+  return counts.take_within(static_cast<std::size_t>(all.rlim_cur / kPart), user, 1);
+}
+
 bool is_unlimited(uid_t user) {
   return user == 0 || user == ::geteuid();
 }
 
 uid_t requesting_user() {
+  return requesting_user(::geteuid());
+}
+
+uid_t requesting_user(uid_t otherwise) {
   const Requester* const requester = Requester::present();
-  return requester != nullptr && requester->uid() ? *requester->uid() : ::geteuid();
+  return requester != nullptr && requester->uid() ? *requester->uid() : otherwise;
 }
 
 }  // namespace stfs

@@ -47,7 +47,9 @@ class UserCounts {
 
   /// EDQUOT if the user has the most that one user may have. Without the error, the user may have more
   /// afterwards, if the amount is not 1.
-  Result<Share> take(uid_t user, std::size_t amount = 1);
+  Result<Share> take(uid_t user, std::size_t amount = 1) { return take_within(most_, user, amount); }
+  /// The same, with another limit.
+  Result<Share> take_within(std::size_t most, uid_t user, std::size_t amount);
   /// The number of things that a user has.
   [[nodiscard]] std::size_t count(uid_t user) const;
 
@@ -63,10 +65,17 @@ class UserCounts {
 tl::unexpected<Error> over_user_limit(uid_t user, std::size_t most, std::string_view what,
                                       std::string_view advice);
 
+/// Counts a descriptor that this process keeps open for what a user writes, until the share is gone. EDQUOT
+/// if the user has a quarter of all that the process may open: programs of others need some, too. No share
+/// for users without a limit.
+Result<UserCounts::Share> take_descriptor(uid_t user);
+
 /// Whether no limit counts: for root and for the user of this process.
 bool is_unlimited(uid_t user);
 
 /// The user whose request this thread serves. Without a request, or for one of the kernel: this process's.
 uid_t requesting_user();
+/// The same; `otherwise` for a request of the kernel, which writes pages back that a program has changed.
+uid_t requesting_user(uid_t otherwise);
 
 }  // namespace stfs

@@ -8,13 +8,14 @@ namespace stfs {
 namespace {
 
 /// Whether the errno tells the caller everything: programs ask for names and attributes that may not exist,
-/// and for lists that may be longer than their room, and make directories that may be there.
+/// and for values and lists that may be longer than their room, and make directories that may be there.
 bool is_plain(const Error& error) {
   switch (error.errno_value) {
     // Else it is a file without a form, or not whole.
     case ENODATA: return error.code == ErrorCode::NotFound || error.code == ErrorCode::System;
     case ENOENT:
     case ERANGE:
+    case E2BIG:
     case EEXIST:
     case ENOTEMPTY:
     case EISDIR:

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <span>
 #include <utility>
 
 #include "core/base/printable.h"
@@ -18,7 +20,6 @@ namespace {
 constexpr std::string_view kPrefix = kAttributePrefix;
 constexpr std::string_view kMetadataPrefix = "metadata.";
 constexpr std::size_t kMaxAttributeNameBytes = 255;  // XATTR_NAME_MAX, linux/limits.h
-constexpr std::size_t kMaxValueBytes = 65536;        // XATTR_SIZE_MAX
 constexpr std::size_t kMaxListBytes = 65536;         // XATTR_LIST_MAX
 
 // The listed attributes of a tensor. `checksum` is not listed: a tool that copies all attributes must not
@@ -37,6 +38,23 @@ constexpr std::string_view kDeltaKeyOfModel = "delta";  // on the root and on vi
 
 tl::unexpected<Error> no_attribute() {
   return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
+}
+
+// Values that are longer than the kernel passes on are refused before a copy or a text of them is made: any
+// reader may ask, again and again.
+
+tl::unexpected<Error> too_long() {
+  return fail(ErrorCode::InvalidArgument, E2BIG, "longer than an attribute can be");
+}
+
+Result<std::string> value_of_text(std::string_view text) {
+  if (text.size() > kMostAttributeBytes) return too_long();
+  return std::string(text);
+}
+
+Result<std::string> value_of_shape(std::span<const std::uint64_t> shape) {
+  if (shape.size() > kMostDimensionsInAttribute) return too_long();
+  return value_of_text(shape_text(shape));
 }
 
 /// Whether a value of the attribute may be longer than the kernel passes on.
@@ -97,17 +115,19 @@ Result<std::string> AttributeReader::of_staged(const Node& node, std::string_vie
   if (key == "name") return parts_.transactions.name(node.ino);
   if (key == "dtype" || key == "shape") {
     const auto form = parts_.transactions.form(node.ino);
+    if (!form && form.error().errno_value == E2BIG) return of_tensor(node.tensor, key);
     if (!form) return no_attribute();
-    return key == "dtype" ? std::string(name_of(form->dtype)) : shape_text(form->shape);
+    return key == "dtype" ? std::string(name_of(form->dtype)) : value_of_shape(form->shape);
   }
   if (node.kind == Node::Kind::Draft || key == "checksum") return no_attribute();
   if (key == "file") return own_file(node.tensor);
   return of_tensor(node.tensor, key);
 }
 
-std::string AttributeReader::deleted_names(Ino transaction) const {
+Result<std::string> AttributeReader::deleted_names(Ino transaction) const {
   std::string names = "[";
   for (const std::string& name : parts_.transactions.deleted(transaction)) {
+    if (names.size() + name.size() > kMostAttributeBytes) return too_long();
     if (names.size() > 1) names += ',';
     append_json_string(names, name);
   }
@@ -124,13 +144,14 @@ Result<std::vector<std::string>> AttributeReader::list(Ino ino, const Maker& cal
   const auto add = [&](std::string_view key) {
     std::string name = fmt::format("{}{}", kPrefix, key);
     const auto value = may_be_long(name) ? get(node.ino, name) : Result<std::string>();
-    return (value && value->size() > kMaxValueBytes) || listed.add(std::move(name));
+    const bool is_too_long = value ? value->size() > kMostAttributeBytes : value.error().errno_value == E2BIG;
+    return is_too_long || listed.add(std::move(name));
   };
   const auto add_all = [&](const auto& keys) { return std::ranges::all_of(keys, add); };
   const auto add_metadata = [&](std::string_view key, std::size_t value_bytes) {
     // The kernel can't pass names that are too long or contain NUL; `stfs info` shows these keys.
     const std::size_t name_bytes = kPrefix.size() + kMetadataPrefix.size() + key.size();
-    if (name_bytes > kMaxAttributeNameBytes || value_bytes > kMaxValueBytes) return true;
+    if (name_bytes > kMaxAttributeNameBytes || value_bytes > kMostAttributeBytes) return true;
     if (key.find('\0') != std::string_view::npos) return true;
     return listed.add(fmt::format("{}{}{}", kPrefix, kMetadataPrefix, key));
   };
@@ -169,7 +190,8 @@ Result<std::string> AttributeReader::of_view(Ino ino, std::string_view key) cons
   if (!tensor) return no_attribute();
   if (key == "file") return own_file(*tensor);
   if (key == "checksum") return no_attribute();
-  if (const auto shape = parts_.views.slice_shape(ino); shape && key == "shape") return shape_text(*shape);
+  if (const auto shape = parts_.views.slice_shape(ino); shape && key == "shape")
+    return value_of_shape(*shape);
   return of_tensor(*tensor, key);
 }
 
@@ -198,9 +220,9 @@ std::uint64_t AttributeReader::generation_of(TensorId tensor) const {
 
 Result<std::string> AttributeReader::of_tensor(TensorId id, std::string_view key) const {
   const Tensor tensor = parts_.model->tensor(id);
-  if (key == "name") return std::string(tensor.name);
+  if (key == "name") return value_of_text(tensor.name);
   if (key == "dtype") return std::string(name_of(tensor.dtype));
-  if (key == "shape") return shape_text(tensor.shape);
+  if (key == "shape") return value_of_shape(tensor.shape);
   if (key == "archive") return parts_.model->archive_of(id).path().string();
   if (key == "offset") return fmt::format("{}", parts_.model->file_range(id).offset);
   if (key == "generation") return fmt::format("{}", generation_of(id));
@@ -233,19 +255,19 @@ Result<std::string> AttributeReader::of_root(std::string_view key) const {
   if (!key.starts_with(kMetadataPrefix)) return no_attribute();
   if (auto readable = check_metadata_readable(); !readable) return pass_on(std::move(readable));
   const auto value = parts_.model->metadata().find(key.substr(kMetadataPrefix.size()));
-  return value ? Result<std::string>(*value) : no_attribute();
+  return value ? value_of_text(*value) : no_attribute();
 }
 
 Result<std::string> AttributeReader::of_draft(const PendingContent& content, std::string_view key) {
   NewTensor* const made = content.made()->tensor();
   if (made == nullptr) return no_attribute();
-  if (key == "name") return made->name();
+  if (key == "name") return value_of_text(made->name());
   // One of both may be set before the other.
   if (const auto dtype = made->dtype(); dtype && key == "dtype") return std::string(name_of(*dtype));
-  if (const auto shape = made->shape(); shape && key == "shape") return shape_text(*shape);
+  if (const auto shape = made->shape(); shape && key == "shape") return value_of_shape(*shape);
   const auto form = made->form();
   if (form && key == "dtype") return std::string(name_of(form->dtype));
-  if (form && key == "shape") return shape_text(form->shape);
+  if (form && key == "shape") return value_of_shape(form->shape);
   return no_attribute();
 }
 

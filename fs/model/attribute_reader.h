@@ -13,7 +13,8 @@
 
 namespace stfs {
 
-/// Any thread may call. ENODATA if there is no attribute of that name.
+/// Any thread may call. ENODATA if there is no attribute of that name. E2BIG for a value that is longer than the
+/// kernel passes on (kMostAttributeBytes): no text of it is made.
 class AttributeReader {
  public:
   /// Must not outlive the parts.
@@ -36,7 +37,7 @@ class AttributeReader {
   [[nodiscard]] static Result<std::string> of_draft(const PendingContent& content, std::string_view key);
   [[nodiscard]] Result<std::string> delta_attribute() const;
   /// A JSON list.
-  [[nodiscard]] std::string deleted_names(Ino transaction) const;
+  [[nodiscard]] Result<std::string> deleted_names(Ino transaction) const;
   /// The path of a tensor's file from the mount's root. ENODATA if it was deleted.
   [[nodiscard]] Result<std::string> own_file(TensorId tensor) const;
   /// EACCES if some users may read one shard but not all.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/tensor/npy.h"
 #include "core/tensor/npy_writer.h"
 #include "fs/tree/names.h"
 
@@ -141,7 +142,7 @@ Result<FileStats::StagedNpy> FileStats::staged_npy(const Node& node) const {
   auto status = of(parts_.resolve(shown.plain));
   if (!status) return pass_on(std::move(status));
   shown.status = *status;
-  if (const auto form = parts_.transactions.form(node.ino)) {
+  if (const auto form = parts_.transactions.form(node.ino); form && form->shape.size() <= kMaxNpyRank) {
     const auto size_bytes = static_cast<std::uint64_t>(shown.status.st_size);
     shown.head = npy_header(npy_form(form->dtype, form->shape, size_bytes));
   }

@@ -111,7 +111,7 @@ Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
   if (!is_lone_ && parent == kHiddenIno) {
     if (name != LogViews::kName) return fail(ErrorCode::NotFound, ENOENT, "only the log is here");
     const auto log = logs_.make();
-    return log ? Result<struct stat>(stat_of_hidden(*log)) : tl::unexpected(log.error());
+    return log ? stat_of_hidden(*log) : tl::unexpected(log.error());
   }
   if (serves(parent)) return find_in_source(parent, name);
   if (parent != kRootIno) return no_such_inode(parent);
@@ -142,9 +142,11 @@ Result<struct stat> Forest::attributes(Ino ino) const {
   return stat_of_root();
 }
 
-struct stat Forest::stat_of_hidden(Ino ino) const {
+Result<struct stat> Forest::stat_of_hidden(Ino ino) const {
   constexpr mode_t kReadAndSearch = 0555;
-  struct stat st = stat_of_root();
+  auto root = stat_of_root();
+  if (!root) return root;
+  struct stat& st = *root;
   st.st_ino = ino;
   st.st_nlink = 2;
   st.st_mode = S_IFDIR | (st.st_mode & kReadAndSearch);
@@ -183,14 +185,16 @@ std::optional<struct stat> Forest::loosest_of_models() const {
   return any;
 }
 
-struct stat Forest::stat_of_root() const {
+Result<struct stat> Forest::stat_of_root() const {
   struct stat st {};
   // The right to read one model is enough to list all models.
   const auto any = loosest_of_models();
   if (any) st = *any;
-  if (const auto own = source_ ? source_->status() : std::nullopt) {
+  const auto own = source_ ? source_->status() : Result<std::optional<struct stat>>();
+  if (!own) return tl::unexpected(own.error());
+  if (*own) {
     constexpr mode_t kWrite = 0222;
-    st = *own;
+    st = **own;
     if (is_read_only_) st.st_mode &= ~kWrite;
     const Permissions shown = any ? loosest(permissions_in(st), permissions_in(*any)) : permissions_in(st);
     st.st_mode = (st.st_mode & ~kNineBits) | shown.mode;
@@ -202,8 +206,10 @@ struct stat Forest::stat_of_root() const {
   return st;
 }
 
-bool Forest::shows_entries() const {
-  const auto own = source_->status();
+Result<bool> Forest::shows_entries() const {
+  const auto status = source_->status();
+  if (!status) return tl::unexpected(status.error());
+  const auto& own = *status;
   if (!own || !source_->is_shared()) return own.has_value();
   const auto any = loosest_of_models();
   if (!any) return true;
@@ -242,10 +248,12 @@ Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
     if (member && !visit(tree.name, space_of(member.number()).in_mount(kRootIno), position + 1)) return {};
   }
   if (!source_) return {};
+  const auto shows = shows_entries();
+  if (!shows) return tl::unexpected(shows.error());
   source_->list_root(
       position < kOthers ? 0 : position - kOthers,
       [&](std::string_view name, Ino ino, std::uint64_t next) { return visit(name, ino, kOthers + next); },
-      shows_entries());
+      *shows);
   return {};
 }
 

@@ -269,7 +269,7 @@ class Forest {
   [[nodiscard]] bool is_of_hidden(Ino ino) const {
     return !is_lone_ && (ino == kHiddenIno || Views::is_log(ino));
   }
-  [[nodiscard]] struct stat stat_of_hidden(Ino ino) const;
+  [[nodiscard]] Result<struct stat> stat_of_hidden(Ino ino) const;
   /// The tree of an archive in the source directory, shown or not; null: there was none so far.
   [[nodiscard]] std::shared_ptr<Tree> tree_of_file(std::string_view file_name) const;
   /// The same, if the model is shown.
@@ -325,11 +325,11 @@ class Forest {
   [[nodiscard]] InodeSpace space_of(Number number) const { return {number, is_lone_, !is_read_only_}; }
   /// Whether a number is that of a directory which belongs to no edition. Look-ups of it are not counted.
   [[nodiscard]] bool is_shared(Ino ino) const { return space_of(0).is_shared(ino); }
-  [[nodiscard]] struct stat stat_of_root() const;
+  [[nodiscard]] Result<struct stat> stat_of_root() const;
   /// What at least one model allows; nothing if none can be read.
   [[nodiscard]] std::optional<struct stat> loosest_of_models() const;
   /// Whether all who may enter the root may list the source directory, and so see its names.
-  [[nodiscard]] bool shows_entries() const;
+  [[nodiscard]] Result<bool> shows_entries() const;
 
   const bool is_lone_;
   bool is_read_only_ = true;

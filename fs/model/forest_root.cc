@@ -107,7 +107,9 @@ Result<struct stat> Forest::find_in_root(std::string_view name) const {
 }
 
 Result<struct stat> Forest::find_in_source(Ino parent, std::string_view name) const {
-  const auto ino = source_->find(parent, name, parent != kRootIno || shows_entries());
+  const auto shows = parent == kRootIno ? shows_entries() : Result<bool>(true);
+  if (!shows) return tl::unexpected(shows.error());
+  const auto ino = source_->find(parent, name, *shows);
   if (!ino) return tl::unexpected(ino.error());
   auto status = source_->attributes(*ino);
   if (status) source_->note_lookup(*ino);

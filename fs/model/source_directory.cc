@@ -70,9 +70,11 @@ void SourceDirectory::disguise(Stat& st) const {
   st.st_gid = options_.gid.value_or(st.st_gid);
 }
 
-std::optional<struct stat> SourceDirectory::status() const {
+Result<std::optional<struct stat>> SourceDirectory::status() const {
   const auto found = tree_.files().find("");
-  if (!found) return std::nullopt;
+  const int why = found ? 0 : found.error().errno_value;
+  if (why == EMFILE || why == ENFILE) return tl::unexpected(found.error());
+  if (!found) return std::optional<Stat>();
   Stat st = found->entry.status;
   st.st_mode = (st.st_mode & ~kPermissionBits) | found->entry.permissions.mode;
   disguise(st);
@@ -180,6 +182,8 @@ Result<SourceDirectory::Created> SourceDirectory::create(std::string_view name, 
                                                          Maker maker, pid_t opener) {
   if (auto checked = check_name(name); !checked) return pass_on(std::move(checked));
   if (find(kRootIno, name)) return fail(ErrorCode::System, EEXIST, "the file exists");
+  auto share = take_descriptor(maker.uid);
+  if (!share) return pass_on(std::move(share));
   auto file = system_storage().create_unnamed(opened_path() / new_temporary_file_name());
   if (!file) return pass_on(std::move(file));
   const std::filesystem::path path = path_ / name;
@@ -192,7 +196,7 @@ Result<SourceDirectory::Created> SourceDirectory::create(std::string_view name, 
     if (!arriving_.emplace(name, next_).second)
       return fail(ErrorCode::System, EEXIST, "another program is making this file");
     ino = next_++;
-    made_.emplace(ino, Entry{.made = std::move(made)});
+    made_.emplace(ino, Entry{.made = std::move(made), .share = std::move(*share)});
   }
   OpenFile* const opened = add_open(ino, flags, opener);
   auto st = attributes(ino);

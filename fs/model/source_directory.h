@@ -27,6 +27,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
+#include "fs/base/user_counts.h"
 #include "fs/model/served_files.h"
 #include "fs/read/source_tree.h"
 #include "fs/tree/directory.h"
@@ -63,8 +64,8 @@ class SourceDirectory {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] bool is_shared() const { return options_.is_shared; }
   /// The directory's own status, with the owner and the mode that the mount shows. Nothing: it cannot be
-  /// read.
-  [[nodiscard]] std::optional<Stat> status() const;
+  /// read. EMFILE, ENFILE: there are no descriptors.
+  [[nodiscard]] Result<std::optional<Stat>> status() const;
 
   /// A served file or directory, or the root.
   [[nodiscard]] Node node(Ino ino) const {
@@ -100,6 +101,7 @@ class SourceDirectory {
   /// Begins an archive.
   /// @param mode   the permissions, after the umask of the program.
   /// @param maker  the file belongs to this user. EACCES if the mount has no right to give it away.
+  /// EDQUOT if the user has too many (take_descriptor()).
   Result<Created> create(std::string_view name, int flags, mode_t mode, Maker maker, pid_t opener);
   /// Removes a model's archive. Its scratch files are the user's, and stay: the log says so.
   Result<void> remove(std::string_view name);
@@ -140,6 +142,7 @@ class SourceDirectory {
 
   struct Entry {
     std::shared_ptr<MadeFile> made;
+    UserCounts::Share share;  // of its descriptor
     std::uint64_t lookups = 0;
     unsigned descriptors = 0;
   };

@@ -8,6 +8,7 @@
 
 #include "core/storage/attribute_names.h"
 #include "core/tensor/float_conversion.h"
+#include "core/tensor/npy.h"
 #include "core/tensor/npy_writer.h"
 #include "fs/read/views_float32.h"
 
@@ -22,6 +23,15 @@ tl::unexpected<Error> not_found() {
 
 bool is_float32(Ino ino) {
   return ino >= Views::kFloat32Files && ino < Views::kCounted;
+}
+
+/// A header of a NumPy file is made at each look-up, so it must be short.
+bool has_npy(const Tensor& tensor) {
+  return tensor.shape.size() <= kMaxNpyRank;
+}
+
+bool has_float32(const Tensor& tensor) {
+  return is_floating(tensor.dtype) && has_npy(tensor);
 }
 
 TensorId tensor_from(Ino ino, Ino first) {
@@ -49,8 +59,16 @@ std::optional<std::string_view> flat_name_in(Ino directory, std::string_view nam
 
 Views::Shown::Shown(const TensorTree::Version& tree) : model(tree.model), names(tree) {
   const TensorIndex& tensors = model.tensors();
+  bool is_each_in_npy = true;
   for (std::uint32_t position = 0; position < tensors.size(); ++position) {
-    if (is_floating(tensors[position].dtype)) floating.push_back(model.ids().of(position));
+    const Tensor tensor = tensors[position];
+    is_each_in_npy = is_each_in_npy && has_npy(tensor);
+    if (has_float32(tensor)) floating.push_back(model.ids().of(position));
+  }
+  if (is_each_in_npy) return;
+  in_npy.emplace();
+  for (std::uint32_t position = 0; position < tensors.size(); ++position) {
+    if (has_npy(tensors[position])) in_npy->push_back(model.ids().of(position));
   }
 }
 
@@ -110,11 +128,11 @@ std::string_view Views::kind(Ino ino) {
 }
 
 bool Views::exists(Ino ino) const {
-  if (is_npy(ino)) return model_->has(tensor_from(ino, kNpyFiles));
-  if (is_float32(ino)) {
+  if (is_npy(ino) || is_float32(ino)) {
     const Model& model = *model_;
-    const TensorId tensor = tensor_from(ino, kFloat32Files);
-    return model.has(tensor) && is_floating(model.tensor(tensor).dtype);
+    const TensorId tensor = tensor_from(ino, is_npy(ino) ? kNpyFiles : kFloat32Files);
+    if (!model.has(tensor)) return false;
+    return is_npy(ino) ? has_npy(model.tensor(tensor)) : has_float32(model.tensor(tensor));
   }
   if (whole(ino)) return whole_.view(ino) != nullptr;
   if (!is_counted(ino)) return is_directory(ino);
@@ -146,8 +164,9 @@ Result<Ino> Views::find(Ino directory, std::string_view name) {
 Result<Ino> Views::find_tensor(Ino directory, std::string_view name) {
   const auto tensor = shown_->names.tensor_of_npy(name);
   if (!tensor) return not_found();
+  const Tensor found = model_->tensor(*tensor);
+  if (!(directory == kNpy ? has_npy(found) : has_float32(found))) return not_found();
   if (directory == kNpy) return kNpyFiles + number_of(*tensor);
-  if (!is_floating(model_->tensor(*tensor).dtype)) return not_found();
   return kFloat32Files + number_of(*tensor);
 }
 
@@ -239,12 +258,13 @@ void Views::visit_known(const std::function<void(Ino directory, std::string_view
 void Views::list(Ino directory, std::uint64_t position, const VisitEntry& visit) const {
   const Shown& shown = *shown_;
   const bool is_npy = directory == kNpy;
-  const std::size_t count = is_npy                  ? shown.model.ids().size()
-                            : directory == kFloat32 ? shown.floating.size()
-                                                    : 0;
+  const std::vector<TensorId>* const some = directory == kFloat32    ? &shown.floating
+                                            : is_npy && shown.in_npy ? &*shown.in_npy
+                                                                     : nullptr;
+  const std::size_t count = some != nullptr ? some->size() : is_npy ? shown.model.ids().size() : 0;
   visit_entries(directory, kHiddenIno, count, position, visit, [&](std::size_t at) {
     const TensorId tensor =
-        is_npy ? shown.model.ids().of(static_cast<std::uint32_t>(at)) : shown.floating[at];
+        some != nullptr ? (*some)[at] : shown.model.ids().of(static_cast<std::uint32_t>(at));
     return std::pair(shown.names.npy_name(tensor), (is_npy ? kNpyFiles : kFloat32Files) + number_of(tensor));
   });
 }

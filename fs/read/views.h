@@ -2,8 +2,8 @@
 // are written elsewhere (fs/model/filesystem_new.cc, filesystem_checkpoint.cc). A tensor's view is not
 // kept in memory: each read makes its bytes.
 //
-//   npy/NAME.npy           a tensor with a NumPy header before it
-//   float32/NAME.npy       a floating tensor, converted to float32; other tensors have no file here
+//   npy/NAME.npy           a tensor with a NumPy header before it; not one of more than kMaxNpyRank dimensions
+//   float32/NAME.npy       one of these that is floating, converted to float32
 //   slice/NAME[0:10,:,3]   some elements of a tensor; with `.npy` appended, a NumPy file; never listed
 //   header.json metadata.json stats.json archive.safetensors log
 //
@@ -110,7 +110,7 @@ class Views final : public Directory {
   Result<Ino> find(Ino directory, std::string_view name) override;
   /// Finds an entry of `.safetensors` itself.
   Result<Ino> find_top(std::string_view name);
-  /// npy/ lists each tensor, float32/ the floating ones, slice/ nothing.
+  /// npy/ lists each tensor that NumPy can have, float32/ the floating ones of these, slice/ nothing.
   void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const override;
   /// Counts a look-up that the kernel gets of a file that is not counted yet (is_counted()).
   void note_lookup(Ino ino) {
@@ -214,7 +214,8 @@ class Views final : public Directory {
     explicit Shown(const TensorTree::Version& tree);
     const Model& model;
     const ViewNames names;
-    std::vector<TensorId> floating;  // the tensors in float32/
+    std::vector<TensorId> floating;               // the tensors in float32/
+    std::optional<std::vector<TensorId>> in_npy;  // unset: each tensor is in npy/
   };
   Versioned<Shown> shown_;
   WholeViews whole_;

@@ -1,7 +1,10 @@
 // Parses the names of slices, and copies the elements that a slice selects.
 #include "fs/read/views_slice.h"
 
+#include <algorithm>
+
 #include "core/tensor/npy_writer.h"
+#include "fs/read/cancellation.h"
 #include "fs/tree/names.h"
 
 namespace stfs {
@@ -36,8 +39,18 @@ Result<void> copy_slice(const SliceFile& file, std::uint64_t offset, const ViewS
                         std::span<std::byte> to) {
   const Slice& slice = file.slice;
   if (slice.is_contiguous()) return source.copy(file.tensor, slice.first_byte + offset, to);
-  return source.read_parts(file.tensor, [&](const TensorBytes& tensor) {
-    return read_slice(slice, {offset, to.size()}, tensor, to);
+  // Each element may lie in a page of its own.
+  constexpr std::size_t kPieceBytes = std::size_t{16} << 10U;
+  return source.read_parts(file.tensor, [&](const TensorBytes& tensor) -> Result<void> {
+    for (std::size_t done = 0; done < to.size();) {
+      if (Cancellation::is_requested())
+        return fail(ErrorCode::System, EINTR, "the request for a slice was cancelled");
+      const auto piece = to.subspan(done, std::min(kPieceBytes, to.size() - done));
+      if (auto copied = read_slice(slice, {offset + done, piece.size()}, tensor, piece); !copied)
+        return copied;
+      done += piece.size();
+    }
+    return {};
   });
 }
 

@@ -120,7 +120,9 @@ Result<void> Checkpoint::stage_changed(std::uint32_t position, std::span<const s
                                        std::uint64_t offset) {
   Saved& saved = saved_[position];
   if (saved.stage == nullptr) {
-    if (!group_) group_ = std::make_unique<TransactionGroup>(*model_);
+    if (!group_)
+      group_ = std::make_unique<TransactionGroup>(
+          *model_, [user = user_] { return take_descriptor(requesting_user(user)); });
     auto stage = group_->stage(model_->place(*saved.same));
     if (!stage) return pass_on(std::move(stage));
     saved.stage = *stage;
@@ -131,9 +133,12 @@ Result<void> Checkpoint::stage_changed(std::uint32_t position, std::span<const s
 Result<void> Checkpoint::keep_new(std::uint32_t position, std::span<const std::byte> bytes,
                                   std::uint64_t offset) {
   if (!file_) {
+    auto share = take_descriptor(requesting_user(user_));
+    if (!share) return pass_on(std::move(share));
     auto made = create_journal_file(beside_.storage(), beside_.real_path(), beside_.file());
     if (!made) return pass_on(std::move(made));
     file_ = std::move(made->file);
+    share_ = std::move(*share);
   }
   return file_->write(bytes, kDataBegin + header().tensors[position].data.offset + offset);
 }
@@ -158,6 +163,7 @@ void Checkpoint::note_committed() {
 
 void Checkpoint::forget() {
   file_.reset();
+  share_.reset();
   group_.reset();
   saved_.clear();
   writeback_.finish();

@@ -38,6 +38,7 @@
 #include "core/model/model.h"
 #include "core/model/transaction_group.h"
 #include "core/storage/writeback.h"
+#include "fs/base/user_counts.h"
 #include "fs/base/versioned.h"
 #include "fs/read/tensor_reader.h"
 #include "fs/read/tensor_states.h"
@@ -122,7 +123,9 @@ class Checkpoint final : public NewContent {
   std::vector<Saved> saved_;
   std::uint32_t next_ = 0;  // the first tensor whose bytes have not all come
   std::unique_ptr<TransactionGroup> group_;
-  std::unique_ptr<File> file_;  // bytes of new tensors, at their place in the data
+  const uid_t user_ = requesting_user();  // who has begun it
+  UserCounts::Share share_;               // of file_
+  std::unique_ptr<File> file_;            // bytes of new tensors, at their place in the data
   std::vector<std::byte> buffer_;
   const CheckRewriting check_rewriting_;
   bool may_rewrite_ = true;

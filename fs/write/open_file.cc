@@ -9,7 +9,9 @@ namespace stfs {
 
 Result<Staging*> PendingContent::stage() {
   if (staged_ != nullptr) return staged_;
-  if (!group_) group_ = std::make_shared<TransactionGroup>(*model_);
+  if (!group_)
+    group_ = std::make_shared<TransactionGroup>(
+        *model_, [user = user_] { return take_descriptor(requesting_user(user)); });
   const std::scoped_lock lock(group_->mutex);
   const Model& model = *model_;
   staged_place_ = model.place(tensor_);

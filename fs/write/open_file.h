@@ -31,6 +31,7 @@
 #include "core/commit/transaction.h"
 #include "core/model/model.h"
 #include "core/model/transaction_group.h"
+#include "fs/base/user_counts.h"
 #include "fs/base/versioned.h"
 #include "fs/tree/inode_table.h"
 #include "fs/write/committers.h"
@@ -153,6 +154,7 @@ class PendingContent {
   void accept() { writers.clear(); }
 
  private:
+  const uid_t user_ = requesting_user();  // who has opened it first
   const TensorId tensor_;
   const Versioned<Model>& model_;
   const std::uint64_t tensor_bytes_;

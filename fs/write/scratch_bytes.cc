@@ -32,9 +32,12 @@ void ScratchBytes::take_name(std::string name) {
 Result<std::shared_ptr<File>> ScratchBytes::file() const {
   const std::scoped_lock lock(mutex_);
   if (file_) return file_;
+  auto share = take_descriptor(requesting_user());
+  if (!share) return pass_on(std::move(share));
   auto opened = directory_.open(name_);
   if (!opened) return pass_on(std::move(opened));
   file_ = std::move(*opened);
+  share_ = std::move(*share);
   return file_;
 }
 
@@ -65,6 +68,7 @@ Result<void> ScratchBytes::open() const {
 void ScratchBytes::close() {
   const std::scoped_lock lock(mutex_);
   file_.reset();
+  share_.reset();
 }
 
 Result<void> ScratchBytes::sync() const {

@@ -14,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/model/scratch_directory.h"
 #include "core/storage/file.h"
+#include "fs/base/user_counts.h"
 
 namespace stfs {
 
@@ -28,7 +29,7 @@ class ScratchBytes {
   [[nodiscard]] std::string name() const;
   void take_name(std::string name);
 
-  // They open the file, which stays open.
+  // They open the file, which stays open: EDQUOT if the user has too many (take_descriptor()).
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
   Result<void> resize(std::uint64_t size_bytes);
   Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
@@ -55,6 +56,7 @@ class ScratchBytes {
   const ScratchDirectory& directory_;
   mutable std::mutex mutex_;  // guards what follows; innermost
   std::string name_;
+  mutable UserCounts::Share share_;  // of file_
   mutable std::shared_ptr<File> file_;
 };
 

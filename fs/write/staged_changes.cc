@@ -1,9 +1,14 @@
 // Keeps an entry for each tensor that a transaction has touched, and finds tensors by their names in it.
 #include "fs/write/staged_changes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
+#include "core/storage/attribute_names.h"
+#include "core/tensor/npy.h"
 #include "fs/tree/names.h"
 
 namespace stfs {
@@ -67,7 +72,17 @@ Result<NewTensor::Form> StagedChanges::form(TensorId tensor) const {
   const StagedTensor* const staged = at(tensor);
   if (staged != nullptr && staged->is_made()) return staged->content->made()->tensor()->form();
   if (staged != nullptr && staged->form) return *staged->form;
-  return form_of((*model_)->tensor(tensor));
+  const Tensor& now = (*model_)->tensor(tensor);
+  if (now.shape.size() > kMostDimensionsInAttribute)
+    return fail(ErrorCode::InvalidArgument, E2BIG,
+                fmt::format("the tensor has {} dimensions, which no attribute can show", now.shape.size()));
+  return form_of(now);
+}
+
+bool StagedChanges::has_npy(TensorId tensor) const {
+  const StagedTensor* const staged = at(tensor);
+  if (staged != nullptr && (staged->is_made() || staged->form)) return true;
+  return (*model_)->tensor(tensor).shape.size() <= kMaxNpyRank;
 }
 
 bool StagedChanges::has_structure() const {

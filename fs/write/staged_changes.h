@@ -83,7 +83,10 @@ class StagedChanges {
   [[nodiscard]] std::string file_name(TensorId tensor) const;
   /// The name and the form of a tensor. EINVAL if the bytes of a file that is being written have no form yet.
   [[nodiscard]] std::string name(TensorId tensor) const;
+  /// E2BIG for a form of the model that is too long to be shown: it is not copied.
   [[nodiscard]] Result<NewTensor::Form> form(TensorId tensor) const;
+  /// Whether a tensor has a NumPy file: not one of the model of more than kMaxNpyRank dimensions.
+  [[nodiscard]] bool has_npy(TensorId tensor) const;
   /// Whether nothing is staged.
   [[nodiscard]] bool is_empty() const { return tensors_.empty() && metadata_.empty(); }
   /// Whether the commit changes more than bytes of tensors.

@@ -10,9 +10,12 @@ namespace stfs {
 Result<std::uint64_t> StagingFile::allocate(std::uint64_t size_bytes) {
   const std::scoped_lock lock(mutex_);
   if (!file_) {
+    auto share = take_descriptor(requesting_user(user_));
+    if (!share) return pass_on(std::move(share));
     auto made = create_journal_file(beside_.storage(), beside_.real_path(), beside_.file());
     if (!made) return pass_on(std::move(made));
     file_ = std::move(made->file);
+    share_ = std::move(*share);
     // Where the file has a name, a crash leaves it behind, and recovery must find no head of a journal in it.
     end_bytes_ = kBlockBytes;
   }

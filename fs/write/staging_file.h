@@ -13,6 +13,7 @@
 #include "core/base/byte_range.h"
 #include "core/base/error.h"
 #include "core/storage/file.h"
+#include "fs/base/user_counts.h"
 
 namespace stfs {
 
@@ -26,7 +27,7 @@ class StagingFile {
   explicit StagingFile(Archive& beside) : beside_(beside) {}
 
   /// Returns a place for so many bytes, which read as zeros. Takes no disk space. The first call makes the
-  /// file. Whoever may write the archive may read it, nobody else.
+  /// file: EDQUOT if the user has too many (take_descriptor()). Whoever may write the archive may read it, nobody else.
   Result<std::uint64_t> allocate(std::uint64_t size_bytes);
   /// Call after allocate().
   [[nodiscard]] File& file() const { return *file_; }
@@ -35,7 +36,9 @@ class StagingFile {
 
  private:
   Archive& beside_;
-  std::mutex mutex_;  // guards what follows; innermost
+  const uid_t user_ = requesting_user();  // for whom it is made
+  std::mutex mutex_;                      // guards what follows; innermost
+  UserCounts::Share share_;               // of file_
   std::unique_ptr<File> file_;
   std::uint64_t end_bytes_ = 0;
 };

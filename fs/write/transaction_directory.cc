@@ -134,7 +134,8 @@ Result<Ino> TransactionDirectory::find(Ino directory, std::string_view name) {
     return name == kNpyName ? Result<Ino>(npy_directory(directory)) : no_such_file();
   if (is_npy_directory(directory)) {
     const auto tensor = find_npy(*begun, name);
-    return tensor ? Result<Ino>(npy_file(directory, *tensor)) : no_such_file();
+    return tensor && begun->staged.has_npy(*tensor) ? Result<Ino>(npy_file(directory, *tensor))
+                                                    : no_such_file();
   }
   const auto tensor = begun->staged.find(name);
   if (!tensor) return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
@@ -168,7 +169,7 @@ std::vector<std::pair<std::string, Ino>> TransactionDirectory::entries(Ino direc
     std::string name = begun->second.staged.file_name(tensor);
     if (!is_npy_directory(directory)) {
       entries.emplace_back(std::move(name), file_of(begun->first, tensor));
-    } else if (name.size() + kNpySuffix.size() <= kMaxFileNameBytes) {
+    } else if (name.size() + kNpySuffix.size() <= kMaxFileNameBytes && begun->second.staged.has_npy(tensor)) {
       entries.emplace_back(name.append(kNpySuffix), npy_file(directory, tensor));
     }
   }
@@ -197,9 +198,10 @@ Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name, Ma
                            "commit or remove one (rm -r)");
   }
   const std::uint64_t number = next_number_++;
+  const auto take = [user = maker.uid] { return take_descriptor(requesting_user(user)); };
   begun_.emplace(number, Begun{.name = std::string(name),
                                .maker = std::move(maker),
-                               .group = std::make_shared<TransactionGroup>(*model_),
+                               .group = std::make_shared<TransactionGroup>(*model_, take),
                                .staged = StagedChanges(model_, tree_)});
   return ino_of(number, 0);
 }

@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
 #include <limits>
+#include <string>
 
 #include "core/base/unique_fd.h"
 #include "tests/support/catch.h"
@@ -55,4 +57,21 @@ TEST_CASE("what can't fit is refused at once, and no block of the disk is taken 
   constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
   CHECK(reserve_space(file.get(), {kMost, 2}, GrowsFile::No) == EFBIG);
   CHECK(reserve_space(file.get(), {kMost + 1, 1}, GrowsFile::No) == EFBIG);
+}
+
+TEST_CASE("holes are told from bytes", "[core][disk_space]") {
+  const test::TemporaryDirectory directory;
+  const UniqueFd file(::open((directory / "f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  REQUIRE(file);
+  constexpr std::uint64_t kMiB = 1 << 20;
+  const std::string bytes(kMiB, 'b');
+  REQUIRE(::pwrite(file.get(), bytes.data(), bytes.size(), 2 * kMiB) == static_cast<ssize_t>(kMiB));
+  REQUIRE(::ftruncate(file.get(), 8 * kMiB) == 0);
+  CHECK(has_bytes(file.get(), {0, 8 * kMiB}, kMiB));
+  CHECK(has_bytes(file.get(), {0, 8 * kMiB}, 0));
+  CHECK_FALSE(has_bytes(file.get(), {0, 8 * kMiB}, 2 * kMiB));
+  CHECK_FALSE(has_bytes(file.get(), {4 * kMiB, 4 * kMiB}, 1));
+  CHECK(has_bytes(file.get(), {2 * kMiB, kMiB / 2}, kMiB / 2));
+  CHECK_FALSE(has_bytes(file.get(), {2 * kMiB, kMiB / 2}, kMiB));
+  CHECK(has_bytes(-1, {0, 1}, 1));
 }

@@ -9,6 +9,7 @@
 
 #include "core/archive/archive.h"
 #include "core/journal/journal_file.h"
+#include "core/journal/journal_verdict.h"
 #include "core/journal/recovery.h"
 #include "tests/core/planted_scene.h"
 #include "tests/support/catch.h"
@@ -201,6 +202,71 @@ TEST_CASE("a record is no longer than the archive's blocks can need", "[core][jo
   const JournalReport report = scene.recover_one(storage);
   CHECK(report.state == JournalState::Damaged);
   CHECK(report.blocks_commits);
+  CHECK(std::ranges::count(storage.calls, FileCall::Read) < 10);
+}
+
+namespace {
+
+/// A large archive, and a journal of which only the head takes disk space. The hash of its record agrees.
+struct SparseScene : Scene {
+  explicit SparseScene(std::uint64_t record_bytes) {
+    REQUIRE(::truncate(path.c_str(), off_t{1} << 40U) == 0);
+    journal = directory.write(journal_prefix("m.safetensors") + JournalId::random().text(), "");
+    REQUIRE(::truncate(journal.c_str(), static_cast<off_t>(kBlockBytes + record_bytes)) == 0);
+    const std::string zeros(record_bytes, '\0');
+    overwrite(journal, 0,
+              encode_head({.id = {},
+                           .record = {kBlockBytes, record_bytes},
+                           .record_hash = XXH3_64bits(zeros.data(), zeros.size()),
+                           .boot = {}}));
+  }
+  std::string journal;
+};
+
+}  // namespace
+
+TEST_CASE("a long record that is a hole is not read", "[core][journal_scan]") {
+  const SparseScene scene(std::uint64_t{64} << 20U);
+  WatchedStorage storage;
+  const JournalReport report = scene.recover_one(storage);
+  CHECK(report.state == JournalState::Damaged);
+  CHECK(report.explanation.find("hole") != std::string::npos);
+  CHECK(report.blocks_commits);
+  CHECK(std::ranges::count(storage.calls, FileCall::Read) < 10);
+}
+
+TEST_CASE("a long record counts that has holes only where the old hashes are zeros", "[core][journal_scan]") {
+  constexpr std::uint64_t kRecordBytes = std::uint64_t{4} << 20U;
+  const SparseScene scene(kRecordBytes);
+  overwrite(scene.journal, kBlockBytes, std::string(kRecordBytes / 2, 'h'));
+  const JournalReport report = scene.recover_one();
+  CHECK(report.explanation == "damaged: its record's hash does not match");
+}
+
+TEST_CASE("of another user's journal no record is read that is too long for the memory of this process",
+          "[core][journal_scan]") {
+  if (::geteuid() != 0) {
+    test::note_skip("needs root, to give a journal to somebody else");
+    return;
+  }
+  constexpr uid_t kUser = 12345;
+  const std::uint64_t size_bytes = kMostRecordBytesOfOthers + GENERATE(0U, 1U);
+  const Scene scene;
+  REQUIRE(::truncate(scene.path.c_str(), off_t{1} << 40U) == 0);
+  REQUIRE(::chown(scene.path.c_str(), kUser, kUser) == 0);
+  const std::string journal =
+      scene.directory.write(journal_prefix("m.safetensors") + JournalId::random().text(), "");
+  REQUIRE(::truncate(journal.c_str(), static_cast<off_t>(kBlockBytes + size_bytes)) == 0);
+  REQUIRE(::chown(journal.c_str(), kUser, kUser) == 0);
+  const JournalHead head{.id = {}, .record = {kBlockBytes, size_bytes}, .record_hash = 1, .boot = {}};
+  overwrite(journal, 0, encode_head(head));
+  WatchedStorage storage;
+  const JournalReport report = scene.recover_one(storage);
+  const bool is_longer = size_bytes > kMostRecordBytesOfOthers;
+  CHECK(report.state == (is_longer ? JournalState::Unknown : JournalState::Damaged));
+  CHECK(report.blocks_commits);
+  if (is_longer) CHECK(report.next_step == "run `stfs recover` as user 12345");
+  CHECK(std::filesystem::exists(journal));
   CHECK(std::ranges::count(storage.calls, FileCall::Read) < 10);
 }
 

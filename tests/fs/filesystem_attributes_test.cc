@@ -2,6 +2,7 @@
 #include <set>
 
 #include "core/base/checksum.h"
+#include "core/storage/attribute_names.h"
 #include "fs/read/cancellation.h"
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"
@@ -62,6 +63,55 @@ TEST_CASE("the root says what the model is and what it says of itself", "[fs][fi
   CHECK(root("user.safetensors.metadata.") == "nameless");
   CHECK(errno_of(root("user.safetensors.metadata.absent")) == ENODATA);
   CHECK(errno_of(root("user.safetensors.dtype")) == ENODATA);
+}
+
+TEST_CASE("what no attribute can hold is E2BIG for any room, and is not listed",
+          "[fs][filesystem][attributes]") {
+  const TemporaryDirectory directory;
+  std::string shape = "1";
+  for (std::size_t at = 1; at < kMostDimensionsInAttribute; ++at) shape += ",1";
+  const std::string path =
+      directory.write("m.safetensors",
+                      archive_bytes(fmt::format(R"({{"__metadata__":{{"most":"{}","more":"{}"}},)"
+                                                R"("a":{{"dtype":"U8","shape":[{}],"data_offsets":[0,1]}},)"
+                                                R"("b":{{"dtype":"U8","shape":[{},1],"data_offsets":[1,2]}},)"
+                                                R"("c":{{"dtype":"U8","shape":[{}],"data_offsets":[2,3]}},)"
+                                                R"("{}":{{"dtype":"U8","shape":[1],"data_offsets":[3,4]}}}})",
+                                                std::string(kMostAttributeBytes, 'v'),
+                                                std::string(kMostAttributeBytes + 1, 'v'), shape, shape,
+                                                shape.substr(2), std::string(kMostAttributeBytes + 1, 'n')),
+                                    "abcd"));
+  const Filesystem filesystem(Archive::open(path, Access::ReadWrite).value(), {});
+  const auto attribute = [&](Ino ino, std::string_view key) {
+    return filesystem.extended_attribute(ino, fmt::format("user.safetensors.{}", key));
+  };
+  const auto lists = [&](Ino ino, std::string_view key) {
+    const auto names = filesystem.list_extended_attributes(ino);
+    REQUIRE(names);
+    return std::ranges::find(*names, fmt::format("user.safetensors.{}", key)) != names->end();
+  };
+  CHECK(attribute(kRootIno, "metadata.most")->size() == kMostAttributeBytes);
+  CHECK(errno_of(attribute(kRootIno, "metadata.more")) == E2BIG);
+  CHECK(lists(kRootIno, "metadata.most"));
+  CHECK_FALSE(lists(kRootIno, "metadata.more"));
+  for (const char* const name : {"a", "b"}) {
+    const Ino ino = filesystem.lookup(kRootIno, name)->st_ino;
+    CHECK(errno_of(attribute(ino, "shape")) == E2BIG);
+    CHECK_FALSE(lists(ino, "shape"));
+    CHECK(lists(ino, "name"));
+    CHECK(attribute(ino, "dtype") == "U8");
+  }
+  const Ino c = filesystem.lookup(kRootIno, "c")->st_ino;
+  CHECK(attribute(c, "shape")->size() == kMostAttributeBytes - 1);
+  CHECK(lists(c, "shape"));
+  std::string long_name;
+  REQUIRE(filesystem.read_directory(kRootIno, 0, [&](std::string_view entry, Ino, std::uint64_t) {
+    if (entry.starts_with("nnn")) long_name = entry;
+    return true;
+  }));
+  const Ino named = filesystem.lookup(kRootIno, long_name)->st_ino;
+  CHECK(errno_of(attribute(named, "name")) == E2BIG);
+  CHECK_FALSE(lists(named, "name"));
 }
 
 TEST_CASE("unknown attributes are ENODATA", "[fs][filesystem][attributes]") {

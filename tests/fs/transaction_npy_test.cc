@@ -317,3 +317,30 @@ TEST_CASE("names that .npy makes too long have their cut form in a transaction, 
   CHECK(t.commit() == 0);
   CHECK(stored_tensors(t.mount) == Stored{{name, "abc"}});
 }
+
+TEST_CASE("a tensor that NumPy can't have has no NumPy file in a transaction, and its shape is not copied",
+          "[fs][transaction_npy]") {
+  const TemporaryDirectory temporary;
+  const auto ones = [](std::size_t rank) {
+    std::string shape = "1";
+    for (std::size_t at = 1; at < rank; ++at) shape += ",1";
+    return shape;
+  };
+  const std::string path = temporary.write(
+      "m.safetensors",
+      archive_bytes(fmt::format(R"({{"most":{{"dtype":"U8","shape":[{}],"data_offsets":[0,1]}},)"
+                                R"("more":{{"dtype":"U8","shape":[{}],"data_offsets":[1,2]}},)"
+                                R"("huge":{{"dtype":"U8","shape":[{}],"data_offsets":[2,3]}}}})",
+                                ones(64), ones(65), ones(40000)),
+                    "123"));
+  Filesystem filesystem(Archive::open(path, Access::ReadWrite).value(), {});
+  const Ino directory = filesystem.make_directory(kTransactions, "T")->st_ino;
+  const Ino hidden = filesystem.lookup(directory, ".safetensors")->st_ino;
+  const Ino npy = filesystem.lookup(hidden, "npy")->st_ino;
+  CHECK(filesystem.lookup(npy, "most.npy"));
+  CHECK(errno_of(filesystem.lookup(npy, "more.npy")) == ENOENT);
+  CHECK(errno_of(filesystem.lookup(npy, "huge.npy")) == ENOENT);
+  const Ino huge = filesystem.lookup(directory, "huge")->st_ino;
+  CHECK(filesystem.extended_attribute(huge, "user.safetensors.dtype") == "U8");
+  CHECK(errno_of(filesystem.extended_attribute(huge, "user.safetensors.shape")) == E2BIG);
+}

@@ -1,6 +1,8 @@
 // One user can't fill a mount's memory for all: what each may have, and that others may have as much.
 #include "fs/base/user_counts.h"
 
+#include <sys/resource.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,6 +48,49 @@ struct Limited {
   }
 
   Transacted t{few()};
+};
+
+/// While it lives this process may open 400 files, and each user of a mount may hold 100.
+class FewDescriptors {
+ public:
+  static constexpr std::size_t kShare = 100;
+  FewDescriptors() {
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    struct rlimit few = before_;
+    few.rlim_cur = 4 * kShare;
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  }
+  ~FewDescriptors() { static_cast<void>(::setrlimit(RLIMIT_NOFILE, &before_)); }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  struct rlimit before_ {};
+};
+
+/// Writers that stay open, each with bytes that are not committed.
+struct Writing {
+  int write_as(uid_t user, Ino directory, const std::string& name) {
+    const Requester requester(user, 1);
+    auto writer = std::make_unique<Member>(t.mount, directory, name);
+    const int told = writer->write("x", 0);
+    if (told == 0) open.push_back(std::move(writer));
+    return told;
+  }
+  void fill(uid_t user) {
+    while (open.size() < FewDescriptors::kShare) REQUIRE(write_as(user, kRootIno, "first") == 0);
+  }
+  Ino make_as(uid_t user, const std::string& name) const {
+    const Requester requester(user, 1);
+    const auto made = t.mount->create(kRootIno, name, O_WRONLY, 0666, ::getpid());
+    REQUIRE(made);
+    t.mount->release(made->file);
+    return made->status.st_ino;
+  }
+
+  const FewDescriptors few;
+  Transacted t;
+  std::vector<std::unique_ptr<Member>> open;
 };
 
 }  // namespace
@@ -157,4 +202,39 @@ TEST_CASE_METHOD(Limited, "scratch files are limited per user", "[fs][user_count
   REQUIRE(t.mount->remove_file(kRootIno, "b"));
   CHECK(make_as(kMallory, kRootIno, "e") == 0);
   CHECK(make_as(kMallory, kRootIno, "f") == EDQUOT);
+}
+
+TEST_CASE_METHOD(Writing, "what a user writes holds a part of the process's descriptors",
+                 "[fs][user_counts][open_file]") {
+  fill(kMallory);
+  CHECK(write_as(kMallory, kRootIno, "second") == EDQUOT);
+  CHECK(write_as(kAlice, kRootIno, "second") == 0);
+  CHECK(write_as(::geteuid(), kRootIno, "second") == 0);
+  open.erase(open.begin());
+  CHECK(write_as(kMallory, kRootIno, "second") == 0);
+  CHECK(write_as(kMallory, kRootIno, "second") == EDQUOT);
+}
+
+TEST_CASE_METHOD(Writing, "transactions and scratch files take of the same descriptors",
+                 "[fs][user_counts][transaction_directory][scratch]") {
+  fill(kMallory);
+  const Ino directory = t.begin();
+  CHECK(write_as(kMallory, directory, "first") == EDQUOT);
+  make_as(kMallory, "scratch");
+  CHECK(write_as(kMallory, kRootIno, "scratch") == EDQUOT);
+  open.resize(FewDescriptors::kShare - 2);
+  // A transaction takes one, whatever it stages.
+  CHECK(write_as(kMallory, directory, "first") == 0);
+  CHECK(write_as(kMallory, directory, "second") == 0);
+  CHECK(write_as(kMallory, kRootIno, "scratch") == 0);
+  CHECK(write_as(kMallory, kRootIno, "second") == EDQUOT);
+}
+
+TEST_CASE_METHOD(Writing, "pages that the kernel writes count for the user who has opened the file",
+                 "[fs][user_counts][open_file]") {
+  fill(kMallory);
+  const Requester mallory(kMallory, 1);
+  Member writer(t.mount, kRootIno, "second", O_RDWR);
+  const Requester kernel(std::nullopt, 0);
+  CHECK(writer.write("x", 0) == EDQUOT);
 }

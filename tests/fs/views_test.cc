@@ -265,3 +265,40 @@ TEST_CASE_METHOD(ViewedMount, "nothing is made, removed or timed among the views
   mount->set_mtime(npy, {.tv_sec = 1, .tv_nsec = 0});
   CHECK(mount->attributes(npy)->st_mtim.tv_sec == before);
 }
+
+TEST_CASE("a tensor that NumPy can't have is neither in npy nor in float32", "[fs][views]") {
+  const TemporaryDirectory directory;
+  const auto ones = [](std::size_t rank) {
+    std::string shape = "1";
+    for (std::size_t at = 1; at < rank; ++at) shape += ",1";
+    return shape;
+  };
+  const std::string path = directory.write(
+      "m.safetensors",
+      archive_bytes(fmt::format(R"({{"most":{{"dtype":"F32","shape":[{}],"data_offsets":[0,4]}},)"
+                                R"("more":{{"dtype":"F32","shape":[{}],"data_offsets":[4,8]}},)"
+                                R"("last":{{"dtype":"U8","shape":[1],"data_offsets":[8,9]}}}})",
+                                ones(64), ones(65)),
+                    "123456789"));
+  const Filesystem filesystem(Archive::open(path, Access::ReadWrite).value(), {});
+  const Ino views = filesystem.lookup(kRootIno, ".safetensors")->st_ino;
+  for (const char* const name : {"npy", "float32"}) {
+    const Ino at = filesystem.lookup(views, name)->st_ino;
+    CAPTURE(name);
+    CHECK(filesystem.lookup(at, "most.npy"));
+    CHECK(errno_of(filesystem.lookup(at, "more.npy")) == ENOENT);
+    CHECK(filesystem.lookup(at, "last.npy").has_value() == (at == Views::kNpy));
+    std::vector<std::string> names;
+    REQUIRE(filesystem.read_directory(at, 2, [&](std::string_view entry, Ino, std::uint64_t) {
+      names.emplace_back(entry);
+      return true;
+    }));
+    CHECK(names == (at == Views::kNpy ? std::vector<std::string>{"most.npy", "last.npy"}
+                                      : std::vector<std::string>{"most.npy"}));
+  }
+  CHECK(filesystem.lookup(kRootIno, "more"));
+  CHECK_FALSE(filesystem.attributes(Views::kNpyFiles + 1));
+  CHECK_FALSE(filesystem.attributes(Views::kFloat32Files + 1));
+  const Ino slices = filesystem.lookup(views, "slice")->st_ino;
+  CHECK(errno_of(filesystem.lookup(slices, "more[0]")) == EINVAL);
+}

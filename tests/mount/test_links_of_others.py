@@ -1,5 +1,6 @@
 # A user who may write a directory of somebody else's models plants links there, to files in a private directory. Root's mount
 # shows nothing of them, and root's tools change nothing.
+import contextlib
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ from pathlib import Path
 import mount_namespace
 import pytest
 from archive_file import random_bytes, write_bytes_tensors
+from lying_mount import lying_mount
 from mounted import MountFailed, errno_of, eventually
 from sharded_model import ShardedModel, hub_cache
 from test_journal_users import ALICE, Shared, is_run_by
@@ -259,3 +261,30 @@ def test_a_mount_of_this_user_or_of_root_may_name_any_archive(scene, mounts):
     assert done.returncode == 0, done
     assert (mount / "topsecret").read_bytes() == fresh(scene).read_bytes()
     assert mount.unmount() == 0
+
+
+@pytest.fixture
+def lying(scene):
+    """A directory of Mallory's FUSE mount. Its server says that links to private files are root's."""
+    path = scene.models / "lying"
+    as_mallory('mkdir "$1"', path)
+    links = {"x.safetensors": scene.secret, "config.json": scene.private / "config.json"}
+    with lying_mount(path, MALLORY, links):
+        assert os.lstat(path / "x.safetensors").st_uid == 0 and os.readlink(path / "config.json") == str(links["config.json"])
+        yield path
+
+
+@writes
+def test_a_link_in_another_users_mount_is_that_users_whatever_it_tells(scene, lying, command):
+    before = scene.secret.read_bytes()
+    done = scene.as_victim(*command(scene, lying / "x.safetensors"))
+    assert done.returncode == 1 and REFUSED in done.stderr and f"belongs to user {MALLORY}" in done.stderr, done
+    assert scene.secret.read_bytes() == before
+
+
+def test_a_mount_of_another_users_mount_shows_nothing_behind_its_links(scene, lying, mounts):
+    # A slash names what is mounted there, and not the name.
+    with contextlib.suppress(MountFailed):
+        mount = mounts(f"{lying}/", "allow_other", path=scene.point)
+        for name in ("x/topsecret", "config.json", "x/.safetensors/pretrained/config.json"):
+            assert scene.mallory_reads(mount / name) is None, name
