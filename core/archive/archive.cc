@@ -10,6 +10,7 @@
 
 #include "core/base/absolute_path.h"
 #include "core/base/name_hash.h"
+#include "core/base/shell_word.h"
 #include "core/journal/file_lock.h"
 #include "core/journal/journal_presence.h"
 #include "core/journal/journal_scan.h"
@@ -81,7 +82,7 @@ Result<void> Archive::recover_and_load(Io io) {
       return fail(ErrorCode::ArchiveChanged, EIO,
                   fmt::format("a process that has died was changing its structure; `stfs recover {}` tells "
                               "whether that can be finished",
-                              path().string()));
+                              shell_word(path().native())));
     }
     if (std::chrono::steady_clock::now() >= deadline) {
       return fail(ErrorCode::Busy, EBUSY, "another process has been changing its structure for a minute");

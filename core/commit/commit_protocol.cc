@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/base/name_hash.h"
+#include "core/base/shell_word.h"
 #include "core/base/wall_clock.h"
 #include "core/commit/block_evidence.h"
 #include "core/commit/space_copy.h"
@@ -294,7 +295,7 @@ Result<void> CommitProtocol::seal(Part& part, std::string group_record) {
       fmt::format(
           "the change is committed in {} and this mount shows it; the archive takes no more writes until "
           "`stfs recover {}` has finished it",
-          path.empty() ? "a journal" : path.string(), archive.path().string())};
+          path.empty() ? "a journal" : path.string(), shell_word(archive.path().native()))};
   // Recovery will compare the archive's blocks with this commit's old and new ones. An older state that a
   // power loss brings back would be neither.
   // A patch needs the old content around its bytes as well.

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <thread>
 
+#include "core/base/shell_word.h"
 #include "core/journal/file_lock.h"
 #include "core/journal/group_record.h"
 #include "core/journal/index_replacement.h"
@@ -346,9 +347,10 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
     Obstacle obstacle = Obstacle::None;
     for (const FoundJournal& found : *journals) {
       if (found.report.blocks_commits) {
-        const std::string next_step = found.report.next_step.empty()
-                                          ? fmt::format("`stfs recover {}` explains", archive_path.string())
-                                          : found.report.next_step;
+        const std::string next_step =
+            found.report.next_step.empty()
+                ? fmt::format("`stfs recover {}` explains", shell_word(archive_path.native()))
+                : found.report.next_step;
         return fail(ErrorCode::ArchiveChanged, EIO,
                     fmt::format("{}: {}; nothing is written to the archive while it exists; {}",
                                 found.report.path.string(), found.report.explanation, next_step));

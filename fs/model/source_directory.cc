@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/archive/archive.h"
+#include "core/base/shell_word.h"
 #include "core/journal/journal_format.h"
 #include "core/model/model_directory.h"
 #include "core/model/scratch_directory.h"
@@ -44,8 +45,8 @@ void log_left_scratch_files(const std::filesystem::path& directory) {
     const auto there = is_archive_name(model) ? system_storage().status_of_name(directory / model)
                                               : Result<FileStatus>(FileStatus{});
     if (there || there.error().errno_value != ENOENT) continue;
-    log::info("{}: there is no such model, but its scratch files: `rm -r '{}'` deletes them",
-              (directory / model).string(), at->path().string());
+    log::info("{}: there is no such model, but its scratch files: `rm -r {}` deletes them",
+              (directory / model).string(), shell_word(at->path().native()));
   }
 }
 
@@ -224,9 +225,12 @@ Result<void> SourceDirectory::remove(std::string_view name) {
   if (::unlinkat(descriptor(), std::string(name).c_str(), 0) != 0)
     return fail_system(errno, (path_ / name).string(), "remove");
   const std::string scratch = scratch_name(name);
-  if (::unlinkat(descriptor(), scratch.c_str(), AT_REMOVEDIR) != 0 && errno == ENOTEMPTY) {
-    log::warning("{}: was deleted, its scratch files stay: `rm -r '{}'` deletes them",
-                 (path_ / name).string(), (path_ / scratch).string());
+  // Another user's may be left of an earlier model. With the sticky bit these stay, as with rmdir(2).
+  int why = check_sticky(scratch) ? 0 : EPERM;
+  if (why == 0 && ::unlinkat(descriptor(), scratch.c_str(), AT_REMOVEDIR) != 0) why = errno;
+  if (why == ENOTEMPTY || why == EPERM) {
+    log::warning("{}: was deleted, its scratch files stay: `rm -r {}` deletes them", (path_ / name).string(),
+                 shell_word((path_ / scratch).native()));
   }
   return {};
 }
@@ -234,8 +238,11 @@ Result<void> SourceDirectory::remove(std::string_view name) {
 void SourceDirectory::move_scratch_files(std::string_view name, std::string_view new_name) const {
   const std::string from = scratch_name(name);
   const std::string to = scratch_name(new_name);
-  if (::renameat(descriptor(), from.c_str(), descriptor(), to.c_str()) == 0 || errno == ENOENT) return;
-  const int why = errno;
+  if (!owner_of(from)) return;  // there are none
+  const bool may_move = check_sticky(from) && check_sticky(to);
+  if (may_move && ::renameat(descriptor(), from.c_str(), descriptor(), to.c_str()) == 0) return;
+  const int why = may_move ? errno : EPERM;
+  if (why == ENOENT) return;
   log::warning("{}: the scratch files of {} stay there: {}: {}", (path_ / from).string(), name,
                (path_ / to).string(), std::generic_category().message(why));
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/shell_word.h"
 #include "core/commit/compaction.h"
 #include "fs/base/log.h"
 #include "fs/model/structure_edits.h"
@@ -24,7 +25,7 @@ void log_fillers(const ArchiveVersion& version, const std::string& path, std::st
   for (const ByteRange filler : version.header->content.fillers) left_bytes += filler.size_bytes;
   log::warning(
       "{}: {} bytes stay as tensors {}N, which other programs show: {}. `stfs compact {}` removes them", path,
-      left_bytes, kFillerPrefix, why, path);
+      left_bytes, kFillerPrefix, why, shell_word(path));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/base/shell_word.h"
 #include "fs/base/log.h"
 
 namespace stfs {
@@ -51,7 +52,7 @@ bool unmount_dead(const UniqueFd& root) {
 }
 
 std::string unmount_hint(const std::filesystem::path& path) {
-  return fmt::format("unmount it with `fusermount3 -u '{0}'` or `umount '{0}'`", path.string());
+  return fmt::format("unmount it with `fusermount3 -u {0}` or `umount {0}`", shell_word(path.native()));
 }
 
 }  // namespace
@@ -101,9 +102,9 @@ Result<MountPoint> check_mount_point(const std::filesystem::path& path, bool may
                 fmt::format("{}: is a dead mount (its daemon has ended): {}", name, unmount_hint(path)));
   }
   if (why == ENOENT) {
-    return fail(
-        ErrorCode::NotFound, ENOENT,
-        fmt::format("{}: the mount point does not exist: create it with `mkdir -p '{}'`", name, name));
+    return fail(ErrorCode::NotFound, ENOENT,
+                fmt::format("{}: the mount point does not exist: create it with `mkdir -p {}`", name,
+                            shell_word(name)));
   }
   if (why == ENOTDIR)
     return fail(ErrorCode::InvalidArgument, ENOTDIR, name + ": the mount point is not a directory");

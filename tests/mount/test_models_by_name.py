@@ -162,9 +162,33 @@ def test_scratch_files_go_with_their_model(zoo, mount, mounts):
     # A deletion keeps what a user may not have meant to delete, and says so.
     os.unlink(mount / "base.safetensors")
     assert os.listdir(zoo) == [".base.safetensors.scratch"] and os.listdir(mount.path) == []
-    assert f"`rm -r '{zoo / '.base.safetensors.scratch'}'` deletes them" in mount.log()
+    assert f"`rm -r {zoo / '.base.safetensors.scratch'}` deletes them" in mount.log()
     save_file(values(1), zoo / "another.safetensors")
     assert f"{zoo / 'base.safetensors'}: there is no such model, but its scratch files" in mounts(zoo).log()
+
+
+@pytest.mark.needs_root
+def test_scratch_files_of_another_user_stay_where_the_sticky_bit_keeps_them(zoo, mounts):
+    alice, mallory = 12345, 65534
+    save_file(values(2), zoo / "other.safetensors")
+    for path in zoo, zoo / "base.safetensors":
+        os.chown(path, alice if path != zoo else 0, -1)
+    os.chmod(zoo, 0o1777)
+    os.chmod(zoo / "base.safetensors", 0o644)
+    os.chmod(zoo / "other.safetensors", 0o644)
+    mount = mounts(zoo, "allow_other")
+
+    def run_as(user, script):
+        done = subprocess.run(["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "sh", "-c", script],
+                              cwd=mount.path, capture_output=True, text=True)
+        assert done.returncode == 0, done
+
+    run_as(alice, "echo work > base/notes && rm base.safetensors")
+    # A name that is free again may be another user's, but the scratch files beside it are not.
+    run_as(mallory, "cat other.safetensors > base.safetensors && mv base.safetensors moved.safetensors && rm moved.safetensors")
+    assert (zoo / ".base.safetensors.scratch/notes").read_text() == "work\n"
+    assert not (zoo / ".moved.safetensors.scratch").exists()
+    assert "the scratch files of base.safetensors stay there" in mount.log()
 
 
 @pytest.mark.needs_root

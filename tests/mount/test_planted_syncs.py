@@ -420,6 +420,19 @@ def test_a_planted_temporary_name_stops_no_pull(host, make):
     assert tensors_of(host.model) == {name: np.ascontiguousarray(array).tobytes() for name, array in NEW.items()}
 
 
+@pytest.mark.parametrize("make", ['mkdir "$1"', 'mkdir -m 700 "$1"', ': > "$1"', 'ln -s nowhere "$1"'],
+                         ids=["a directory", "a private directory", "a file", "a link"])
+def test_a_planted_place_of_the_model_does_not_hide_its_state(host, make):
+    host.model.chmod(0o1777)
+    assert host.pull().returncode == 0
+    as_mallory(make, host.model / ".model.safetensors.weight_sync")
+    trainer = host.step()
+    done = host.pull()
+    assert done.returncode == 0, done
+    assert tensors_of(host.model) == {name: bytes(data) for name, data in trainer.states[1].items()}
+    assert json.loads((host.model / ".weight_sync/state.json").read_text())["version"] == "000001"
+
+
 # --- a model that everybody may write, in a directory of the victim's alone -------------------------------
 
 
@@ -466,6 +479,7 @@ def test_a_state_under_the_name_of_a_note_renames_nothing(open_model):
     assert open_model.pull().returncode == 0
     state = open_model.place / "state.json"
     assert os.stat(state).st_uid == open_model.victim and json.loads(state.read_text())["removed"] == ["precious"]
+    state.chmod(0o644)
     as_mallory('mv "$1" "$2"', state, open_model.place / "switch.json")
     done = open_model.pull()
     assert done.returncode == 1 and "switch.json: damaged" in done.stderr, done

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <ostream>
 
+#include "core/base/shell_word.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/verb.h"
@@ -79,7 +80,8 @@ int cat(const Arguments& arguments, Streams& streams) {
                               request.target + ": is a tensor's file: NAME needs an archive or a mount");
   }
   if (!is_one_file && request.names.empty()) {
-    return report_wrong_usage(streams, "NAME is required: `stfs ls " + request.target + "` prints them");
+    return report_wrong_usage(streams,
+                              "NAME is required: `stfs ls " + shell_word(request.target) + "` prints them");
   }
   // Find all tensors before the first byte is printed: half of the output would be worse than none.
   const auto tensors = find_tensors(*target, request.target, request.names);

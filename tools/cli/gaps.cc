@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/shell_word.h"
 #include "core/commit/compaction.h"
 #include "core/commit/costly_gaps.h"
 #include "tools/cli/diagnostic.h"
@@ -67,7 +68,7 @@ void report_fillers(const std::string& path, std::uint64_t filler_bytes, std::st
   report_failure(streams,
                  fmt::format("{}: {} stay in the file as tensors {}N, which other programs show: {}. "
                              "`stfs compact {}` removes them",
-                             path, human_size(filler_bytes), kFillerPrefix, why, path));
+                             path, human_size(filler_bytes), kFillerPrefix, why, shell_word(path)));
 }
 
 }  // namespace stfs::tools

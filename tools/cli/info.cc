@@ -5,6 +5,7 @@
 #include <array>
 #include <ostream>
 
+#include "core/base/shell_word.h"
 #include "core/model/scratch_directory.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
@@ -196,7 +197,7 @@ void print_text(const Model& model, const Summary& summary, bool exact, std::ost
   if (summary.filler_bytes > 0) {
     out << fmt::format(
         "fillers     other programs show free bytes as tensors {}N: `stfs compact {}` removes them\n",
-        kFillerPrefix, printable(model.path().string()));
+        kFillerPrefix, shell_word(model.path().native()));
   }
   if (!summary.scratch.empty()) {
     out << "scratch     " << counted(summary.scratch.size(), "file") << " that "

@@ -9,6 +9,7 @@
 #include <ostream>
 #include <vector>
 
+#include "core/base/shell_word.h"
 #include "tools/cli/change.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
@@ -143,7 +144,7 @@ Result<int> replace(const PutRequest& request, std::optional<TensorForm>& form, 
   }
   if (!target->tensor && !has_name) {
     return report_wrong_usage(
-        streams, "NAME and FILE are required: `stfs ls " + request.target + "` prints the names");
+        streams, "NAME and FILE are required: `stfs ls " + shell_word(request.target) + "` prints the names");
   }
   auto position = target->tensor ? Result<std::uint32_t>(*target->tensor)
                                  : find_tensor(*target->model, request.target, request.name_and_file.front());

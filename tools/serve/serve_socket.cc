@@ -11,6 +11,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "core/base/shell_word.h"
 #include "core/storage/group_members.h"
 
 namespace stfs::upload {
@@ -141,7 +142,7 @@ std::string why_not_connected(const std::filesystem::path& path, int error) {
   switch (error) {
     case ENOENT:
       return fmt::format("{}: no server uses this socket: start `stfs serve SOURCE --device cpu --socket {}`",
-                         text, text);
+                         text, shell_word(text));
     case ECONNREFUSED:
       // The kernel also gives this errno for a regular file.
       if (std::error_code ignored; !std::filesystem::is_socket(path, ignored))

@@ -1,5 +1,6 @@
 #include "tools/sync/sync_place.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <xxhash.h>
@@ -13,6 +14,7 @@
 #include "core/journal/journal_access.h"
 #include "core/model/model_directory.h"
 #include "core/storage/file_attributes.h"
+#include "core/storage/foreign_mount.h"
 #include "core/storage/permissions.h"
 #include "tools/sync/file_switch.h"
 #include "tools/sync/sync_state.h"
@@ -75,6 +77,22 @@ Result<std::optional<Disbelief>> doubt_about(Storage& storage, const FileStatus&
   auto still = doubt_in_directory(storage, found, descriptor, place, kNoun);
   if (!still) return still;
   return *still && doubt ? doubt : still;
+}
+
+/// Whether what has the name of the place belongs to a user who may write neither the model nor its
+/// directory. A call that failed does not tell.
+bool is_of_stranger(Storage& storage, const SyncPlace& place) {
+  if (&storage != &system_storage()) return false;
+  const auto named = open_entry(place.folder(), O_PATH);
+  if (!named) return named.error().errno_value == EXDEV;  // another user's mount, which is not asked
+  struct stat st {};
+  if (::fstat(named->get(), &st) != 0) return false;
+  FileStatus found;
+  found.mode = st.st_mode;
+  found.uid = st.st_uid;
+  found.gid = st.st_gid;
+  const auto doubt = doubt_about(storage, found, named->get(), place);
+  return doubt && *doubt && (*doubt)->is_of_stranger;
 }
 
 Result<SyncPlace> with_model_directory(const SyncPlace& place, Storage& storage) {
@@ -172,12 +190,14 @@ bool is_there(const SyncPlace& place, Storage& storage) {
 
 SyncPlace sync_place_of(const std::filesystem::path& directory, const std::string& model, Storage& storage) {
   SyncPlace own(directory, own_name(model), model);
-  if (is_there(own, storage)) return own;
+  const bool has_own = is_there(own, storage);
+  if (has_own && !is_of_stranger(storage, own)) return own;
   SyncPlace shared(directory);
   shared.model = model;  // whoever may write it may say so
   std::optional<std::string> named = model_in_sync_state(shared, storage);
   // A first pull that was killed has left archives of the model, but no index and no state.
   if (!named) named = model_in_switch(storage, shared);
+  if (has_own) return named && *named == model ? shared : own;
   // A model that is gone has left its state to the one that is there, which has another name now.
   const bool is_left = !named || !storage.status(directory / *named);
   const bool is_its = (named && *named == model) || (is_left && is_of_directory(directory, model, storage));

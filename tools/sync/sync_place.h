@@ -8,7 +8,8 @@
 // version: `.weight_sync` stays the place of the model that its state names, and belongs to no other. Without
 // a state, a switch of files that was begun there names the model (file_switch.h). A state that names none,
 // as other receivers write it, or that names one that is gone, is that of the directory's own model. Once a
-// model has a place of its own, it keeps it.
+// model has a place of its own, it keeps it. One that a stranger has made does not count while the state
+// in `.weight_sync` names the model.
 //
 // Other users may write the model's directory, so a place counts only if its directory is no link, and
 // belongs to a user who may write the model, or the directory that holds both: see journal_access.h of
