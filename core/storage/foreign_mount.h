@@ -1,8 +1,8 @@
 // Keeps out of file systems that another user's program serves.
 //
 // Any user may mount a file system of FUSE on a name of their own, and stop the program that serves it: each
-// request then waits for as long as that user likes. So what is mounted on a name that others may have made is
-// entered only if it is no such file system. Nothing here sends a request to one: the kernel opens a name
+// request then waits for as long as that user likes. So what is mounted on a name that others may have made
+// is entered only if it is no such file system. Nothing here sends a request to one: the kernel opens a name
 // with O_PATH without asking what is mounted there, and its tables tell the rest.
 //
 // Mounts of root and of this process's user are entered, whatever they are: containers mount single files.

@@ -17,8 +17,8 @@ struct MountRecord {
 /// Nothing if the mount is not in this process's mount namespace, or if /proc does not tell.
 std::optional<MountRecord> mount_of(int descriptor);
 
-/// The owner of an open file, directory or link. The server of a FUSE file system tells any owner: all that it
-/// shows belongs to the user who has mounted it, unless that is root. Nothing: the mount's record can't be
+/// The owner of an open file, directory or link. The server of a FUSE file system tells any owner: all that
+/// it shows belongs to the user who has mounted it, unless that is root. Nothing: the mount's record can't be
 /// found.
 /// @param told  the owner by fstat(2).
 std::optional<uid_t> owner_of(int descriptor, uid_t told);

@@ -36,8 +36,8 @@ enum class OtherMounts : std::uint8_t { Entered, Refused };
 
 /// Finds the file at the path, of any kind.
 /// @param directory  for a relative path; AT_FDCWD: the current directory.
-/// @return EACCES: a link that is not trusted, by name. ELOOP: too many links. EXDEV: another user's mount, or
-/// any with OtherMounts::Refused.
+/// @return EACCES: a link that is not trusted, by name. ELOOP: too many links. EXDEV: another user's mount,
+/// or any with OtherMounts::Refused.
 Result<FollowedFile> follow_trusted_links(int directory, const std::string& path,
                                           OtherMounts mounts = OtherMounts::Entered);
 /// The same, whoever has made the links.

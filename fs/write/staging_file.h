@@ -27,7 +27,8 @@ class StagingFile {
   explicit StagingFile(Archive& beside) : beside_(beside) {}
 
   /// Returns a place for so many bytes, which read as zeros. Takes no disk space. The first call makes the
-  /// file: EDQUOT if the user has too many (take_descriptor()). Whoever may write the archive may read it, nobody else.
+  /// file: EDQUOT if the user has too many (take_descriptor()). Whoever may write the archive may read it,
+  /// nobody else.
   Result<std::uint64_t> allocate(std::uint64_t size_bytes);
   /// Call after allocate().
   [[nodiscard]] File& file() const { return *file_; }

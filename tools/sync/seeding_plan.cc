@@ -22,9 +22,9 @@
 namespace stfs::sync {
 namespace {
 
-/// A name for a new file until the switch. Nobody takes a file of such a name for an archive. Models that share
-/// a directory have their own names. What a killed pull of this user has left is written over; what another
-/// user has put there is not this one's to remove.
+/// A name for a new file until the switch. Nobody takes a file of such a name for an archive. Models that
+/// share a directory have their own names. What a killed pull of this user has left is written over; what
+/// another user has put there is not this one's to remove.
 std::string temporary_name(Storage& storage, const SyncPlace& place, std::size_t number) {
   std::string name = fmt::format(".stfs-seed-{}", number);
   if (!place.is_shared())
