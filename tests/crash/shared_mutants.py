@@ -36,7 +36,7 @@ SHARED_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a group_record that a loss of power has emptied is damaged",
-        "if (text->empty() || text->front() == '\\0') return std::optional<Names>();",
+        "if (text->empty() || text->front() == '\\0') return std::optional<GroupContent>();",
         "if (text->starts_with('\\0')) return nothing;",
         ("edges",),
     ),

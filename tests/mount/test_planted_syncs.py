@@ -311,24 +311,34 @@ def test_a_pull_replaces_no_file_that_no_version_has_brought(host, name):
 
 def test_a_pull_leaves_a_file_that_has_the_bytes_already(host):
     version = version_directory(host.published, 0)
-    (version / "config.json").write_text("{}")
+    (version / "notes.txt").write_text("{}")
     own(host.published, MALLORY)
-    (host.model / "config.json").write_text("{}")
-    before = (host.model / "config.json").stat()
+    (host.model / "notes.txt").write_text("{}")
+    before = (host.model / "notes.txt").stat()
     done = host.pull()
     assert done.returncode == 0, done
-    assert (host.model / "config.json").stat().st_ino == before.st_ino
+    assert (host.model / "notes.txt").stat().st_ino == before.st_ino
     # It was not brought, so a later version may not replace it: a publisher could know the bytes of any file.
     version = version_directory(host.published, 1)
     save(version, NEW)
-    (version / "config.json").write_text('{"new": 1}')
+    (version / "notes.txt").write_text('{"new": 1}')
     own(host.published, MALLORY)
     done = host.pull()
-    assert done.returncode == 1 and str(host.model / "config.json") in done.stderr and "rename or remove it" in done.stderr, done
-    assert (host.model / "config.json").stat().st_ino == before.st_ino
-    os.unlink(host.model / "config.json")
+    assert done.returncode == 1 and str(host.model / "notes.txt") in done.stderr and "rename or remove it" in done.stderr, done
+    assert (host.model / "notes.txt").stat().st_ino == before.st_ino
+    os.unlink(host.model / "notes.txt")
     done = host.pull()
-    assert done.returncode == 0 and (host.model / "config.json").read_text() == '{"new": 1}', done
+    assert done.returncode == 0 and (host.model / "notes.txt").read_text() == '{"new": 1}', done
+
+
+
+def test_a_pull_replaces_the_files_that_libraries_look_for_beside_a_model(host):
+    (host.model / "config.json").write_text("the victim's")
+    save(version_directory(host.published, 1), NEW)
+    (version_directory(host.published, 1) / "config.json").write_text("{}")
+    own(host.published, MALLORY)
+    done = host.pull()
+    assert done.returncode == 0 and (host.model / "config.json").read_text() == "{}", done
 
 
 def test_a_new_directory_that_is_exchanged_leads_nowhere_else(host, planted_ground):

@@ -29,7 +29,11 @@ struct Head {
   ByteRange record = {};
   std::uint64_t record_hash = 0;
   Boot boot = {};
+  bool tells_numbers = false;  // of another file than the journal: those of the seeds tell none
 };
+
+/// Two numbers and their hash, or zeros.
+constexpr ByteRange kOwnNumbers{104, 16};
 
 Head read_head(View block) {
   if (block.size() < head_field::kEnd) return {};
@@ -43,6 +47,13 @@ Head read_head(View block) {
       .version = version,
       .record = {number_at(block, head_field::kRecordOffset), number_at(block, head_field::kRecordSize)},
       .record_hash = number_at(block, head_field::kRecordHash)};
+  if (block.size() >= kOwnNumbers.end() + 8) {
+    const View numbers = block.subspan(kOwnNumbers.offset, kOwnNumbers.size_bytes);
+    const bool has_hash = number_at(block, kOwnNumbers.end()) != 0;
+    head.tells_numbers = !is_zero(numbers);
+    if ((head.tells_numbers || has_hash) && number_at(block, kOwnNumbers.end()) != hash_of(numbers))
+      return {};
+  }
   if (version == 2) return head;
   for (std::size_t at = 0; at < head.boot.id.size(); ++at) {
     head.boot.id[at] = std::to_integer<std::uint8_t>(block[head_field::kBoot + at]);
@@ -155,6 +166,7 @@ SealedRecord sealed_record(View bytes, View head_block, const Head& head, ByteRa
   const bool is_edit = plain->record.after.has_value();
   if (is_edit && !(begins_with_header(plain->record) && writes_what_it_adds(plain->record))) return {};
   plain->record.boot = head.boot;
+  if (head.tells_numbers) plain->record.own.inode = UINT64_MAX;
   return {.record = std::move(plain->record)};
 }
 
@@ -274,6 +286,7 @@ JournalVerdict judge_ordinary(View journal, const JournalSetting& setting) {
     return is_in_vain ? JournalVerdict{.state = JournalState::Unfinished}
                       : judge_foreign(journal, setting, *record);
   }
+  if (record->own != FileNumbers{}) return unknown;
   if (!has_new_blocks(journal, *record)) return is_lost_with_boot(record->boot, setting) ? lost : damaged;
   if (!record->group_record.empty()) {
     const auto waiting = judge_part(*record, setting, lost);
@@ -313,6 +326,7 @@ JournalVerdict judge_lanes(View journal, const JournalSetting& setting) {
     std::swap(records[0], records[1]);
   for (const JournalRecord& record : records) {
     if (!is_of(record.archive, setting.stamp)) return judge_foreign(journal, setting, record);
+    if (record.own != FileNumbers{}) return {.state = JournalState::Unknown, .blocks_commits = true};
     if (has_new_blocks(journal, record)) {
       if (!record.group_record.empty()) return {.state = JournalState::Unknown, .blocks_commits = true};
       const Fate fate = fate_of(journal, setting, record);

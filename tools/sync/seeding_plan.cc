@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <optional>
 #include <set>
@@ -136,6 +137,30 @@ Result<void> spare_others(Storage& storage, const std::filesystem::path& directo
   return {};
 }
 
+/// The names by which the common libraries find what belongs to a model beside its archives, in order. Such a
+/// file is the model's, whoever has put it there. None is a program.
+constexpr std::array<std::string_view, 20> kModelFiles{"added_tokens.json",
+                                                       "chat_template.jinja",
+                                                       "chat_template.json",
+                                                       "config.json",
+                                                       "generation_config.json",
+                                                       "hf_quant_config.json",
+                                                       "image_processor.json",
+                                                       "merges.txt",
+                                                       "params.json",
+                                                       "preprocessor_config.json",
+                                                       "processor_config.json",
+                                                       "quantization_config.json",
+                                                       "quantize_config.json",
+                                                       "special_tokens_map.json",
+                                                       "tekken.json",
+                                                       "tokenizer.json",
+                                                       "tokenizer.model",
+                                                       "tokenizer_config.json",
+                                                       "vocab.json",
+                                                       "vocab.txt"};
+static_assert(std::ranges::is_sorted(kModelFiles));
+
 Result<bool> has_same_bytes(const File& one, const File& other) {
   const auto size_bytes = one.size_bytes();
   const auto other_bytes = other.size_bytes();
@@ -238,7 +263,8 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
   for (const std::string& name : *files) {
     if (name == kVersionIndex || plan.archives.contains(name)) continue;
     const bool is_replaceable =
-        name != plan.files.step.to && (brought.contains(name) || present->archives.contains(name));
+        name != plan.files.step.to && (brought.contains(name) || present->archives.contains(name) ||
+                                       std::ranges::binary_search(kModelFiles, name));
     const auto has = has_already(storage, directory, version, name, is_replaceable);
     if (!has) return tl::unexpected(has.error());
     if (*has) continue;

@@ -34,8 +34,9 @@ bool has_model(const std::filesystem::path& directory, Storage& storage);
 /// part of it. ELOOP: one is a link.
 Result<std::vector<std::string>> files_of(const PublishedVersion& version);
 
-/// Plans what seed_model() does, and fails as it does. Only the model and what an earlier version has brought
-/// are replaced. EEXIST: another file has the name of one of the version.
+/// Plans what seed_model() does, and fails as it does. Only the model, with the files that libraries look for
+/// beside it (config.json), and what an earlier version has brought are replaced. EEXIST: another file has
+/// the name of one of the version.
 Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const PublishedVersion& version,
                                  const SyncState& state);
 
