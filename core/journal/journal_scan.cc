@@ -89,6 +89,7 @@ class Scan {
     if (!is_there || !*is_there) return is_there;
     found.is_in_use = false;
     found.record = {};
+    *opened = without_staged_name(found, *opened);
     if (auto doubt = doubt_about(found, *opened)) {
       distrust(found, *kind_of(rest_of(found.report.path.filename().string())), std::move(*doubt));
       return true;
@@ -200,6 +201,7 @@ class Scan {
     if (!in_use && !lacks_locks(in_use.error())) return pass_on(std::move(in_use));
     found.is_in_use = in_use && *in_use;
     found.identity = opened->identity;
+    *opened = without_staged_name(found, *opened);
     auto doubt = doubt_about(found, *opened);
     if (doubt && !may_follow_access(found, *kind, *opened)) {
       found.is_in_use = false;  // a lock of any user makes it no journal
@@ -314,6 +316,25 @@ class Scan {
               at_path->uid, storage_.user()),
           found.advice);
     return true;
+  }
+
+  /// A server of files may rename by way of a second name (GlusterFS), and die in between: the name in which a
+  /// journal was staged does not count as one that others may have made.
+  [[nodiscard]] FileStatus without_staged_name(const FoundJournal& found, FileStatus opened) const {
+    if (opened.links <= 1) return opened;
+    std::string other = found.report.path.filename();
+    if (other.ends_with(kStagedSuffix)) {
+      other.resize(other.size() - kStagedSuffix.size());
+    } else {
+      other += kStagedSuffix;
+    }
+    const auto there = storage_.status_of_name(found.report.path.parent_path() / other);
+    if (there && there->identity.same_file(opened.identity)) {
+      --opened.links;
+    } else if (const auto now = found.file->status()) {
+      opened.links = now->links;  // the rename may be over
+    }
+    return opened;
   }
 
   [[nodiscard]] std::optional<Disbelief> doubt_about(const FoundJournal& found,

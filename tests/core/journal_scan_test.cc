@@ -337,6 +337,18 @@ TEST_CASE_METHOD(Planted,
   CHECK(scene.is_untouched() == others_make_names);
 }
 
+TEST_CASE_METHOD(Planted, "a journal that still has the name in which it was staged counts",
+                 "[core][journal_scan]") {
+  std::filesystem::path staged = journal;
+  staged += kStagedSuffix;
+  std::filesystem::create_hard_link(journal, staged);
+  const bool has_third = GENERATE(false, true);
+  if (has_third) std::filesystem::create_hard_link(journal, scene.directory / "third");
+  static_cast<void>(scene.recover_all());
+  CHECK(std::filesystem::exists(journal) == has_third);
+  CHECK(content_of(scene.path) == (has_third ? scene.before : scene.patched()));
+}
+
 TEST_CASE_METHOD(Planted, "a journal that was moved away and back counts", "[core][journal_scan]") {
   std::filesystem::rename(journal, scene.directory / "away");
   std::filesystem::rename(scene.directory / "away", journal);

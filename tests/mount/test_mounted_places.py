@@ -19,8 +19,9 @@ pytestmark = pytest.mark.needs_root
 
 @contextlib.contextmanager
 def silent_mount(path, *more, user=MALLORY, of_file=False):
-    """As fusermount3 mounts for Mallory; with allow_other the kernel lets other users wait, too."""
-    as_mallory('touch "$1"' if of_file else 'mkdir "$1"', path)
+    """As fusermount3 mounts for Mallory, on a directory, on a file, or on a copy of one; with allow_other the kernel lets other users
+    wait, too."""
+    as_mallory({True: 'touch "$1"', False: 'mkdir "$1"'}.get(of_file, 'cp "$2" "$1"'), path, of_file)
     try:
         device = os.open("/dev/fuse", os.O_RDWR)
     except OSError as error:
@@ -177,7 +178,8 @@ def test_a_mount_on_the_model_itself_holds_up_no_mount_of_it(shared, mounts):
     """Where its group may write it, a member may mount there."""
     mount = mounts(shared.path)
     os.rename(shared.path, shared.path + ".old")
-    with silent_mount(shared.path, "allow_other", of_file=True):
+    # A mount follows another archive at its path, and gives EIO while no archive is there.
+    with silent_mount(shared.path, "allow_other", of_file=shared.path + ".old"):
         assert runs(0, "cmp", mount / "a", mount / "a").returncode == 0
         done = runs(0, shared.stfs, "info", shared.path)
         assert done.returncode == 1 and TOLD in done.stderr, done
