@@ -69,32 +69,6 @@ TEST_CASE("a sync state is not written through a link in place of its directory"
   CHECK(errno_of(prepared) == ENOTDIR);
 }
 
-TEST_CASE("a journal of a user who may not write the sync state, or make one, leaves it as it is",
-          "[core][index_replacement]") {
-  if (::geteuid() != 0) {
-    note_skip("needs root, to give a journal to somebody else");
-    return;
-  }
-  Promise promise;
-  std::filesystem::create_directories(promise.state.parent_path());
-  const bool has_state = GENERATE(false, true);
-  const std::string before = has_state ? R"({"version":"000007"})" : "";
-  if (has_state) {
-    promise.directory.write(std::string(kSyncStateName), before);
-    promise.index.old_hash = XXH3_64bits(before.data(), before.size());
-  }
-  constexpr uid_t kMallory = 12345;
-  REQUIRE(::chown(promise.path.c_str(), kMallory, kMallory) == 0);
-  REQUIRE(promise.keep());
-  CHECK(std::filesystem::exists(promise.state) == has_state);
-  if (has_state) CHECK(content_of(promise.state.string()) == before);
-  // The owner of both may.
-  for (const auto& path : {promise.state.parent_path(), promise.state})
-    static_cast<void>(::chown(path.c_str(), kMallory, kMallory));
-  REQUIRE(promise.keep());
-  CHECK(content_of(promise.state.string()) == R"({"version":"000001"})");
-}
-
 TEST_CASE("a sync state whose directory is gone is not wanted any more", "[core][index_replacement]") {
   const Promise promise;
   REQUIRE(promise.keep());
