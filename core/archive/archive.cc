@@ -47,7 +47,9 @@ Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::
   auto file = storage.open_behind(*absolute, access == Access::ReadWrite ? Links::Trusted : links);
   if (!file) return pass_on(std::move(file));
   // Journals lie beside the resolved path, so that processes that come by other links find them.
-  std::filesystem::path real_path = real_path_of((*file)->descriptor(), *absolute);
+  // Another storage knows a file by a path, also while somebody moves it.
+  const int descriptor = &storage == &system_storage() ? (*file)->descriptor() : -1;
+  std::filesystem::path real_path = real_path_of(descriptor, *absolute);
   std::unique_ptr<Archive> archive(
       new Archive(std::move(*absolute), std::move(real_path), access, storage, std::move(*file)));
   if (access == Access::ReadWrite) {

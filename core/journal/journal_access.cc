@@ -53,7 +53,7 @@ bool has_other_writers(const FileStatus& found, int descriptor, const FileStatus
 
 }  // namespace
 
-Result<void> give_access(Storage& storage, File& journal, const FileStatus& archive) {
+Result<FileStatus> give_access(Storage& storage, File& journal, const FileStatus& archive) {
   auto own = journal.status();
   if (!own) return pass_on(std::move(own));
   std::uint32_t permissions = (archive.mode & kReadWriteForAll) | kReadWriteForOwner;
@@ -65,15 +65,16 @@ Result<void> give_access(Storage& storage, File& journal, const FileStatus& arch
     if (!given && may_not_be_given(given.error()) && owner != own->uid && own->gid != archive.gid) {
       given = journal.set_owner(own->uid, archive.gid);
     }
-    if (!given && !may_not_be_given(given.error())) return given;
+    if (!given && !may_not_be_given(given.error())) return pass_on(std::move(given));
     own = journal.status();
     if (!own) return pass_on(std::move(own));
     if (own->gid != archive.gid) permissions = without_group(permissions);
   }
   // Without the group's bits, the entries of a list have no effect.
   if ((permissions & 0070U) != 0) drop_access_list(journal.descriptor());
-  if ((own->mode & 07777U) == permissions) return {};
-  return journal.set_mode(permissions);
+  if ((own->mode & 07777U) == permissions) return own;
+  if (auto set = journal.set_mode(permissions); !set) return pass_on(std::move(set));
+  return own;
 }
 
 void give_directory_access(Storage& storage, const OpenDirectory& made, const FileStatus& archive) {

@@ -55,7 +55,8 @@ namespace stfs {
 
 /// Sets owner, group and mode of a new journal as the first table says. Call it before the journal has its
 /// name and its bytes: the sync of the bytes then covers it. A group that may not be given is no failure.
-Result<void> give_access(Storage& storage, File& journal, const FileStatus& archive);
+/// @return the journal's numbers, which stay; its owner and mode may be those of before.
+Result<FileStatus> give_access(Storage& storage, File& journal, const FileStatus& archive);
 
 /// The same for a directory of files beside the archive: who may write the archive may make files there.
 void give_directory_access(Storage& storage, const OpenDirectory& made, const FileStatus& archive);

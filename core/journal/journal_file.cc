@@ -34,15 +34,10 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
     if (!conflict && !lacks_locks(conflict.error())) return pass_on(std::move(conflict));
     if (conflict && *conflict) continue;
     // Set the access before the file has a name or bytes: their sync then covers it.
-    if (access) {
-      auto given = give_access(storage, *made.file, *access);
-      if (!given && says_gone(given.error())) continue;
-      if (!given) return pass_on(std::move(given));
-    }
-    const auto status = made.file->status();
-    if (!status && says_gone(status.error())) continue;
-    if (!status) return tl::unexpected(status.error());
-    made.own = FileNumbers::of(*status);
+    const auto own = access ? give_access(storage, *made.file, *access) : made.file->status();
+    if (!own && says_gone(own.error())) continue;
+    if (!own) return tl::unexpected(own.error());
+    made.own = FileNumbers::of(*own);
     made.is_locked = conflict.has_value();
     if (!made.file->has_staged_name() || storage.status(staged_path)) return made;
   }

@@ -56,7 +56,7 @@ Result<void> LaneJournal::follow_access() {
   if (!access && says_gone(access.error())) return {};
   if (!access) return tl::unexpected(access.error());
   if (access->mode == access_.mode && access->uid == access_.uid && access->gid == access_.gid) return {};
-  if (auto given = give_access(storage_, *file_, *access); !given) return given;
+  if (auto given = give_access(storage_, *file_, *access); !given) return pass_on(std::move(given));
   access_ = *access;
   return file_->sync_all();
 }

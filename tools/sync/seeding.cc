@@ -132,7 +132,10 @@ class Seeding {
   /// Settles a file. One that takes its access from no other file gets that of the model.
   [[nodiscard]] Result<void> settle(NewFile& file) const {
     if (!present_) return file.settle();
-    return file.settle([&](File& made) { return give_access(storage_, made, *present_); });
+    return file.settle([&](File& made) -> Result<void> {
+      auto given = give_access(storage_, made, *present_);
+      return given ? Result<void>() : pass_on(std::move(given));
+    });
   }
 
   /// The version's index, with the archives' new names.

@@ -167,9 +167,9 @@ Result<bool> has_same_bytes(const File& one, const File& other) {
   if (!size_bytes || !other_bytes)
     return tl::unexpected(size_bytes ? other_bytes.error() : size_bytes.error());
   if (*size_bytes != *other_bytes) return false;
-  constexpr std::uint64_t kPieceBytes = 1 << 20;
-  for (std::uint64_t at = 0; at < *size_bytes; at += kPieceBytes) {
-    const ByteRange piece = {at, std::min(kPieceBytes, *size_bytes - at)};
+  constexpr std::uint64_t kAtATime = 1 << 20;
+  for (std::uint64_t at = 0; at < *size_bytes; at += kAtATime) {
+    const ByteRange piece = {at, std::min(kAtATime, *size_bytes - at)};
     const auto first = read_text(one, piece);
     const auto second = read_text(other, piece);
     if (!first || !second) return tl::unexpected(first ? second.error() : first.error());
