@@ -318,8 +318,8 @@ class Scan {
     return true;
   }
 
-  /// A server of files may rename by way of a second name (GlusterFS), and die in between: the name in which a
-  /// journal was staged does not count as one that others may have made.
+  /// A server of files may rename by way of a second name (GlusterFS), and die in between: the name in which
+  /// a journal was staged does not count as one that others may have made.
   [[nodiscard]] FileStatus without_staged_name(const FoundJournal& found, FileStatus opened) const {
     if (opened.links <= 1) return opened;
     std::string other = found.report.path.filename();
