@@ -15,8 +15,8 @@ using namespace stfs::test;
 
 namespace {
 
-constexpr uid_t kMallory = 1000;
-constexpr uid_t kAlice = 1001;
+constexpr uid_t kHoarder = 1000;
+constexpr uid_t kNeighbour = 1001;
 
 FilesystemOptions few() {
   FilesystemOptions options;
@@ -80,22 +80,22 @@ struct Writing {
 
 TEST_CASE("shares of users are counted until their last copy goes", "[fs][user_counts]") {
   auto counts = std::make_unique<UserCounts>("things", 2);
-  auto first = counts->take(kMallory);
-  auto second = counts->take(kMallory);
+  auto first = counts->take(kHoarder);
+  auto second = counts->take(kHoarder);
   REQUIRE(second);
-  const auto third = counts->take(kMallory);
+  const auto third = counts->take(kHoarder);
   REQUIRE_FALSE(third);
   CHECK(third.error().errno_value == EDQUOT);
   CHECK(third.error().message ==
         "user 1000 has 2 things, and one user may have no more: close or remove some");
-  CHECK(counts->take(kAlice));
-  CHECK(counts->count(kAlice) == 0);
+  CHECK(counts->take(kNeighbour));
+  CHECK(counts->count(kNeighbour) == 0);
   auto copy = *second;
   second = tl::unexpected(third.error());
-  CHECK(counts->count(kMallory) == 2);
+  CHECK(counts->count(kHoarder) == 2);
   copy.reset();
-  CHECK(counts->count(kMallory) == 1);
-  CHECK(counts->take(kMallory));
+  CHECK(counts->count(kHoarder) == 1);
+  CHECK(counts->take(kHoarder));
   counts.reset();
   *first = nullptr;  // later than the counts
 }
@@ -104,37 +104,37 @@ TEST_CASE("a thread without a request works for this process's user", "[fs][user
   CHECK(requesting_user() == ::geteuid());
   const Requester kernel(std::nullopt, 0);
   CHECK(requesting_user() == ::geteuid());
-  const Requester user(kMallory, 1);
-  CHECK(requesting_user() == kMallory);
+  const Requester user(kHoarder, 1);
+  CHECK(requesting_user() == kHoarder);
 }
 
 TEST_CASE_METHOD(Limited, "open transactions are limited per user",
                  "[fs][user_counts][transaction_directory]") {
-  for (const char* name : {"a", "b", "c"}) CHECK(begin_as(kMallory, name) == 0);
-  CHECK(begin_as(kMallory, "d") == EDQUOT);
-  CHECK(begin_as(kAlice, "d") == 0);
+  for (const char* name : {"a", "b", "c"}) CHECK(begin_as(kHoarder, name) == 0);
+  CHECK(begin_as(kHoarder, "d") == EDQUOT);
+  CHECK(begin_as(kNeighbour, "d") == 0);
   CHECK(t.commit("a") == 0);
-  CHECK(begin_as(kMallory, "e") == 0);
-  CHECK(begin_as(kMallory, "f") == EDQUOT);
+  CHECK(begin_as(kHoarder, "e") == 0);
+  CHECK(begin_as(kHoarder, "f") == EDQUOT);
   REQUIRE(t.mount->remove_directory(kTransactions, "b"));
-  CHECK(begin_as(kMallory, "f") == 0);
+  CHECK(begin_as(kHoarder, "f") == 0);
 }
 
 TEST_CASE_METHOD(Limited, "what is staged is limited per user, over all transactions",
                  "[fs][user_counts][transaction_directory]") {
-  REQUIRE(begin_as(kMallory, "a") == 0);
-  REQUIRE(begin_as(kMallory, "b") == 0);
-  REQUIRE(begin_as(kAlice, "c") == 0);
+  REQUIRE(begin_as(kHoarder, "a") == 0);
+  REQUIRE(begin_as(kHoarder, "b") == 0);
+  REQUIRE(begin_as(kNeighbour, "c") == 0);
   const Ino a = t.mount.ino("a", kTransactions);
   const Ino b = t.mount.ino("b", kTransactions);
   const Ino c = t.mount.ino("c", kTransactions);
   CHECK(t.stage(a, "first") == 0);
   CHECK(set(a, "metadata.one", "1") == 0);
-  CHECK(make_as(kMallory, b, "new") == 0);
+  CHECK(make_as(kHoarder, b, "new") == 0);
   CHECK(t.mount->remove_file(b, "second"));
   // The limit is reached, by whatever way.
   CHECK(set(a, "metadata.two", "2") == EDQUOT);
-  CHECK(make_as(kMallory, a, "other") == EDQUOT);
+  CHECK(make_as(kHoarder, a, "other") == EDQUOT);
   CHECK(errno_of(t.mount->remove_file(a, "second")) == EDQUOT);
   CHECK(errno_of(t.mount->rename(a, "second", a, "third")) == EDQUOT);
   CHECK(errno_of(t.mount->open(t.mount.ino("second", a), O_WRONLY, ::getpid())) == EDQUOT);
@@ -145,12 +145,12 @@ TEST_CASE_METHOD(Limited, "what is staged is limited per user, over all transact
   CHECK(t.stage(c, "first") == 0);
   CHECK(set(c, "metadata.two", "2") == 0);
   CHECK(t.commit("a") == 0);
-  CHECK(make_as(kMallory, b, "other") == 0);
+  CHECK(make_as(kHoarder, b, "other") == 0);
 }
 
 TEST_CASE_METHOD(Limited, "the bytes of staged metadata are limited per user", "[fs][user_counts]") {
-  REQUIRE(begin_as(kMallory, "a") == 0);
-  REQUIRE(begin_as(kAlice, "b") == 0);
+  REQUIRE(begin_as(kHoarder, "a") == 0);
+  REQUIRE(begin_as(kNeighbour, "b") == 0);
   const Ino a = t.mount.ino("a", kTransactions);
   CHECK(set(a, "metadata.k", std::string(900, 'x')) == 0);
   CHECK(set(a, "metadata.l", std::string(100, 'x')) == EDQUOT);
@@ -164,63 +164,63 @@ TEST_CASE_METHOD(Limited, "slices, figures and logs that stay open are limited p
                  "[fs][user_counts][views]") {
   const Ino slices = t.mount.ino("slice", kViews);
   for (const char* name : {"first[0:1]", "first[0:2]", "first[0:3]"})
-    CHECK(look_up_as(kMallory, slices, name) == 0);
-  CHECK(look_up_as(kMallory, slices, "first[0:4]") == EDQUOT);
-  CHECK(look_up_as(kMallory, kViews, "stats.json") == EDQUOT);
-  CHECK(look_up_as(kMallory, slices, "first[0:1]") == 0);
-  CHECK(look_up_as(kAlice, slices, "first[0:4]") == 0);
-  CHECK(look_up_as(kAlice, kViews, "stats.json") == 0);
+    CHECK(look_up_as(kHoarder, slices, name) == 0);
+  CHECK(look_up_as(kHoarder, slices, "first[0:4]") == EDQUOT);
+  CHECK(look_up_as(kHoarder, kViews, "stats.json") == EDQUOT);
+  CHECK(look_up_as(kHoarder, slices, "first[0:1]") == 0);
+  CHECK(look_up_as(kNeighbour, slices, "first[0:4]") == 0);
+  CHECK(look_up_as(kNeighbour, kViews, "stats.json") == 0);
   const Ino first = t.mount.ino("first[0:1]", slices);
   t.mount->forget(first, 3);
-  CHECK(look_up_as(kMallory, slices, "first[0:5]") == 0);
-  for (int number = 0; number < 3; ++number) CHECK(look_up_as(kMallory, kViews, "log") == 0);
-  CHECK(look_up_as(kMallory, kViews, "log") == EDQUOT);
-  CHECK(look_up_as(kAlice, kViews, "log") == 0);
+  CHECK(look_up_as(kHoarder, slices, "first[0:5]") == 0);
+  for (int number = 0; number < 3; ++number) CHECK(look_up_as(kHoarder, kViews, "log") == 0);
+  CHECK(look_up_as(kHoarder, kViews, "log") == EDQUOT);
+  CHECK(look_up_as(kNeighbour, kViews, "log") == 0);
 }
 
 TEST_CASE_METHOD(Limited, "scratch files are limited per user", "[fs][user_counts][scratch]") {
-  for (const char* name : {"a", "b", "c"}) CHECK(make_as(kMallory, kRootIno, name) == 0);
-  CHECK(make_as(kMallory, kRootIno, "d") == EDQUOT);
-  CHECK(make_as(kAlice, kRootIno, "d") == 0);
+  for (const char* name : {"a", "b", "c"}) CHECK(make_as(kHoarder, kRootIno, name) == 0);
+  CHECK(make_as(kHoarder, kRootIno, "d") == EDQUOT);
+  CHECK(make_as(kNeighbour, kRootIno, "d") == 0);
   REQUIRE(t.mount->remove_file(kRootIno, "b"));
-  CHECK(make_as(kMallory, kRootIno, "e") == 0);
-  CHECK(make_as(kMallory, kRootIno, "f") == EDQUOT);
+  CHECK(make_as(kHoarder, kRootIno, "e") == 0);
+  CHECK(make_as(kHoarder, kRootIno, "f") == EDQUOT);
 }
 
 TEST_CASE_METHOD(Writing, "what a user writes holds a part of the process's descriptors",
                  "[fs][user_counts][open_file]") {
-  fill(kMallory);
-  CHECK(write_as(kMallory, kRootIno, "second") == EDQUOT);
-  CHECK(write_as(kAlice, kRootIno, "second") == 0);
+  fill(kHoarder);
+  CHECK(write_as(kHoarder, kRootIno, "second") == EDQUOT);
+  CHECK(write_as(kNeighbour, kRootIno, "second") == 0);
   CHECK(write_as(::geteuid(), kRootIno, "second") == 0);
   open.erase(open.begin());
-  CHECK(write_as(kMallory, kRootIno, "second") == 0);
-  CHECK(write_as(kMallory, kRootIno, "second") == EDQUOT);
+  CHECK(write_as(kHoarder, kRootIno, "second") == 0);
+  CHECK(write_as(kHoarder, kRootIno, "second") == EDQUOT);
 }
 
 TEST_CASE_METHOD(Writing, "transactions and scratch files take of the same descriptors",
                  "[fs][user_counts][transaction_directory][scratch]") {
-  fill(kMallory);
+  fill(kHoarder);
   const Ino directory = t.begin();
-  CHECK(write_as(kMallory, directory, "first") == EDQUOT);
-  const Ino scratch = make_as(kMallory, "scratch");
+  CHECK(write_as(kHoarder, directory, "first") == EDQUOT);
+  const Ino scratch = make_as(kHoarder, "scratch");
   {
-    const Requester mallory(kMallory, 1);
+    const Requester mallory(kHoarder, 1);
     CHECK(errno_of(t.mount->open(scratch, O_WRONLY, ::getpid())) == EDQUOT);
   }
   open.resize(kMostDescriptors - 2);
   // A transaction takes one, whatever it stages.
   const Ino other = t.begin("other");
-  CHECK(write_as(kMallory, other, "first") == 0);
-  CHECK(write_as(kMallory, other, "second") == 0);
-  CHECK(write_as(kMallory, kRootIno, "scratch") == 0);
-  CHECK(write_as(kMallory, kRootIno, "second") == EDQUOT);
+  CHECK(write_as(kHoarder, other, "first") == 0);
+  CHECK(write_as(kHoarder, other, "second") == 0);
+  CHECK(write_as(kHoarder, kRootIno, "scratch") == 0);
+  CHECK(write_as(kHoarder, kRootIno, "second") == EDQUOT);
 }
 
 TEST_CASE_METHOD(Writing, "pages that the kernel writes count for the user who has opened the file",
                  "[fs][user_counts][open_file]") {
-  fill(kMallory);
-  const Requester mallory(kMallory, 1);
+  fill(kHoarder);
+  const Requester mallory(kHoarder, 1);
   Member writer(t.mount, kRootIno, "second", O_RDWR);
   const Requester kernel(std::nullopt, 0);
   CHECK(writer.write("x", 0) == EDQUOT);
