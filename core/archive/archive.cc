@@ -46,8 +46,9 @@ Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::
   if (!absolute) return pass_on(std::move(absolute));
   auto file = storage.open_behind(*absolute, access == Access::ReadWrite ? Links::Trusted : links);
   if (!file) return pass_on(std::move(file));
-  // Journals lie beside the resolved path, so that processes that come by other links find them.
-  // Another storage knows a file by a path, also while somebody moves it.
+  // Journals are files beside the resolved path: so all processes find them, whichever link each has
+  // followed. A storage that is not the system's finds its files by the given path only, and the kernel would
+  // tell where a file is that somebody has moved meanwhile.
   const int descriptor = &storage == &system_storage() ? (*file)->descriptor() : -1;
   std::filesystem::path real_path = real_path_of(descriptor, *absolute);
   std::unique_ptr<Archive> archive(
@@ -76,8 +77,9 @@ Result<void> Archive::recover_and_load(Io io) {
     const bool is_hidden = !loaded && is_being_edited();
     if (locks) locks->release();
     if (!is_hidden) return loaded;
-    // The owner of an edit that nobody applies has died. Look for its journal once more, and again if a
-    // recovery had it then: that one may have died, too.
+    // The edit's owner has died, and nobody has applied the edit yet. The loop looks for the journal once
+    // more. It also looks again if a recovery had the journal at that moment, because the recovery may have
+    // died.
     const bool has_owner = ArchiveLocks::is_edited_by_other(file());
     if (!has_owner && std::exchange(is_left_by_dead, true) &&
         !has_journal_that_is({JournalState::Committed, JournalState::InUse})) {

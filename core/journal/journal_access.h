@@ -55,7 +55,7 @@ namespace stfs {
 
 /// Sets owner, group and mode of a new journal as the first table says. Call it before the journal has its
 /// name and its bytes: the sync of the bytes then covers it. A group that may not be given is no failure.
-/// @return the journal's numbers, which stay; its owner and mode may be those of before.
+/// @return the journal's status before the last change. Its inode number and birth time never change.
 Result<FileStatus> give_access(Storage& storage, File& journal, const FileStatus& archive);
 
 /// The same for a directory of files beside the archive: who may write the archive may make files there.
@@ -75,10 +75,11 @@ struct Disbelief {
 std::optional<Disbelief> why_not_believed(const Storage& storage, const FileStatus& found, int descriptor,
                                           const FileStatus& archive, std::string_view noun = "the archive");
 
-/// Whether a file that is believed, and has the bytes of a journal or a group record, was not made as one:
-/// the numbers that it tells as its own are not. A host that sees no birth times tells none. On a host that
-/// sees them, such numbers count only where nobody but the archive's writers may make names.
-/// @param file  of the one at the path.
+/// Whether the bytes of a journal or a group record were copied into this file: the record stores an inode
+/// number and a birth time, and the file has other ones. A host without birth times stores 0. A host with
+/// birth times accepts that 0 only in a directory that nobody but the archive's writers may write.
+/// @param told  what the record stores.
+/// @param file  the status of the file at the path.
 /// @param descriptor  the same; -1 in a storage without descriptors.
 /// @param archive  as above.
 bool is_of_other_file(Storage& storage, const FileNumbers& told, const std::filesystem::path& path,

@@ -146,9 +146,9 @@ struct FileNumbers {
   std::int64_t birth_ns = 0;  // 0: the file system has no birth times
 
   static FileNumbers of(const FileStatus& file) { return {file.identity.inode, file.birth_ns}; }
-  /// Whether a file that tells these numbers as its own has others: it was copied, or was not made as a
-  /// journal. Without birth times the inode number decides. A journal that a test has written into its own
-  /// storage may tell none.
+  /// Whether the file has other numbers than these, which its record stores: the record was copied into it.
+  /// Without birth times the inode number decides. A test may write a journal without numbers into its own
+  /// storage.
   /// @param descriptor  of the file; -1 in such a storage.
   [[nodiscard]] bool are_of_other_file(const FileStatus& file, int descriptor) const;
   friend bool operator==(const FileNumbers&, const FileNumbers&) = default;
@@ -266,7 +266,7 @@ struct JournalHead {
   std::uint32_t version = kJournalVersion;  // set by decode_head(); always the newest where it is written
   FileNumbers own{};
 };
-/// Where a head has the numbers of its journal, 8 bytes each, and then their XXH3.
+/// The offset of the journal's own numbers in a head: 8 bytes each, then the XXH3 of both.
 inline constexpr std::uint64_t kOwnNumbersAt = 104;
 
 /// The layout of a lane journal.

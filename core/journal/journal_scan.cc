@@ -278,9 +278,9 @@ class Scan {
            membership_of(storage_, file.uid, status_.gid) == Membership::Unknown;
   }
 
-  /// Whether a living owner may have this journal, which others may write. Only lane journals live longer
-  /// than a commit: after a change of the archive's mode, the owner's next commit gives them the new one.
-  /// While the owner lives, nothing of it is applied.
+  /// Whether this is a living owner's lane journal, although others may write it. A lane journal outlives its
+  /// commit: when the archive's mode changes, the journal keeps the old mode until the owner's next commit.
+  /// Recovery applies nothing of a journal while the owner lives.
   static bool may_follow_access(const FoundJournal& found, NameKind kind, const FileStatus& file) {
     return found.is_in_use && kind == NameKind::Lanes && file.links <= 1;
   }
@@ -318,8 +318,8 @@ class Scan {
     return true;
   }
 
-  /// A server of files may rename by way of a second name (GlusterFS), and die in between: the name in which
-  /// a journal was staged does not count as one that others may have made.
+  /// The status without the link that is the journal's own staged name. GlusterFS renames a file in two
+  /// steps, and may die between them: then the file has both names, and no other user has made either.
   [[nodiscard]] FileStatus without_staged_name(const FoundJournal& found, FileStatus opened) const {
     if (opened.links <= 1) return opened;
     std::string other = found.report.path.filename();
