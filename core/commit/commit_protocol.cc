@@ -417,8 +417,9 @@ Result<void> CommitProtocol::apply(Part& part, const Error* others_failure) {
       if (auto synced = archive.sync(); !synced) return synced;
     }
     if (part.index) {
-      auto replaced = replace_index(archive.storage(), part.journal().path(), part.journal().file(),
-                                    *part.index, part.durability(), std::move(part.prepared_index));
+      auto replaced =
+          replace_index(archive.storage(), part.journal().path(), part.journal().file(), *part.index,
+                        RightOf::Process, part.durability(), std::move(part.prepared_index));
       if (!replaced) return replaced;
     }
     return is_known ? archive.adopt_own_change(written->identity) : Result<void>{};

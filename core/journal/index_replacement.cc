@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/base/shell_word.h"
 #include "core/base/xxh3.h"
 #include "core/journal/journal_access.h"
 #include "core/journal/journal_file.h"
@@ -61,13 +62,12 @@ Result<std::uint64_t> hash_of(const File* index) {
 }
 
 /// Whether the journal's maker is believed to have a right to this index, as to the archive.
-/// @param present  the index; null: there is none.
+/// @param present  null: whoever may write the directory has the right.
 Result<bool> is_believed_for(Storage& storage, const IndexPlace& place, const File* present,
                              const File& journal) {
   auto maker = journal.status();
   if (!maker) return pass_on(std::move(maker));
   const OpenDirectory& directory = place.directory;
-  // Whoever may write the directory may make a new file there.
   auto writers = present != nullptr ? strict_status_of(*present)
                                     : strict_status_of(directory.status, directory.fd.get());
   if (!writers) return pass_on(std::move(writers));
@@ -77,27 +77,44 @@ Result<bool> is_believed_for(Storage& storage, const IndexPlace& place, const Fi
   return !doubt || !doubt->is_of_stranger;
 }
 
-/// Whether the index is the old one, and the journal's maker may replace it.
+/// Fails with EPERM if no recovery would replace the index: its shards would have changed without it.
+Result<void> check_finishable(Storage& storage, const IndexPlace& place, const File* present,
+                              const std::filesystem::path& archive_path, const File& journal,
+                              const IndexReplacement& index) {
+  if (index.name == kSyncStateName || present == nullptr) return {};
+  auto believed = is_believed_for(storage, place, present, journal);
+  if (!believed) return pass_on(std::move(believed));
+  if (*believed) return {};
+  return fail(ErrorCode::System, EPERM,
+              fmt::format("{}: it has another owner than {}, who could not finish this change after a crash: "
+                          "give it to that one, chown --reference={} {}",
+                          index.name, archive_path.filename().string(), shell_word(archive_path.string()),
+                          shell_word((place.folder / index.name).string())));
+}
+
+/// Whether the index is the old one, and who asks may replace it.
 Result<bool> is_due(Storage& storage, const IndexPlace& place, const File& journal,
-                    const IndexReplacement& index) {
+                    const IndexReplacement& index, RightOf right) {
   auto present = open_index(storage, place.path);
   if (!present) return pass_on(std::move(present));
   auto hash = hash_of(present->get());
   if (!hash) return pass_on(std::move(hash));
   if (*hash != index.old_hash) return false;
-  // A user who may write the archive may say which version it has.
-  if (index.name == kSyncStateName) return true;
-  return is_believed_for(storage, place, present->get(), journal);
+  if (right == RightOf::Process) return true;
+  // The state may be another user's than the archive, whose owner has the journals of root. Their directory is
+  // for all who may write the archive.
+  const bool is_state = index.name == kSyncStateName;
+  return is_believed_for(storage, place, is_state ? nullptr : present->get(), journal);
 }
 
 /// The steps of replace_index() in the open directory.
 Result<void> replace_in(Storage& storage, const IndexPlace& place, const std::filesystem::path& journal_name,
-                        const File& journal, const IndexReplacement& index, Durability durability,
-                        std::unique_ptr<File> prepared) {
+                        const File& journal, const IndexReplacement& index, RightOf right,
+                        Durability durability, std::unique_ptr<File> prepared) {
   const std::filesystem::path& path = place.path;
   std::filesystem::path temporary = place.directory.file(journal_name);
   temporary += kNewIndexSuffix;
-  auto due = is_due(storage, place, journal, index);
+  auto due = is_due(storage, place, journal, index, right);
   if (!due) return pass_on(std::move(due));
   if (!*due) {
     if (auto removed = remove_if_there(storage, temporary); !removed) return removed;
@@ -132,12 +149,17 @@ Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesys
                                             const IndexReplacement& index) {
   const auto place = place_of(storage, archive_path.parent_path(), index.name);
   if (!place) return tl::unexpected(place.error());
-  auto present = place->told(hash_of_index(storage, place->path));
+  auto present = place->told(open_index(storage, place->path));
   if (!present) return pass_on(std::move(present));
-  if (*present != index.old_hash) {
+  auto hash = hash_of(present->get());
+  if (!hash) return pass_on(std::move(hash));
+  if (*hash != index.old_hash) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 fmt::format("{}: another program has changed it meanwhile", index.name));
   }
+  if (auto finishable = check_finishable(storage, *place, present->get(), archive_path, journal, index);
+      !finishable)
+    return pass_on(std::move(finishable));
   auto text = new_index(journal, index);
   if (!text) return pass_on(std::move(text));
   auto made = create_journal_file(storage, archive_path, archive);
@@ -149,14 +171,14 @@ Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesys
 }
 
 Result<void> replace_index(Storage& storage, const std::filesystem::path& journal_path, const File& journal,
-                           const IndexReplacement& index, Durability durability,
+                           const IndexReplacement& index, RightOf right, Durability durability,
                            std::unique_ptr<File> prepared) {
   const auto place = place_of(storage, journal_path.parent_path(), index.name);
   // Nobody wants the file any more, or another user has put a link there.
   if (!place && (place.error().errno_value == ENOENT || place.error().errno_value == ENOTDIR)) return {};
   if (!place) return tl::unexpected(place.error());
-  return place->told(
-      replace_in(storage, *place, journal_path.filename(), journal, index, durability, std::move(prepared)));
+  return place->told(replace_in(storage, *place, journal_path.filename(), journal, index, right, durability,
+                                std::move(prepared)));
 }
 
 }  // namespace stfs

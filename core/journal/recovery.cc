@@ -198,8 +198,8 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
     return applied;
   if (auto synced = archive.sync(); !synced) return synced;
   if (found.record.index) {
-    auto replaced =
-        replace_index(storage, found.report.path, *found.file, *found.record.index, Durability::Power);
+    auto replaced = replace_index(storage, found.report.path, *found.file, *found.record.index,
+                                  RightOf::JournalMaker, Durability::Power);
     if (!replaced) return replaced;
   }
   if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;

@@ -36,7 +36,7 @@ struct Promise {
   }
   [[nodiscard]] Result<void> keep() const {
     const auto journal = system_storage().open(path, Access::ReadOnly).value();
-    return replace_index(system_storage(), path, *journal, index, Durability::Power);
+    return replace_index(system_storage(), path, *journal, index, RightOf::JournalMaker, Durability::Power);
   }
   [[nodiscard]] bool is_elsewhere_empty() const { return std::filesystem::is_empty(elsewhere); }
 
@@ -94,7 +94,8 @@ TEST_CASE("the index that is read tells whether it may be replaced, whatever fil
     return Verdict();
   });
   const auto journal = system_storage().open(promise.path, Access::ReadOnly).value();
-  REQUIRE(replace_index(storage, promise.path, *journal, promise.index, Durability::Process));
+  REQUIRE(replace_index(storage, promise.path, *journal, promise.index, RightOf::JournalMaker,
+                        Durability::Process));
   REQUIRE(exchanged);
   CHECK(content_of(path) == before);
   exchanged.reset();
@@ -114,6 +115,44 @@ TEST_CASE("a prepared index has the access of the open archive, whatever file ha
   const FileStatus status = prepared->status().value();
   CHECK((status.mode & 07777U) == 0600);
   CHECK(status.uid == ::geteuid());
+}
+
+TEST_CASE("a found journal replaces a sync state only if its maker may write the state's directory",
+          "[core][index_replacement]") {
+  if (::geteuid() != 0) {
+    note_skip("needs root, to give a journal away");
+    return;
+  }
+  const Promise promise;
+  std::filesystem::create_directories(promise.state.parent_path());
+  REQUIRE(::chown(promise.path.c_str(), kExchanger, kExchanger) == 0);
+  REQUIRE(promise.keep());
+  CHECK_FALSE(std::filesystem::exists(promise.state));
+  REQUIRE(::chown(promise.state.parent_path().c_str(), kExchanger, kExchanger) == 0);
+  REQUIRE(promise.keep());
+  CHECK(content_of(promise.state.string()) == R"({"version":"000001"})");
+}
+
+TEST_CASE("an index that no recovery would replace is not prepared", "[core][index_replacement]") {
+  if (::geteuid() != 0) {
+    note_skip("needs root, to give an archive away");
+    return;
+  }
+  Promise promise;
+  const std::string before = R"({"weight_map":{}})";
+  const std::string index = promise.directory.write("m.safetensors.index.json", before);
+  promise.index.name = "m.safetensors.index.json";
+  promise.index.old_hash = XXH3_64bits(before.data(), before.size());
+  const std::string shard = promise.directory.write("m.safetensors", "");
+  REQUIRE(::chown(shard.c_str(), kExchanger, kExchanger) == 0);
+  REQUIRE(::chown(promise.path.c_str(), kExchanger, kExchanger) == 0);
+  const auto archive = system_storage().open(shard, Access::ReadOnly).value();
+  const auto journal = system_storage().open(promise.path, Access::ReadOnly).value();
+  const auto refused = prepare_index(system_storage(), shard, *archive, *journal, promise.index);
+  REQUIRE(errno_of(refused) == EPERM);
+  CHECK(refused.error().message.find("chown --reference=" + shard + " " + index) != std::string::npos);
+  REQUIRE(::chown(index.c_str(), kExchanger, kExchanger) == 0);
+  CHECK(prepare_index(system_storage(), shard, *archive, *journal, promise.index));
 }
 
 TEST_CASE("an index that can't be replaced is named by its path", "[core][index_replacement]") {
