@@ -11,6 +11,7 @@
 
 #include "core/base/absolute_path.h"
 #include "core/base/descriptor_limit.h"
+#include "core/base/standard_streams.h"
 #include "core/storage/bus_guard.h"
 #include "fs/base/log.h"
 #include "fs/model/filesystem.h"
@@ -135,6 +136,7 @@ int mount(stfs::Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (!stfs::hold_standard_streams()) return kFailed;
   if (stfs::Guard::is_guard(argc, argv)) return stfs::Guard::run(argv);
   stfs::install_bus_guard();  // for slices of short runs (core/archive/slice_reader.h)
   try {

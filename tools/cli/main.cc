@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "core/base/descriptor_limit.h"
+#include "core/base/standard_streams.h"
 #include "core/storage/bus_guard.h"
 #include "tools/cli/descriptor_stream.h"
 #include "tools/cli/dispatch.h"
@@ -39,6 +40,7 @@ int main(int argc, char** argv) {
       Verb{"sample", "write a small model for experiments", sample},
   };
 
+  if (!stfs::hold_standard_streams()) return kFailed;
   stfs::raise_descriptor_limit();
   stfs::install_bus_guard();  // for slices of short runs (core/archive/slice_reader.h)
   // Tensor names are UTF-8, whatever the user's locale is. Patterns and widths count characters.
