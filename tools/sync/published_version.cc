@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/name_hash.h"
+#include "core/base/xxh3.h"
 #include "core/format/header.h"
 #include "core/format/json_string.h"
 #include "core/model/model.h"
@@ -20,11 +21,6 @@
 
 namespace stfs::sync {
 namespace {
-
-tl::unexpected<Error> unfinished(const std::filesystem::path& path, std::string_view why) {
-  return fail(ErrorCode::NotFound, EAGAIN,
-              fmt::format("{}: unfinished: {}: try again later", path.native(), why));
-}
 
 /// Whether a file name is that of one of several shards: such a checkpoint needs an index.
 bool is_shard_name(std::string_view name) {
@@ -60,6 +56,11 @@ bool is_shard_cut_short(const Shard& shard, Storage& storage) {
 
 bool is_unfinished(const Error& error) {
   return error.errno_value == EAGAIN;
+}
+
+tl::unexpected<Error> unfinished(const std::filesystem::path& path, std::string_view why) {
+  return fail(ErrorCode::NotFound, EAGAIN,
+              fmt::format("{}: unfinished: {}: try again later", path.native(), why));
 }
 
 /// Fills a PublishedVersion, step by step.
@@ -103,6 +104,7 @@ class VersionOpener {
     if (is_cut_short(*text)) {
       return unfinished(path, fmt::format("the index ends after {} bytes", text->size()));
     }
+    opened_.index_hash_ = XXH3_64bits(text->data(), text->size());
     auto index = parse_model_index(*text);
     if (!index) return tl::unexpected(std::move(index).error().within(path.native()));
     index_ = std::move(*index);

@@ -35,6 +35,8 @@ namespace stfs::sync {
 /// Whether the version is not whole yet: the same call may succeed later. Such errors have EAGAIN and say
 /// "unfinished". All other errors of open() stay, unless somebody publishes the version again.
 bool is_unfinished(const Error& error);
+/// Such an error. @param why  what shows it.
+tl::unexpected<Error> unfinished(const std::filesystem::path& path, std::string_view why);
 
 /// An entry of a version. A view, valid as long as its PublishedVersion.
 struct PublishedTensor {
@@ -71,6 +73,8 @@ class PublishedVersion {
   [[nodiscard]] bool is_full() const { return !base_version_; }
   /// Whether the directory has an index. A version of diffs always has one.
   [[nodiscard]] bool has_index() const { return has_index_; }
+  /// XXH3 of the index's text; 0 if there is none.
+  [[nodiscard]] std::uint64_t index_hash() const { return index_hash_; }
   // Meaningless for a full version:
   [[nodiscard]] DiffEncoding encoding() const { return encoding_; }
   [[nodiscard]] ChecksumFormat checksum_format() const { return checksum_format_; }
@@ -93,6 +97,7 @@ class PublishedVersion {
   VersionNumber version_;
   std::optional<VersionNumber> base_version_;
   bool has_index_ = false;
+  std::uint64_t index_hash_ = 0;
   DiffEncoding encoding_ = DiffEncoding::Xor;
   ChecksumFormat checksum_format_ = ChecksumFormat::Xxh3_128;
   std::vector<Shard> shards_;

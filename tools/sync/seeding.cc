@@ -14,6 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/archive/archive_version.h"
+#include "core/base/xxh3.h"
+#include "core/format/header.h"
 #include "core/journal/journal_access.h"
 #include "core/journal/journal_format.h"
 #include "core/model/model_index.h"
@@ -29,6 +32,15 @@ namespace stfs::sync {
 namespace {
 
 constexpr std::uint64_t kCopiedBytes = 1 << 20;
+
+constexpr std::string_view kChangedMeanwhile = "it has changed while it was copied";
+
+/// @param start  the bytes of a file before its data.
+bool has_header(std::string_view start, const ArchiveVersion& archive) {
+  if (start.size() != archive.data_offset()) return false;
+  const std::string_view json = start.substr(kHeaderLengthBytes);
+  return XXH3_64bits(json.data(), json.size()) == archive.header->hash;
+}
 
 using OnBytes = std::function<Result<void>(std::uint64_t bytes)>;
 
@@ -58,7 +70,8 @@ class Seeding {
     const FileSwitch& files = plan_.files;
     for (const auto& [theirs, ours] : plan_.archives) {
       const std::string& as = plan_.has_index ? ours : files.step.from;
-      if (auto copied = copy_file(theirs, files.step.from, as, ours); !copied) return copied;
+      if (auto copied = copy_file(theirs, files.step.from, as, ours, &checked_archive(theirs)); !copied)
+        return copied;
     }
     for (const FileSwitch::Move& move : files.after) {
       if (auto copied = copy_file(move.to, move.from, move.from, move.to); !copied) return copied;
@@ -74,11 +87,19 @@ class Seeding {
                       next_sync_state(state_.place()), state_.place().state_file());
   }
 
+  /// The version's archive of that name, as it was checked.
+  [[nodiscard]] const ArchiveVersion& checked_archive(const std::string& name) const {
+    const auto has_name = [&](const Shard& shard) { return shard.path.filename() == name; };
+    return *std::ranges::find_if(version_.shards(), has_name)->version;
+  }
+
   /// Copies a file of the version and syncs it.
   /// @param as    its name when it is whole.
   /// @param over  the name that it gets at last; it takes the mode and attributes of a file of that name.
+  /// @param checked  of an archive. A publisher may have exchanged or rewritten the file since: then no copy
+  ///                 becomes the model.
   Result<void> copy_file(const std::string& name, const std::string& temporary, const std::string& as,
-                         const std::string& over) const {
+                         const std::string& over, const ArchiveVersion* checked = nullptr) const {
     auto source = version_.files().open(version_.directory() / name, Access::ReadOnly);
     if (!source) return pass_on(std::move(source));
     auto size_bytes = (*source)->size_bytes();
@@ -86,14 +107,21 @@ class Seeding {
     auto file = NewFile::create_as(directory_ / temporary, directory_ / over, first_mode(), storage_);
     if (!file) return pass_on(std::move(file));
     if (auto reserved = file->reserve(*size_bytes); !reserved) return reserved;
+    std::string header;
+    const std::uint64_t header_end = checked != nullptr ? checked->data_offset() : 0;
     std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kCopiedBytes, *size_bytes)));
     for (std::uint64_t at = 0; at < *size_bytes; at += buffer.size()) {
       const auto piece = std::span(buffer).first(
           static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), *size_bytes - at)));
       if (auto read = (*source)->read(piece, at); !read) return read;
+      header.append(
+          reinterpret_cast<const char*>(piece.data()),
+          static_cast<std::size_t>(std::min<std::uint64_t>(header_end - header.size(), piece.size())));
       if (auto appended = file->append(piece); !appended) return appended;
       if (auto goes_on = on_bytes_(piece.size()); !goes_on) return goes_on;
     }
+    if (checked != nullptr && (*size_bytes != checked->stamp.size_bytes || !has_header(header, *checked)))
+      return unfinished(version_.directory() / name, kChangedMeanwhile);
     if (auto settled = settle(*file); !settled) return settled;
     return file->finish_unsynced(directory_ / as);
   }
@@ -159,6 +187,8 @@ class Seeding {
     auto file = version_.files().open(version_.directory() / kVersionIndex, Access::ReadOnly);
     if (!file) return pass_on(std::move(file));
     auto text = read_text(**file);
+    if (text && XXH3_64bits(text->data(), text->size()) != version_.index_hash())
+      return unfinished(version_.directory() / kVersionIndex, kChangedMeanwhile);
     const bool is_same =
         std::ranges::all_of(plan_.archives, [](const auto& entry) { return entry.first == entry.second; });
     return !text || is_same ? text : rewrite_model_index(*text, shard_of, total_bytes);

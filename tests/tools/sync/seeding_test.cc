@@ -1,0 +1,92 @@
+// Full versions: a publisher that exchanges or rewrites a file after it was checked gives nobody a broken model.
+#include "tools/sync/seeding.h"
+
+#include <cerrno>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/archive_bytes.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/text_archive.h"
+
+namespace stfs::sync {
+namespace {
+
+const std::string kFirst = "model-00001-of-00002.safetensors";
+const std::string kSecond = "model-00002-of-00002.safetensors";
+const std::string kIndexed =
+    R"({"metadata":{"version":"000001"},"weight_map":{"a":")" + kFirst + R"(","b":")" + kSecond + R"("}})";
+
+struct Scene {
+  Scene() {
+    for (const char* name : {"host", "published", "published/weight_v000001"})
+      std::filesystem::create_directory(directory.path() / name);
+    publish(kFirst, test::archive_of({{"a", "new"}}, "{}"));
+    publish(kSecond, test::archive_of({{"b", "newer"}}, "{}"));
+    publish(std::string(kVersionIndex), kIndexed);
+  }
+  void publish(const std::string& name, const std::string& content) const {
+    directory.write("published/weight_v000001/" + name, content);
+  }
+  /// @param meanwhile  between the check and the copy.
+  [[nodiscard]] Result<void> seed(const std::function<void()>& meanwhile) const {
+    const auto version = PublishedVersion::open(directory.path() / "published/weight_v000001");
+    REQUIRE(version);
+    auto state = SyncState::lock(directory.path() / "host", std::chrono::milliseconds(0));
+    REQUIRE(state);
+    REQUIRE(state->read());
+    meanwhile();
+    return seed_model(directory.path() / "host", *version, *state,
+                      [](std::uint64_t) { return Result<void>(); });
+  }
+  [[nodiscard]] bool has_model() const {
+    for (const auto& entry : std::filesystem::directory_iterator(directory.path() / "host")) {
+      if (entry.path().filename() != ".weight_sync") return true;
+    }
+    return std::filesystem::exists(directory.path() / "host/.weight_sync/state.json");
+  }
+
+  test::TemporaryDirectory directory;
+};
+
+}  // namespace
+
+TEST_CASE("a full version is copied as it was checked", "[tools][sync]") {
+  const Scene scene;
+  REQUIRE(scene.seed([] {}));
+  CHECK(test::content_of(scene.directory.path() / "host" / kFirst) == test::archive_of({{"a", "new"}}, "{}"));
+  CHECK(test::content_of(scene.directory.path() / "host" / kVersionIndex) == kIndexed);
+}
+
+TEST_CASE("a full version that changes after its check seeds nothing", "[tools][sync]") {
+  const std::string second = test::archive_of({{"b", "newer"}}, "{}");
+  const auto with_c = [](std::string text) {
+    text[text.find("\"b\"") + 1] = 'c';
+    return text;
+  };
+  const std::string index_name(kVersionIndex);
+  const std::vector<std::pair<std::string, std::string>> changes = {
+      {kSecond, with_c(second)},      {kSecond, second + "more"}, {kSecond, "none"}, {kSecond, ""},
+      {index_name, with_c(kIndexed)}, {index_name, "{}"}};
+  for (const auto& [name, content] : changes) {
+    for (const bool is_exchanged : {false, true}) {
+      INFO(name << ": " << content.size() << (is_exchanged ? " exchanged" : " rewritten"));
+      const Scene scene;
+      const auto seeded = scene.seed([&, &file = name, &text = content] {
+        if (is_exchanged) std::filesystem::remove(scene.directory.path() / "published/weight_v000001" / file);
+        scene.publish(file, text);
+      });
+      REQUIRE_FALSE(seeded);
+      CHECK(is_unfinished(seeded.error()));
+      CHECK(seeded.error().message.find(name + ": unfinished: it has changed while it was copied") !=
+            std::string::npos);
+      CHECK_FALSE(scene.has_model());
+    }
+  }
+}
+
+}  // namespace stfs::sync
