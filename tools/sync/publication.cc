@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -30,11 +31,13 @@ std::filesystem::path Publication::path_of(std::uint64_t version) const {
 
 Result<Publication::Way> Publication::way(const std::optional<std::uint64_t>& present,
                                           const std::optional<std::uint64_t>& target) const {
-  if (target) return way_to(present, *target);
+  std::set<std::uint64_t> looked_at;
+  if (target) return way_to(present, *target, looked_at);
   std::optional<Error> unfinished;
   for (auto version = versions_.rbegin(); version != versions_.rend(); ++version) {
     if (present && *version <= *present) break;
-    auto found = way_to(present, *version);
+    if (looked_at.contains(*version)) continue;  // on a way that is not whole
+    auto found = way_to(present, *version, looked_at);
     if (!found && is_unfinished(found.error())) {
       if (!unfinished) unfinished = std::move(found).error();
       continue;
@@ -46,7 +49,7 @@ Result<Publication::Way> Publication::way(const std::optional<std::uint64_t>& pr
 }
 
 Result<Publication::Way> Publication::way_to(const std::optional<std::uint64_t>& present,
-                                             std::uint64_t target) const {
+                                             std::uint64_t target, std::set<std::uint64_t>& looked_at) const {
   Way way;
   for (std::uint64_t next = target; !present || next != *present;) {
     if (present && next < *present) {
@@ -68,6 +71,8 @@ Result<Publication::Way> Publication::way_to(const std::optional<std::uint64_t>&
                   fmt::format("{}: version {} is not published, which version {} changes",
                               directory_.string(), version_text(next), way.versions.back().version().text));
     }
+    // Another way has led there, and was not whole.
+    if (!looked_at.insert(next).second) return unfinished(path_of(next), "a version before it is not whole");
     auto version = PublishedVersion::open(path_of(next), *storage_, directory_);
     if (!version && says_gone(version.error())) {
       return fail(ErrorCode::NotFound, ESTALE,

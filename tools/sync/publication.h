@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "core/base/error.h"
@@ -45,7 +46,10 @@ class Publication {
                                 const std::optional<std::uint64_t>& target) const;
 
  private:
-  [[nodiscard]] Result<Way> way_to(const std::optional<std::uint64_t>& present, std::uint64_t target) const;
+  /// @param looked_at  versions on ways that are not whole: a way that leads to one of them is not, either. Those of
+  ///                   this way are added.
+  [[nodiscard]] Result<Way> way_to(const std::optional<std::uint64_t>& present, std::uint64_t target,
+                                   std::set<std::uint64_t>& looked_at) const;
 
   explicit Publication(Storage& storage) : storage_(&storage) {}
 
