@@ -84,10 +84,19 @@ Result<bool> is_still_there(int lock, const std::filesystem::path& path) {
   return held.st_dev == there.st_dev && held.st_ino == there.st_ino;
 }
 
-/// Anybody may make a file of the lock's name in a directory like /tmp.
+/// Anybody may make a file of the lock's name in a directory like /tmp, and this user may have one there for
+/// something else: the lock is removed at the end.
 Result<void> check_own(const std::filesystem::path& lock_at) {
   struct stat there {};
-  if (::lstat(lock_at.c_str(), &there) != 0 || is_same_user(there.st_uid, ::geteuid())) return {};
+  if (::lstat(lock_at.c_str(), &there) != 0) return {};
+  const bool is_own = is_same_user(there.st_uid, ::geteuid());
+  const bool is_link = S_ISLNK(there.st_mode);  // open(2) refuses it
+  if (is_own && (is_link || (S_ISREG(there.st_mode) && there.st_size == 0))) return {};
+  if (is_own) {
+    return fail(ErrorCode::System, EEXIST,
+                fmt::format("{}: is no lock of a server, which is an empty file: choose another --socket",
+                            lock_at.native()));
+  }
   return fail(ErrorCode::System, EPERM,
               fmt::format("{}: belongs to another user (uid {}): choose a --socket in a directory where only "
                           "you may make files",

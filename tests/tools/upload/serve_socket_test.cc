@@ -195,6 +195,21 @@ TEST_CASE("what is no dead socket is left alone", "[tools][serve]") {
   CHECK(linked.error().errno_value == ELOOP);
 }
 
+TEST_CASE("a file of the lock's name that is no lock stays", "[tools][serve]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory / "s";
+  std::ofstream(path + ".lock") << "packages of somebody";
+  const auto socket = ServeSocket::listen(path);
+  REQUIRE_FALSE(socket);
+  CHECK(socket.error().errno_value == EEXIST);
+  CHECK(socket.error().message.starts_with(path + ".lock: is no lock of a server"));
+  CHECK(test::content_of(path + ".lock") == "packages of somebody");
+  CHECK_FALSE(std::filesystem::exists(path));
+  // A server that was killed has left an empty one.
+  std::ofstream(path + ".lock", std::ios::trunc).close();
+  CHECK(ServeSocket::listen(path));
+}
+
 TEST_CASE("a server that was replaced by hand removes nothing of its successor", "[tools][serve]") {
   const test::TemporaryDirectory directory;
   const std::string path = directory / "s";
