@@ -1,10 +1,12 @@
 # `stfs serve` and its clients as processes: leases, whom it serves, and the death of either side. Who else may listen
 # at a socket, and what peers of every kind may say: tests/tools/upload/serve_socket_test.cc and lease_peers_test.cc.
 import errno
+import fcntl
 import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -60,6 +62,29 @@ def test_what_is_said_to_people(source, path):
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30)[1] == ""
     assert "no server uses this socket: start `stfs serve" in stfs("serve", "--status", path, wanted=1).stderr
+
+
+@pytest.mark.parametrize("report, shown", [(b'{"a": "\x1b[2J\xc2\x9b"}', r'{"a":"\u001b[2J\u009b"}'), (b"\x1b[2J", None)])
+def test_another_users_report_is_written_anew(path, report, shown):
+    report = report.replace(b"\x1b", b"\\u001b") if shown else report
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        asking = subprocess.Popen([STFS, "serve", "--status", path, "--json"], text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE)  # fmt: skip
+        connection, _ = listener.accept()
+        assert connection.recv(100) == lease_client.packet(lease_client.QUERY)
+        descriptor = os.memfd_create("report", os.MFD_ALLOW_SEALING)
+        os.write(descriptor, report)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
+        header = lease_client.HEADER.pack(lease_client.MAGIC, lease_client.VERSION, lease_client.REPORT, 0, len(report), 1, 0, 0, 0)
+        socket.send_fds(connection, [header], [descriptor])
+        said, errors = asking.communicate(timeout=60)
+        connection.close()
+    if shown:
+        assert (said, errors, asking.returncode) == (shown + "\n", "", 0)
+    else:
+        assert (said, asking.returncode) == ("", 1) and errors.endswith(f"{path}: the report is no JSON\n")
 
 
 def test_select_dtype_and_rules(serve, source, path, directory):

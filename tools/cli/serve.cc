@@ -199,7 +199,10 @@ int print_status(const ServeRequest& request, Streams& streams) {
   const auto report = upload::query_server(request.status);
   if (!report) return report_failure(streams, report.error().message);
   if (request.json) {
-    streams.out << *report << '\n';
+    // Another user's server may have written it.
+    const Json document = parse_json(*report);
+    if (document.is_discarded()) return report_failure(streams, request.status + ": the report is no JSON");
+    streams.out << json_line(document) << '\n';
   } else if (const auto printed = print_server_status(*report, streams.out); !printed) {
     return report_failure(streams, request.status + ": " + printed.error().message);
   }
