@@ -85,11 +85,12 @@ Result<void> check_finishable(Storage& storage, const IndexPlace& place, const F
   auto believed = is_believed_for(storage, place, present, journal);
   if (!believed) return pass_on(std::move(believed));
   if (*believed) return {};
+  const std::filesystem::path path = place.folder / index.name;
   return fail(ErrorCode::System, EPERM,
               fmt::format("{}: it has another owner than {}, who could not finish this change after a crash: "
                           "give it to that one, chown --reference={} {}",
-                          index.name, archive_path.filename().string(), shell_word(archive_path.string()),
-                          shell_word((place.folder / index.name).string())));
+                          path.string(), archive_path.filename().string(), shell_word(archive_path.string()),
+                          shell_word(path.string())));
 }
 
 /// Whether the index is the old one, and who asks may replace it.

@@ -9,6 +9,7 @@ import lease_client
 import pytest
 from archive_file import ArchiveFile, Expectation, random_bytes, write_bytes_tensors
 from mounted import BUILD
+from sharded_model import ShardedModel
 from user_names import UserNames
 
 LEAVE_JOURNAL = BUILD / "tests" / "leave_journal"
@@ -290,3 +291,18 @@ def test_a_journal_of_a_newer_version_is_said_to_everybody(shared):
     shared.old.check()
     assert os.path.exists(journal)
 
+
+
+def test_root_changes_no_shards_whose_owner_could_not_replace_the_index(tmp_path):
+    model = ShardedModel(tmp_path / "sharded")
+    for shard in model.directory.glob("*.safetensors"):
+        os.chown(shard, ALICE, GROUP)
+    names = subprocess.run([STFS, "ls", "--names", model.directory], capture_output=True, text=True, check=True).stdout.splitlines()
+    before = {file.name: file.read_bytes() for file in model.directory.iterdir()}
+    refused = subprocess.run([STFS, "mv", model.directory, names[0], "other"], capture_output=True, text=True)
+    assert refused.returncode == 1 and "it has another owner than " in refused.stderr
+    assert {file.name: file.read_bytes() for file in model.directory.iterdir()} == before
+    subprocess.run(["sh", "-c", refused.stderr[refused.stderr.index("chown "):]], check=True)
+    subprocess.run([STFS, "mv", model.directory, names[0], "other"], check=True)
+    listed = subprocess.run([STFS, "ls", "--names", model.directory], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert sorted(listed) == sorted([*names[1:], "other"])
