@@ -174,6 +174,37 @@ def test_a_link_into_a_mount_holds_up_nobody(shared, open_mounts, victim):
             os.unlink(link)
 
 
+@pytest.mark.parametrize("of_link", [False, True], ids=["a mount", "a link into one"])
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_pull_that_follows_waits_for_no_mount_on_a_version(planted_ground, victim, of_link):
+    host = Host(*planted_ground, victim)
+    assert host.pull().returncode == 0
+    version = host.published / "weight_v000009"
+    place = host.published / "sub" if of_link else version
+    with silent_mount(place, "allow_other", "default_permissions"):
+        if of_link:
+            as_mallory('ln -s sub "$1"', version)
+        command = ["setpriv", f"--reuid={victim}", f"--regid={victim}", "--clear-groups", "--", host.stfs, "pull", "--follow"]
+        with subprocess.Popen([*command, host.model, host.published], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:
+            try:
+                assert eventually(lambda: following.poll() is not None or "inotify" in descriptors_of(following.pid))
+                following.terminate()
+                following.communicate(timeout=FOREVER)
+            finally:
+                following.kill()
+        if of_link:
+            version.unlink()
+
+
+def descriptors_of(pid):
+    """What its descriptors are, as far as they stay."""
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return " ".join(found)
+
+
 def test_a_mount_on_the_model_itself_holds_up_no_mount_of_it(shared, mounts):
     """Where its group may write it, a member may mount there."""
     mount = mounts(shared.path)

@@ -1,6 +1,8 @@
 // One inotify descriptor for the directory and the newest versions.
 #include "tools/sync/publication_watch.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/inotify.h>
 #include <unistd.h>
@@ -10,6 +12,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/storage/foreign_mount.h"
 #include "tools/sync/publication.h"
 
 namespace stfs::sync {
@@ -33,8 +36,11 @@ void PublicationWatch::watch_newest() {
   const auto& versions = publication->versions();
   for (std::size_t at = versions.size() - std::min(kWatchedVersions, versions.size()); at < versions.size();
        ++at) {
+    // Another user's link or mount may have the name: a call by the path would wait for that user's program.
+    const auto version = open_entry(publication->path_of(versions[at]), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (!version) continue;
     // A directory that is watched already keeps its watch, and its watch ends with it.
-    ::inotify_add_watch(inotify_.get(), publication->path_of(versions[at]).c_str(), kEvents);
+    ::inotify_add_watch(inotify_.get(), fmt::format("/proc/self/fd/{}", version->get()).c_str(), kEvents);
   }
 }
 
