@@ -21,8 +21,8 @@ NEXT = """What to do next
                                      the bytes of the tensor
   getfattr -d {mnt}/{tensor}
                                      its dtype and shape, its archive and its offset
-  cp {mnt}/{tensor} /tmp/layer.bin
-  dd if=/tmp/layer.bin of={mnt}/{tensor} bs=1M conv=notrunc
+  cp {mnt}/{tensor} ~/layer.bin
+  dd if=$HOME/layer.bin of={mnt}/{tensor} bs=1M conv=notrunc
                                      copy a tensor, and replace it: with exactly its size, completely or not at all
   {stfs} ls {archive}
                                      names, dtypes, shapes and sizes, without a mount
@@ -98,10 +98,10 @@ def test_what_quickstart_tells_to_type_works(copy, tmp_path):
     made = subprocess.run([BUILD / "stfs", "sample", tmp_path / "my model.safetensors"], capture_output=True)
     assert made.returncode == 0
     place = f"'{tmp_path}/my model.safetensors' '{tmp_path}/a mount'"
-    # The manual is for a person; all else is typed as it is told, with another place for the copy.
+    # The manual is for a person; all else is typed as it is told, in another home.
     done = copy(f"packaging/quickstart {place} > '{tmp_path}/told' || exit 1; set -e; "
                 f"grep -E '^  (ls|od|getfattr|cp|dd|build/release/stfs|fusermount3) ' '{tmp_path}/told' | "
-                f"sed 's,/tmp/layer.bin,{tmp_path}/layer.bin,' > '{tmp_path}/typed'; bash -e '{tmp_path}/typed'")
+                f"cat > '{tmp_path}/typed'; HOME='{tmp_path}' bash -e '{tmp_path}/typed'")
     assert done.returncode == 0, done
     typed = (tmp_path / "typed").read_text().splitlines()
     assert [line.split()[0] for line in typed] == ["ls", "od", "getfattr", "cp", "dd", "build/release/stfs", "fusermount3"]

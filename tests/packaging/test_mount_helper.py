@@ -48,6 +48,11 @@ def test_names_with_blanks_and_stars_stay_whole(helper):
     assert helper.called_with() == ["my model *.safetensors", "/mnt/a  b", "-o", "ro"]
 
 
+def test_names_that_begin_with_a_dash_are_no_options(helper):
+    helper.run("-o", "ro", "--", "-oallow_other.safetensors", "-m")
+    assert helper.called_with() == ["./-oallow_other.safetensors", "./-m", "-o", "ro"]
+
+
 def test_our_options_are_passed_on_in_order(helper):
     options = "rw,layout=tree,allow_other,default_permissions,uid=1,gid=2,umask=022,threads=4,nonempty,auto_unmount,fsname=a,subtype=b,noexec,noatime,sync"
     helper.run("a", "b", "-o", options)
