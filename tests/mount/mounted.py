@@ -53,7 +53,7 @@ def mount_entry(path, pid="self"):
     return found
 
 
-def eventually(condition, seconds=10):
+def eventually(condition, seconds=60):
     """Waits for a condition that becomes true by itself; its last value."""
     deadline = time.monotonic() + seconds * PATIENCE
     while True:
