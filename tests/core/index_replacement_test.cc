@@ -133,6 +133,29 @@ TEST_CASE("a found journal replaces a sync state only if its maker may write the
   CHECK(content_of(promise.state.string()) == R"({"version":"000001"})");
 }
 
+TEST_CASE("a found journal replaces another user's sync state, and an index by the right to it",
+          "[core][index_replacement]") {
+  if (::geteuid() != 0) {
+    note_skip("needs root, to give a journal away");
+    return;
+  }
+  const std::string before = R"({"weight_map":{}})";
+  for (const bool is_state : {true, false}) {
+    Promise promise;
+    std::filesystem::create_directories(promise.state.parent_path());
+    const std::string name = is_state ? std::string(kSyncStateName) : "m.safetensors.index.json";
+    const std::string path = promise.directory.write(name, before);
+    const std::string given = is_state ? promise.state.parent_path().string() : path;
+    promise.index.name = name;
+    promise.index.old_hash = XXH3_64bits(before.data(), before.size());
+    REQUIRE(::chmod(path.c_str(), 0644) == 0);
+    REQUIRE(::chown(given.c_str(), kExchanger, kExchanger) == 0);
+    REQUIRE(::chown(promise.path.c_str(), kExchanger, kExchanger) == 0);
+    REQUIRE(promise.keep());
+    CHECK(content_of(path) == R"({"version":"000001"})");
+  }
+}
+
 TEST_CASE("an index that no recovery would replace is not prepared", "[core][index_replacement]") {
   if (::geteuid() != 0) {
     note_skip("needs root, to give an archive away");

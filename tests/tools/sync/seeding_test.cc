@@ -28,6 +28,7 @@ struct Scene {
     publish(kFirst, test::archive_of({{"a", "new"}}, "{}"));
     publish(kSecond, test::archive_of({{"b", "newer"}}, "{}"));
     publish(std::string(kVersionIndex), kIndexed);
+    publish("config.json", R"({"hidden_size":64})");
   }
   void publish(const std::string& name, const std::string& content) const {
     directory.write("published/weight_v000001/" + name, content);
@@ -60,6 +61,7 @@ TEST_CASE("a full version is copied as it was checked", "[tools][sync]") {
   REQUIRE(scene.seed([] {}));
   CHECK(test::content_of(scene.directory.path() / "host" / kFirst) == test::archive_of({{"a", "new"}}, "{}"));
   CHECK(test::content_of(scene.directory.path() / "host" / kVersionIndex) == kIndexed);
+  CHECK(test::content_of(scene.directory.path() / "host/config.json") == R"({"hidden_size":64})");
 }
 
 TEST_CASE("a full version that changes after its check seeds nothing", "[tools][sync]") {
