@@ -16,19 +16,19 @@ class Test:
     faults: frozenset[int]
 
 
-def look(name: str, place: Place, numbers) -> list[Test]:
-    """Runs a Python file, or `PROGRAM SELECTION` of Catch2; leaves out what fails without a fault."""
+def look(name: str, place: Place, numbers, patience: float) -> list[Test]:
+    """Runs a Python file, or `PROGRAM SELECTION` of Catch2, for so many seconds at most; leaves out what fails without a fault."""
     seen, log = place.path / "seen", place.path / "log"
     seen.write_bytes(bytes(max(numbers, default=0) + 1))
     log.write_bytes(b"")
     seen.chmod(0o666)
     environment = {"STFS_MUTANTS_SEEN": str(seen), "STFS_MUTANTS_LOG": str(log)}
     if name.endswith(".py"):
-        program, command, patience = "pytest", python_command([name]), 900
+        program, command, most = "pytest", python_command([name]), 900
     else:
         program, selection = name.split(" ")
-        command, patience = [str(place.build / "tests" / program), selection], 3600
-    run_quietly(command, place, environment, patience)
+        command, most = [str(place.build / "tests" / program), selection], 3600
+    run_quietly(command, place, environment, min(most, patience))
     tests = []
     for line in log.read_text(errors="replace").splitlines():
         seconds, result, passed, case = line.split(" ", 3)

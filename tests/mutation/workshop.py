@@ -167,7 +167,8 @@ class Workshop:
         """Each program of Catch2 says which faults its tests pass by: compiled like the first of its own sources."""
         if not link.output.endswith("_tests"):
             return None
-        own = next(step for step in steps if step.output in link.inputs and step.source.endswith("_test.cc"))
+        folder = f"/{os.path.basename(link.output)}.dir/"
+        own = next(step for step in steps if step.output in link.inputs and step.source and folder in step.output)
         output = f"{link.output}_seen.o"
         command = re.sub(r" -Winvalid-pch -include \S+cmake_pch\.hxx| -Werror", "", own.command)
         command = command.replace(f"-I{self.root} ", f"-I{self.sources} -I{self.root} ", 1)
