@@ -102,8 +102,8 @@ Result<bool> is_due(Storage& storage, const IndexPlace& place, const File& journ
   if (!hash) return pass_on(std::move(hash));
   if (*hash != index.old_hash) return false;
   if (right == RightOf::Process) return true;
-  // The state may be another user's than the archive, whose owner has the journals of root. Their directory is
-  // for all who may write the archive.
+  // The state may be another user's than the archive, whose owner has the journals of root. Their directory
+  // is for all who may write the archive.
   const bool is_state = index.name == kSyncStateName;
   return is_believed_for(storage, place, is_state ? nullptr : present->get(), journal);
 }

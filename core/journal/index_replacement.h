@@ -22,8 +22,8 @@ Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::pat
 /// that is being staged: a recovery removes it after this process has died.
 /// @param archive_path  The journal lies beside this archive.
 /// @param archive  that archive, open.
-/// @return ArchiveChanged (ESTALE): it is another one. ENOSPC, EDQUOT: there is no room. EPERM: a recovery would
-///         not believe that the journal's maker may replace the index.
+/// @return ArchiveChanged (ESTALE): it is another one. ENOSPC, EDQUOT: there is no room. EPERM: a recovery
+///         would not believe that the journal's maker may replace the index.
 Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesystem::path& archive_path,
                                             const File& archive, const File& journal,
                                             const IndexReplacement& index);
@@ -36,8 +36,8 @@ enum class RightOf : std::uint8_t {
 
 /// Replaces the index. May be repeated. An index that is neither the old one nor the new one is
 /// somebody else's, and stays.
-/// So does an index that the journal's maker may not write (journal_access.h), and one behind a link. For a sync
-/// state the right to write its directory counts.
+/// So does an index that the journal's maker may not write (journal_access.h), and one behind a link. For a
+/// sync state the right to write its directory counts.
 /// @param journal_path  the journal's name, in the directory of the archive. A process that is killed in this
 ///                      call leaves a file named after it beside the index, which the next call removes.
 /// @param prepared  of prepare_index(), or null.

@@ -5,6 +5,7 @@
 #include <bit>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "tests/support/catch.h"
@@ -26,7 +27,7 @@ struct Question {
 /// A gap before up to nine small tensors.
 Question random_question(Random& random, std::uint64_t most_alignment) {
   Question asked;
-  asked.gap = {.next = 0, .begin = 64 + 8 * (random() % 3), .end = 0};
+  asked.gap = {.next = 0, .begin = 64 + random() % 24, .end = 0};
   asked.gap.end = asked.gap.begin + 1 + random() % 30;
   asked.now.data_at = asked.gap.begin;
   std::uint64_t end = asked.gap.end;
@@ -42,6 +43,21 @@ Question random_question(Random& random, std::uint64_t most_alignment) {
   asked.first = count == 0 ? 0 : random() % (count + 1);
   asked.most_bytes = random() % 2 == 0 ? end : random() % 60;
   asked.slack_bytes = random() % 2 == 0 ? 0 : random() % 20;
+  return asked;
+}
+
+/// A gap of that size before tensors of these sizes, of bytes.
+Question question_of(const std::vector<std::uint64_t>& sizes, std::uint64_t gap_bytes) {
+  Question asked;
+  asked.gap = {.next = 0, .begin = 64, .end = 64 + gap_bytes};
+  asked.now.data_at = 64;
+  std::uint64_t end = asked.gap.end;
+  for (const std::uint64_t size_bytes : sizes) {
+    const auto at = static_cast<std::uint32_t>(asked.now.blocks.size());
+    asked.now.blocks.push_back({{at, {end, size_bytes}}, 1, false});
+    end += size_bytes;
+  }
+  asked.now.size_bytes = asked.most_bytes = end;
   return asked;
 }
 
@@ -115,6 +131,27 @@ TEST_CASE("a fit of elements leaves no byte between them, and takes no tensor tw
       CHECK(asked.now.blocks[block].place_from(end) == end);
       end += asked.now.blocks[block].range.size_bytes;
     }
+    // Tensors of one alignment stay in their order.
+    CHECK(std::ranges::is_sorted(*answer, {}, [&](std::size_t block) {
+      return std::pair(-static_cast<std::int64_t>(asked.now.blocks[block].alignment), block);
+    }));
   }
   CHECK(found > 1000);
+}
+
+TEST_CASE("no more sums and additions are tried than the limits allow", "[core][compaction]") {
+  // Of the blocks from the end, the two before the last ones fill the gap only together. 4,096 sums are
+  // kept: those of twelve blocks, or of eleven and one of the two.
+  for (const std::uint64_t small : {11U, 12U}) {
+    std::vector<std::uint64_t> sizes = {8192, 4096};
+    for (std::uint64_t power = 0; power < small; ++power) sizes.push_back(1ULL << power);
+    CHECK(answer_to(question_of(sizes, 8192 + 4096)).has_value() == (small == 11));
+  }
+  // Each of N blocks of one size is added to one sum more than the one before it: 999 make 499,500
+  // additions, and 1,000 make 500,500, of which 500,000 are allowed.
+  for (const std::size_t count : {998U, 999U}) {
+    std::vector<std::uint64_t> sizes(1 + count, 2);
+    sizes.front() = 5001;
+    CHECK(answer_to(question_of(sizes, 5001)).has_value() == (count == 998));
+  }
 }

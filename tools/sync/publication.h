@@ -46,8 +46,8 @@ class Publication {
                                 const std::optional<std::uint64_t>& target) const;
 
  private:
-  /// @param looked_at  versions on ways that are not whole: a way that leads to one of them is not, either. Those of
-  ///                   this way are added.
+  /// @param looked_at  versions on ways that are not whole: a way that leads to one of them is not, either.
+  ///                   Those of this way are added.
   [[nodiscard]] Result<Way> way_to(const std::optional<std::uint64_t>& present, std::uint64_t target,
                                    std::set<std::uint64_t>& looked_at) const;
 

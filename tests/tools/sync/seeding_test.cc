@@ -1,4 +1,5 @@
-// Full versions: a publisher that exchanges or rewrites a file after it was checked gives nobody a broken model.
+// Full versions: a publisher that exchanges or rewrites a file after it was checked gives nobody a broken
+// model.
 #include "tools/sync/seeding.h"
 
 #include <cerrno>
