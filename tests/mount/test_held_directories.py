@@ -30,10 +30,15 @@ class Held:
         os.stat(self.mallorys / "z")
         for name in "abc":  # a look-up of a name that the kernel does not know would wait for the lock
             os.stat(self.mount / name)
-        self.holder = subprocess.Popen([program, self.mallorys / "z", str(self.mallorys.pid), self.mount.path],
+        self.holder = subprocess.Popen([program, self.mallorys / "z", self.mount.path], stdin=subprocess.PIPE,
                                        stdout=subprocess.PIPE, text=True)
         try:
             assert self.holder.stdout.readline() == "ready\n"
+            os.kill(self.mallorys.pid, signal.SIGSTOP)
+            # Not at once: until then its threads may answer.
+            assert eventually(lambda: {state for _, state in thread_states(self.mallorys.pid)} == {"T"})
+            self.holder.stdin.write("go\n")
+            self.holder.stdin.flush()
             # It waits in getdents64(2), by its numbers on x86-64 and on arm64: not for a page of its own program.
             assert eventually(lambda: Path(f"/proc/{self.holder.pid}/syscall").read_text().split()[0] in ("217", "61")
                               and "D" in dict(thread_states(self.holder.pid)).values())
