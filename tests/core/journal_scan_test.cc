@@ -349,6 +349,18 @@ TEST_CASE_METHOD(Planted, "a journal that still has the name in which it was sta
   CHECK(content_of(scene.path) == (has_third ? scene.before : scene.patched()));
 }
 
+TEST_CASE_METHOD(Planted, "a staged journal with a second name that is not the journal's stays",
+                 "[core][journal_scan]") {
+  std::filesystem::path staged = journal;
+  staged += kStagedSuffix;
+  std::filesystem::rename(journal, staged);
+  const bool has_other = GENERATE(false, true);
+  if (has_other) std::filesystem::create_hard_link(staged, scene.directory / "other");
+  static_cast<void>(scene.recover_all());
+  CHECK(std::filesystem::exists(staged) == has_other);
+  CHECK(scene.is_untouched());
+}
+
 TEST_CASE_METHOD(Planted, "a journal that was moved away and back counts", "[core][journal_scan]") {
   std::filesystem::rename(journal, scene.directory / "away");
   std::filesystem::rename(scene.directory / "away", journal);
