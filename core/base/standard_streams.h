@@ -3,9 +3,9 @@
 
 namespace stfs {
 
-/// Opens those that are closed, so that no file of the program gets their numbers: what is written to
-/// standard output would go into an archive. They can neither be read nor written (EBADF). For programs, not
-/// for libraries; call it before any file is opened. @return false: errno says why.
+/// Opens the closed descriptors of the three. Otherwise the program's next file gets such a number: a message
+/// for standard output then goes into an archive. The opened ones can neither be read nor written (EBADF).
+/// For programs, not for libraries; call it before any file is opened. @return false: errno says why.
 bool hold_standard_streams();
 
 }  // namespace stfs

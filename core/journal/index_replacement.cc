@@ -62,7 +62,7 @@ Result<std::uint64_t> hash_of(const File* index) {
 }
 
 /// Whether the journal's maker is believed to have a right to this index, as to the archive.
-/// @param present  null: whoever may write the directory has the right.
+/// @param present  the index. Null: the right to write the directory decides.
 Result<bool> is_believed_for(Storage& storage, const IndexPlace& place, const File* present,
                              const File& journal) {
   auto maker = journal.status();
@@ -93,7 +93,7 @@ Result<void> check_finishable(Storage& storage, const IndexPlace& place, const F
                           shell_word(path.string())));
 }
 
-/// Whether the index is the old one, and who asks may replace it.
+/// Whether the index is the old one, and this right allows the replacement.
 Result<bool> is_due(Storage& storage, const IndexPlace& place, const File& journal,
                     const IndexReplacement& index, RightOf right) {
   auto present = open_index(storage, place.path);

@@ -36,8 +36,8 @@ enum class RightOf : std::uint8_t {
 
 /// Replaces the index. May be repeated. An index that is neither the old one nor the new one is
 /// somebody else's, and stays.
-/// So does an index that the journal's maker may not write (journal_access.h), and one behind a link. For a
-/// sync state the right to write its directory counts.
+/// An index that the journal's maker may not write (journal_access.h) stays, and one behind a link stays. For
+/// a sync state the right to write its directory counts.
 /// @param journal_path  the journal's name, in the directory of the archive. A process that is killed in this
 ///                      call leaves a file named after it beside the index, which the next call removes.
 /// @param prepared  of prepare_index(), or null.

@@ -140,8 +140,8 @@ TEST_CASE("a fit of elements leaves no byte between them, and takes no tensor tw
 }
 
 TEST_CASE("no more sums and additions are tried than the limits allow", "[core][compaction]") {
-  // Of the blocks from the end, the two before the last ones fill the gap only together. 4,096 sums are
-  // kept: those of twelve blocks, or of eleven and one of the two.
+  // The two large blocks fill the gap only together, and the small blocks behind them are tried first. 4,096
+  // sums are kept. Twelve small blocks have so many sums; eleven leave room for those with one large block.
   for (const std::uint64_t small : {11U, 12U}) {
     std::vector<std::uint64_t> sizes = {8192, 4096};
     for (std::uint64_t power = 0; power < small; ++power) sizes.push_back(1ULL << power);

@@ -35,10 +35,12 @@ constexpr std::uint64_t kCopiedBytes = 1 << 20;
 
 constexpr std::string_view kChangedMeanwhile = "it has changed while it was copied";
 
-/// @param start  the bytes of a file before its data.
+/// @param start  the bytes of a file before its data: the length of the header, and the header.
 bool has_header(std::string_view start, const ArchiveVersion& archive) {
   if (start.size() != archive.data_offset()) return false;
   const std::string_view json = start.substr(kHeaderLengthBytes);
+  const auto length = header_length(std::as_bytes(std::span(start)), archive.stamp.size_bytes);
+  if (!length || *length != json.size()) return false;
   return XXH3_64bits(json.data(), json.size()) == archive.header->hash;
 }
 

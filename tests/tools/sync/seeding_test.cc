@@ -71,10 +71,12 @@ TEST_CASE("a full version that changes after its check seeds nothing", "[tools][
     text[text.find("\"b\"") + 1] = 'c';
     return text;
   };
+  std::string longer = second;
+  ++longer.front();  // the length of the header
   const std::string index_name(kVersionIndex);
   const std::vector<std::pair<std::string, std::string>> changes = {
-      {kSecond, with_c(second)},      {kSecond, second + "more"}, {kSecond, "none"}, {kSecond, ""},
-      {index_name, with_c(kIndexed)}, {index_name, "{}"}};
+      {kSecond, longer}, {kSecond, with_c(second)},      {kSecond, second + "more"}, {kSecond, "none"},
+      {kSecond, ""},     {index_name, with_c(kIndexed)}, {index_name, "{}"}};
   for (const auto& [name, content] : changes) {
     for (const bool is_exchanged : {false, true}) {
       INFO(name << ": " << content.size() << (is_exchanged ? " exchanged" : " rewritten"));
