@@ -29,7 +29,7 @@ std::optional<std::vector<std::size_t>> in_order(const Arrangement& now, const G
     blocks.push_back(reached.block);
     sum = reached.before;
   }
-  std::ranges::sort(blocks);
+  // A block lies before those that were added sooner: so far they are in the order of the archive.
   std::ranges::stable_sort(blocks, std::ranges::greater{},
                            [&](std::size_t block) { return now.blocks[block].alignment; });
   for (const std::size_t block : blocks) {
@@ -59,10 +59,9 @@ std::optional<std::vector<std::size_t>> best_fit(const Arrangement& now, const G
     if (additions > kMostAdditions) return std::nullopt;
     for (std::size_t of = 0; of < count; ++of) {
       const std::uint64_t sum = reached[of] + size_bytes;
-      const bool fits = sum <= wanted && wanted - sum <= slack_bytes;
       if (sum > wanted) continue;
       const Reached last{block, reached[of]};
-      if (fits) {
+      if (wanted - sum <= slack_bytes) {
         if (auto blocks = in_order(now, gap, sums, sum, last)) return blocks;
         // Alignment left bytes. Another combination, or one with more blocks, may not.
       }

@@ -153,5 +153,8 @@ TEST_CASE("no more sums and additions are tried than the limits allow", "[core][
     std::vector<std::uint64_t> sizes(1 + count, 2);
     sizes.front() = 5001;
     CHECK(answer_to(question_of(sizes, 5001)).has_value() == (count == 998));
+    // Blocks that are larger than the gap are not tried.
+    sizes.insert(sizes.begin() + 1, 100, 5002);
+    CHECK(answer_to(question_of(sizes, 5001)).has_value() == (count == 998));
   }
 }
