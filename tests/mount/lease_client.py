@@ -15,7 +15,7 @@ import mounted
 
 STFS = mounted.BUILD / "stfs"
 HEADER = struct.Struct("=IHHQQIiII")
-MAGIC, VERSION = 0x53465453, 2
+MAGIC, VERSION = 0x53465453, 3
 ATTACH, QUERY, GRANT, REPORT, REFUSAL, NEWER, STUCK, RENEW = range(1, 9)
 
 
@@ -51,7 +51,7 @@ class Connection:
         magic, version, kind, generation, document, count, errno, text_bytes, reserved = HEADER.unpack(data[:40])
         assert (magic, version, reserved, flags & socket.MSG_CTRUNC) == (MAGIC, VERSION, 0, 0)
         assert (count, text_bytes) == (len(descriptors), len(data) - 40)
-        text = data[40:].decode()
+        text = data[40:].decode(errors="surrogateescape")
         if kind == REFUSAL:
             raise Refused(errno, text)
         return kind, generation, document, errno, text, list(descriptors)
@@ -138,10 +138,13 @@ class Lease(Connection):
 def query(path):
     connection = Connection(path)
     connection.socket.send(packet(QUERY))
-    kind, _, document_bytes, _, _, descriptors = connection.receive()
-    assert kind == REPORT
+    report, size_bytes = b"", 1
+    while len(report) < size_bytes:
+        kind, _, size_bytes, _, part, descriptors = connection.receive()
+        assert kind == REPORT and not descriptors
+        report += part.encode(errors="surrogateescape")  # a part may end inside a letter
     connection.close()
-    return read_document(descriptors[0], document_bytes)
+    return json.loads(report)
 
 
 class Server:

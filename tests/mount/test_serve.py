@@ -1,7 +1,6 @@
 # `stfs serve` and its clients as processes: leases, whom it serves, and the death of either side. Who else may listen
 # at a socket, and what peers of every kind may say: tests/tools/upload/serve_socket_test.cc and lease_peers_test.cc.
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ import pytest
 from lease_client import NEWER, STFS, Gone, Lease, query
 from mounted import eventually
 from served_archive import TENSORS, change_b, directory, path, serve, source, stfs  # noqa: F401
+from written_tensor import T
 
 PYTHON = mounted.BUILD / "python"
 ATTACH = "import sys; sys.path.insert(0, sys.argv[1]); import stfs; stfs.attach(sys.argv[2])"
@@ -64,27 +64,42 @@ def test_what_is_said_to_people(source, path):
     assert "no server uses this socket: start `stfs serve" in stfs("serve", "--status", path, wanted=1).stderr
 
 
-@pytest.mark.parametrize("report, shown", [(b'{"a": "\x1b[2J\xc2\x9b"}', r'{"a":"\u001b[2J\u009b"}'), (b"\x1b[2J", None)])
-def test_another_users_report_is_written_anew(path, report, shown):
-    report = report.replace(b"\x1b", b"\\u001b") if shown else report
+def status_of_another(path, report, descriptors=()):
+    """What `stfs serve --status` says of a server that answers with this report and these descriptors."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
         listener.listen()
         asking = subprocess.Popen([STFS, "serve", "--status", path, "--json"], text=True, stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE)  # fmt: skip
         connection, _ = listener.accept()
-        assert connection.recv(100) == lease_client.packet(lease_client.QUERY)
-        descriptor = os.memfd_create("report", os.MFD_ALLOW_SEALING)
-        os.write(descriptor, report)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
-        header = lease_client.HEADER.pack(lease_client.MAGIC, lease_client.VERSION, lease_client.REPORT, 0, len(report), 1, 0, 0, 0)
-        socket.send_fds(connection, [header], [descriptor])
-        said, errors = asking.communicate(timeout=60)
-        connection.close()
+        with connection:
+            assert connection.recv(100) == lease_client.packet(lease_client.QUERY)
+            header = lease_client.HEADER.pack(lease_client.MAGIC, lease_client.VERSION, lease_client.REPORT, 0, len(report),
+                                              len(descriptors), 0, len(report), 0)  # fmt: skip
+            socket.send_fds(connection, [header + report], descriptors)
+            said, errors = asking.communicate(timeout=60)
+    return asking.returncode, said, errors
+
+
+@pytest.mark.parametrize("report, shown", [(b'{"a": "\x1b[2J\xc2\x9b"}', r'{"a":"\u001b[2J\u009b"}'), (b"\x1b[2J", None)])
+def test_another_users_report_is_written_anew(path, report, shown):
+    report = report.replace(b"\x1b", b"\\u001b") if shown else report
+    code, said, errors = status_of_another(path, report)
     if shown:
-        assert (said, errors, asking.returncode) == (shown + "\n", "", 0)
+        assert (said, errors, code) == (shown + "\n", "", 0)
     else:
-        assert (said, asking.returncode) == ("", 1) and errors.endswith(f"{path}: the report is no JSON\n")
+        assert (said, code) == ("", 1) and errors.endswith(f"{path}: the report is no JSON\n")
+
+
+def test_a_file_of_a_stopped_mount_that_comes_with_a_report_holds_nobody(path, mount):
+    # Who closes such a file waits for the mount, and no signal ends that.
+    with open(mount / T, "rb") as file:
+        os.kill(mount.pid, signal.SIGSTOP)
+        try:
+            code, said, errors = status_of_another(path, b"{}", [file.fileno()])
+        finally:
+            os.kill(mount.pid, signal.SIGCONT)
+    assert (code, said) == (1, "") and "descriptors are missing or too many" in errors
 
 
 def test_select_dtype_and_rules(serve, source, path, directory):

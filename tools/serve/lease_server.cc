@@ -35,7 +35,8 @@ Result<void> LeaseServer::serve_once(std::chrono::milliseconds patience, int wak
   const bool has_room = connections_.size() < options_.max_connections + kMaxRefused;
   const bool accepts = has_room && Clock::now() >= accept_again_;
   std::vector<pollfd> polled = {{accepts ? socket_.descriptor() : -1, POLLIN, 0}, {wake, POLLIN, 0}};
-  for (const auto& connection : connections_) polled.push_back({connection->descriptor(), POLLIN, 0});
+  for (const auto& connection : connections_)
+    polled.push_back({connection->descriptor(), connection->events(), 0});
   if (::poll(polled.data(), polled.size(), static_cast<int>(patience.count())) < 0 && errno != EINTR) {
     return fail_system(errno, path().native(), "poll");
   }

@@ -26,6 +26,7 @@ constexpr std::chrono::milliseconds kConnectPause{2};
 constexpr std::chrono::seconds kLeastConnectPatience{1};
 /// A running server answers a Query at once.
 constexpr std::chrono::seconds kQueryPatience{10};
+constexpr std::string_view kNoAnswer = "the server does not answer";
 
 /// An arena of another process. The lease lasts while any thread uses the arena, even after the Lease object
 /// is gone.
@@ -78,17 +79,29 @@ Result<void> check_server(int socket, const std::filesystem::path& path, ServeKi
       fmt::format("is served by another user (uid {}), in a directory that is not that user's", peer->uid));
 }
 
-Result<void> wait_readable(int socket, Clock::time_point deadline) {
+/// @param late  what ETIMEDOUT means.
+Result<void> wait_readable(int socket, Clock::time_point deadline, std::string_view late) {
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     pollfd polled{socket, POLLIN, 0};
     const int ready = ::poll(&polled, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000)));
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return fail_system(errno, "socket", "poll");
-    if (Clock::now() >= deadline) {
-      return fail(ErrorCode::System, ETIMEDOUT, "the server is still uploading its first generation");
-    }
+    if (Clock::now() >= deadline) return fail(ErrorCode::System, ETIMEDOUT, std::string(late));
   }
+}
+
+/// Returns the next message, which must be of that kind.
+Result<ReceivedMessage> receive_answer(int socket, ServeKind wanted) {
+  auto received =
+      receive_message(socket, wanted == ServeKind::Grant ? Incoming::Descriptors : Incoming::NoDescriptors);
+  if (!received) return pass_on(std::move(received));
+  if (!*received) return fail(ErrorCode::System, ECONNRESET, "the server has ended");
+  const ServeMessage& message = (*received)->message;
+  if (message.kind == ServeKind::Refusal) return fail(ErrorCode::System, message.errno_value, message.text);
+  if (message.kind != wanted)
+    return fail(ErrorCode::InvalidArgument, EPROTO, "the server has sent an unexpected message");
+  return std::move(**received);
 }
 
 /// Sends one request to a server and receives the answer.
@@ -99,19 +112,25 @@ Result<ReceivedMessage> ask(int socket, const std::filesystem::path& path, Serve
   if (auto sent = send_message(socket, ServeMessage{question}); !sent && sent.error().errno_value != EPIPE) {
     return pass_on(std::move(sent));
   }
-  if (auto ready = wait_readable(socket, deadline); !ready) return pass_on(std::move(ready));
-  auto received = receive_message(socket, Incoming::Descriptors);
-  if (!received) return pass_on(std::move(received));
-  if (!*received) return fail(ErrorCode::System, ECONNRESET, "the server has ended");
-  const ServeMessage& message = (*received)->message;
-  if (message.kind == ServeKind::Refusal) return fail(ErrorCode::System, message.errno_value, message.text);
-  if (message.kind != wanted)
-    return fail(ErrorCode::InvalidArgument, EPROTO, "the server has sent an unexpected message");
-  return std::move(**received);
+  const std::string_view late =
+      wanted == ServeKind::Grant ? "the server is still uploading its first generation" : kNoAnswer;
+  if (auto ready = wait_readable(socket, deadline, late); !ready) return pass_on(std::move(ready));
+  return receive_answer(socket, wanted);
 }
 
-Result<std::string> document_of(const ReceivedMessage& received) {
-  return read_document(received.descriptors.front().get(), received.message.document_bytes);
+/// Receives the rest of a report.
+Result<std::string> take_report(int socket, ServeMessage part, Clock::time_point deadline) {
+  const std::uint64_t size_bytes = part.document_bytes;
+  std::string text = std::move(part.text);
+  while (text.size() < size_bytes) {
+    if (auto ready = wait_readable(socket, deadline, kNoAnswer); !ready) return pass_on(std::move(ready));
+    auto received = receive_answer(socket, ServeKind::Report);
+    if (!received) return pass_on(std::move(received));
+    text += received->message.text;
+  }
+  if (text.size() > size_bytes)
+    return fail(ErrorCode::InvalidArgument, EPROTO, "the server has sent more than its report");
+  return text;
 }
 
 Result<std::shared_ptr<Arena>> adopt(const ManifestArena& arena, UniqueFd descriptor) {
@@ -157,7 +176,7 @@ Result<void> Lease::take_over(ReceivedMessage& granted) {
   const auto wrong = [](std::string message) {
     return fail(ErrorCode::InvalidArgument, EPROTO, std::move(message));
   };
-  const auto text = document_of(granted);
+  const auto text = read_document(granted.descriptors.front().get(), granted.message.document_bytes);
   if (!text) return tl::unexpected(text.error());
   auto manifest = parse_manifest(*text);
   if (!manifest) return pass_on(std::move(manifest));
@@ -245,7 +264,7 @@ Result<std::uint64_t> Lease::wait_newer(std::chrono::milliseconds patience) {
     if (auto received = receive_all(); !received) return pass_on(std::move(received));
     if (newest_ > generation()) return newest_;
     if (connection_->descriptor() < 0) return gone();
-    if (auto ready = wait_readable(connection_->descriptor(), deadline); !ready) {
+    if (auto ready = wait_readable(connection_->descriptor(), deadline, kNoAnswer); !ready) {
       if (ready.error().errno_value == ETIMEDOUT) return 0;
       return pass_on(std::move(ready));
     }
@@ -266,10 +285,8 @@ Result<void> Lease::renew(std::chrono::milliseconds patience) {
         if (!sent) return sent;
         is_renewing_ = true;
       }
-      if (auto ready = wait_readable(connection_->descriptor(), deadline); !ready) {
-        if (ready.error().errno_value != ETIMEDOUT) return ready;
-        return fail(ErrorCode::System, ETIMEDOUT, socket_.native() + ": the server does not answer");
-      }
+      if (auto ready = wait_readable(connection_->descriptor(), deadline, kNoAnswer); !ready)
+        return tl::unexpected(std::move(ready.error()).within(socket_.native()));
       if (auto received = receive_all(); !received) return received;
     }
     const auto granted = std::exchange(granted_, nullptr);
@@ -285,9 +302,11 @@ Result<std::string> query_server(const std::filesystem::path& socket) {
   const auto deadline = Clock::now() + kQueryPatience;
   const auto connected = connect_until(socket, deadline);
   if (!connected) return tl::unexpected(connected.error());
-  const auto answered = ask(connected->get(), socket, ServeKind::Query, ServeKind::Report, deadline);
-  if (!answered) return tl::unexpected(Error(answered.error()).within(socket.native()));
-  auto text = document_of(*answered);
+  auto text = guard_memory([&]() -> Result<std::string> {
+    auto answered = ask(connected->get(), socket, ServeKind::Query, ServeKind::Report, deadline);
+    if (!answered) return pass_on(std::move(answered));
+    return take_report(connected->get(), std::move(answered->message), deadline);
+  });
   if (!text) return tl::unexpected(std::move(text.error()).within(socket.native()));
   return text;
 }

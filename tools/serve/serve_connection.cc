@@ -2,11 +2,9 @@
 #include "tools/serve/serve_connection.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 
-#include <array>
 #include <fstream>
-
-#include "tools/serve/sealed_document.h"
 
 namespace stfs::upload {
 namespace {
@@ -27,9 +25,15 @@ ServeConnection::ServeConnection(ServeSocket::Connection connection, std::option
       refusal_(std::move(refusal)),
       greet_until_(greet_until) {}
 
+short ServeConnection::events() const {
+  return stage_ == Stage::Reporting ? POLLIN | POLLOUT : POLLIN;
+}
+
 void ServeConnection::attend(const ServeState& state, Clock::time_point now) {
   take_request(state);
-  if (stage_ == Stage::Greeting && now >= greet_until_) stage_ = Stage::Over;
+  const bool is_brief = stage_ == Stage::Greeting || stage_ == Stage::Reporting;
+  if (is_brief && now >= greet_until_) stage_ = Stage::Over;
+  if (stage_ == Stage::Reporting) send_report();
   if ((stage_ == Stage::Waiting || stage_ == Stage::Renewing) && state.newest) grant(state.newest);
   if (stage_ == Stage::Leased) tell_news(state);
 }
@@ -54,7 +58,7 @@ void ServeConnection::answer(ServeKind kind, const ServeState& state) {
     // A reason that existed before the peer came is no news for it.
     told_stuck_number_ = state.stuck_number;
   } else if (stage_ == Stage::Greeting && kind == ServeKind::Query) {
-    report(state);
+    begin_report(state);
   } else if (stage_ == Stage::Leased && kind == ServeKind::Renew) {
     stage_ = Stage::Renewing;
   } else {
@@ -65,15 +69,22 @@ void ServeConnection::answer(ServeKind kind, const ServeState& state) {
   }
 }
 
-void ServeConnection::report(const ServeState& state) {
-  const std::string text = state.report();
-  if (const auto document = seal_document(text); !document) {
-    refuse(document.error());
+void ServeConnection::begin_report(const ServeState& state) {
+  report_ = state.report();
+  if (report_.size() > kMaxServeReportBytes) {
+    refuse({ErrorCode::InvalidArgument, EMSGSIZE, "the report is too long"});
   } else {
-    const std::array descriptors = {document->get()};
+    stage_ = Stage::Reporting;
+  }
+}
+
+void ServeConnection::send_report() {
+  while (reported_bytes_ < report_.size()) {
     ServeMessage message{ServeKind::Report};
-    message.document_bytes = text.size();
-    send(message, descriptors);
+    message.document_bytes = report_.size();
+    message.text = report_.substr(reported_bytes_, kMaxServeTextBytes);
+    if (!send(message)) return;
+    reported_bytes_ += message.text.size();
   }
   stage_ = Stage::Over;
 }

@@ -35,7 +35,8 @@ class ServeConnection {
   using Clock = std::chrono::steady_clock;
 
   /// @param refusal        if set, the answer to any request of this peer.
-  /// @param greet_until    the peer must send its first packet before this time.
+  /// @param greet_until    the peer must send its first packet before this time, and read a report that it
+  ///                       asks for.
   ServeConnection(ServeSocket::Connection connection, std::optional<Error> refusal,
                   Clock::time_point greet_until);
 
@@ -47,6 +48,8 @@ class ServeConnection {
   /// The generation that the peer holds, or null.
   [[nodiscard]] const std::shared_ptr<const ServedModel>& leased() const { return leased_; }
 
+  /// The events of poll(2) to wait for.
+  [[nodiscard]] short events() const;
   /// Receives one packet, if there is one. Then sends what the peer has not been told yet.
   void attend(const ServeState& state, Clock::time_point now);
   /// Whether the server must drop this connection.
@@ -55,12 +58,14 @@ class ServeConnection {
   void give_up(const Error& why);
 
  private:
-  /// Renewing: holds a lease, and has asked for the newest generation.
-  enum class Stage : std::uint8_t { Greeting, Waiting, Leased, Renewing, Over };
+  /// Renewing: holds a lease, and has asked for the newest generation. Reporting: is sent a report.
+  enum class Stage : std::uint8_t { Greeting, Waiting, Leased, Renewing, Reporting, Over };
 
   void take_request(const ServeState& state);
   void answer(ServeKind kind, const ServeState& state);
-  void report(const ServeState& state);
+  void begin_report(const ServeState& state);
+  /// Sends as much of the report as the socket takes.
+  void send_report();
   void refuse(const Error& why);
   void grant(const std::shared_ptr<const ServedModel>& model);
   void tell_news(const ServeState& state);
@@ -74,6 +79,8 @@ class ServeConnection {
   Clock::time_point since_ = Clock::now();
   Clock::time_point greet_until_;
   Stage stage_ = Stage::Greeting;
+  std::string report_;
+  std::size_t reported_bytes_ = 0;
   std::shared_ptr<const ServedModel> leased_;
   std::uint64_t told_generation_ = 0;
   std::uint64_t told_stuck_number_ = 0;

@@ -22,7 +22,8 @@ tl::unexpected<Error> malformed(std::string_view what) {
 struct Fields {
   bool has_generation = false;
   bool has_document = false;
-  bool has_reason = false;
+  bool has_text = false;
+  bool has_errno = false;
   std::size_t min_descriptors = 0;
   std::size_t max_descriptors = 0;
 };
@@ -32,11 +33,11 @@ std::optional<Fields> fields_of(ServeKind kind) {
     case ServeKind::Attach:
     case ServeKind::Renew:
     case ServeKind::Query: return Fields{};
-    case ServeKind::Grant: return Fields{true, true, false, 1, 1 + kMaxServeArenas};
-    case ServeKind::Report: return Fields{false, true, false, 1, 1};
-    case ServeKind::Newer: return Fields{true, false, false, 0, 0};
+    case ServeKind::Grant: return Fields{true, true, false, false, 1, 1 + kMaxServeArenas};
+    case ServeKind::Report: return Fields{false, true, true, false, 0, 0};
+    case ServeKind::Newer: return Fields{true, false, false, false, 0, 0};
     case ServeKind::Refusal:
-    case ServeKind::Stuck: return Fields{false, false, true, 0, 0};
+    case ServeKind::Stuck: return Fields{false, false, true, true, 0, 0};
   }
   return std::nullopt;
 }
@@ -44,9 +45,10 @@ std::optional<Fields> fields_of(ServeKind kind) {
 Result<void> check_fields(const ServeHeader& header, const Fields& fields) {
   if (fields.has_generation != (header.generation != 0)) return malformed("generation");
   if (fields.has_document != (header.document_bytes != 0)) return malformed("document");
-  if (header.document_bytes > kMaxServeDocumentBytes) return malformed("document too large");
-  if (fields.has_reason != (header.text_bytes != 0)) return malformed("text");
-  if (fields.has_reason != (header.errno_value != 0)) return malformed("errno");
+  const auto most = fields.has_text ? kMaxServeReportBytes : kMaxServeDocumentBytes;
+  if (header.document_bytes > most) return malformed("document too large");
+  if (fields.has_text != (header.text_bytes != 0)) return malformed("text");
+  if (fields.has_errno != (header.errno_value != 0)) return malformed("errno");
   if (header.errno_value < 0 || header.errno_value > kMaxErrno) return malformed("errno");
   if (header.descriptors < fields.min_descriptors || header.descriptors > fields.max_descriptors) {
     return malformed("number of descriptors");

@@ -14,8 +14,11 @@
 //                          <-        Grant       with the arenas that the client's generation does not have
 //                          <-        Stuck       why a change of the archive led to no newer generation
 //     Query                ->
-//                          <-        Report      then the connection ends
+//                          <-        Report      as many as the text takes; then the connection ends
 //                          <-        Refusal     to Attach or Query; then the connection ends
+//
+// A Report brings no descriptor, because root asks servers of any user, and a descriptor of a file system
+// that does not answer cannot be closed.
 //
 // The client tells arenas apart by their numbers in the manifest: it maps only what it has not mapped yet.
 // After a Grant the connection counts for the newest generation alone. A client that wants to keep the old
@@ -38,7 +41,7 @@ namespace stfs::upload {
 inline constexpr std::uint32_t kServeMagic = 0x53465453;
 /// Grows with every change that the other side would misunderstand. Magic, version and kind keep their places
 /// in all versions, so each side can tell the other which version it uses.
-inline constexpr std::uint16_t kServeVersion = 2;
+inline constexpr std::uint16_t kServeVersion = 3;
 
 enum class ServeKind : std::uint16_t {
   Attach = 1,
@@ -57,11 +60,13 @@ struct ServeHeader {
   std::uint16_t version = kServeVersion;
   std::uint16_t kind = 0;
   std::uint64_t generation = 0;      // Grant, Newer: from 1 on; else 0
-  std::uint64_t document_bytes = 0;  // Grant, Report: size of the document, the first descriptor; else 0
+  std::uint64_t document_bytes = 0;  // Grant: size of the document, the first descriptor. Report: size of the
+                                     // whole text. Else 0
   std::uint32_t descriptors = 0;  // number sent with the packet. Grant: the document, and one for each arena
                                   // that the client lacks
   std::int32_t errno_value = 0;   // Refusal, Stuck: the reason for programs; else 0
-  std::uint32_t text_bytes = 0;   // Refusal, Stuck: size of the reason for people; else 0
+  std::uint32_t text_bytes = 0;   // Refusal, Stuck: size of the reason for people. Report: size of this part
+                                  // of the JSON text. Else 0
   std::uint32_t reserved = 0;
 };
 static_assert(sizeof(ServeHeader) == 40 && std::is_trivially_copyable_v<ServeHeader>);
@@ -70,6 +75,8 @@ inline constexpr std::size_t kMaxServeTextBytes = 4096;
 inline constexpr std::size_t kMaxServePacketBytes = sizeof(ServeHeader) + kMaxServeTextBytes;
 /// The limit of the kernel is 253 descriptors in one packet (SCM_MAX_FD).
 inline constexpr std::size_t kMaxServeArenas = 128;
+/// 512 leases take about 60 KB.
+inline constexpr std::uint64_t kMaxServeReportBytes = std::uint64_t{4} << 20U;
 /// A million tensors take about 150 MB.
 inline constexpr std::uint64_t kMaxServeDocumentBytes = std::uint64_t{1} << 30U;
 

@@ -121,6 +121,35 @@ TEST_CASE_METHOD(HelloServer, "a peer that reads nothing costs nothing, and make
   }));
 }
 
+TEST_CASE_METHOD(HelloServer, "a report that is longer than a socket takes arrives whole", "[tools][serve]") {
+  const std::string reason(1'000'000, 'x');
+  server.with([&](LeaseServer& it) { return it.tell_stuck({ErrorCode::System, EIO, reason}); });
+  CHECK(report_of(directory / "s")["stuck"] == reason);
+  server.with([&](LeaseServer& it) {
+    return it.tell_stuck({ErrorCode::System, EIO, std::string(kMaxServeReportBytes, 'x')});
+  });
+  const auto refused = query_server(directory / "s");
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().errno_value == EMSGSIZE);
+}
+
+TEST_CASE("who asks for a long report and does not read it is dropped", "[tools][serve]") {
+  const TemporaryDirectory directory;
+  LeaseServerOptions options;
+  options.greeting_patience = std::chrono::milliseconds(1500);
+  RunningServer server(directory / "s", options);
+  server.publish(served_model(1, "hello"));
+  server.with([&](LeaseServer& it) {
+    return it.tell_stuck({ErrorCode::System, EIO, std::string(1'000'000, 'x')});
+  });
+  const auto deaf = connect_to_server(directory / "s");
+  REQUIRE(deaf);
+  REQUIRE(send_message(deaf->get(), ServeMessage{ServeKind::Query}));
+  pollfd polled{deaf->get(), 0, 0};
+  REQUIRE(::poll(&polled, 1, 20'000) == 1);
+  CHECK((polled.revents & POLLHUP) != 0);
+}
+
 TEST_CASE("more connections than allowed are refused, and taken again when others have gone",
           "[tools][serve]") {
   const TemporaryDirectory directory;

@@ -2,6 +2,7 @@
 #include "tools/serve/serve_message.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/socket.h>
 
 #include <cstring>
@@ -151,7 +152,8 @@ TEST_CASE("a message of another version is told by its version", "[tools][serve]
     const auto message = decode(text, 0);
     REQUIRE_FALSE(message);
     CHECK(message.error().errno_value == EPROTONOSUPPORT);
-    CHECK(message.error().message.find("version 3 of the protocol") != std::string::npos);
+    const auto told = fmt::format("version {} of the protocol", kServeVersion + 1);
+    CHECK(message.error().message.find(told) != std::string::npos);
   }
 }
 
