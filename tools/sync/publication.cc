@@ -15,6 +15,12 @@ namespace stfs::sync {
 
 Result<Publication> Publication::look(const std::filesystem::path& directory, Storage& storage) {
   const auto names = storage.list(directory, "weight_v");
+  if (!names && says_gone(names.error())) {
+    return fail(ErrorCode::NotFound, ENOENT,
+                directory.string() +
+                    ": there is no such directory: name the one that holds the published versions, "
+                    "weight_v000000 and so on");
+  }
   if (!names) return tl::unexpected(Error(names.error()).within(directory.string()));
   Publication publication(storage);
   publication.directory_ = directory;

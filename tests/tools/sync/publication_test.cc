@@ -46,4 +46,13 @@ TEST_CASE("each version before one that is not whole is looked at once", "[tools
   CHECK(looks_at(24) - looks_at(16) == looks_at(16) - looks_at(8));
 }
 
+TEST_CASE("who names no directory is told what to name", "[tools][sync]") {
+  const auto publication = Publication::look("/nowhere/published");
+  REQUIRE_FALSE(publication);
+  CHECK(publication.error().errno_value == ENOENT);
+  CHECK(publication.error().message ==
+        "/nowhere/published: there is no such directory: name the one that holds the published versions, "
+        "weight_v000000 and so on");
+}
+
 }  // namespace stfs::sync
