@@ -83,6 +83,7 @@ class Operators(SyntaxTree):
             self.look_at_function(node)
         if kind == CursorKind.CALL_EXPR:
             self.look_at_arguments(node)
+            self.look_at_step(node, parent)
         self.look_at_statement(node, parent)
 
     # --- what is made of it -------------------------------------------------------------------------
@@ -240,6 +241,17 @@ class Operators(SyntaxTree):
             "early success", (at - 1, at), "returns success at once",
             Edit(at, at, f"\nif ({IS_ON}) return {{}};\n"),
         )  # fmt: skip
+
+    def look_at_step(self, node: Cursor, parent: Cursor):
+        """A call that only tells whether it has succeeded: a sync, a lock, a check."""
+        called, kind = node.referenced, node.type.get_canonical().spelling
+        if not kind.startswith("tl::expected<void") or called is None or called.kind not in FUNCTIONS:
+            return
+        if called.kind == CursorKind.CONSTRUCTOR or called.result_type.get_canonical().spelling != kind:
+            return
+        if parent.kind in (CursorKind.CXX_STATIC_CAST_EXPR, CursorKind.CSTYLE_CAST_EXPR):
+            return  # "call left out" makes it already
+        self.choose("step left out", node, f"{kind}()", shown="success")
 
     def look_at_arguments(self, node: Cursor):
         if node.spelling.startswith("operator") and node.spelling != "operator()":

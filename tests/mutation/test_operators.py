@@ -23,15 +23,17 @@ SAMPLE = """\
 #include <cstdio>
 #include <mutex>
 #include <vector>
-namespace tl { template <class T> struct expected { bool ok; explicit operator bool() const { return ok; } }; }
+namespace tl { template <class T> struct expected { bool ok = true; explicit operator bool() const { return ok; } }; }
 namespace sample {
 constexpr std::uint64_t kLimit = 10;
 std::mutex mutex;
 int calls = 0;
+int steps = 0;
 void call(int a, int b) { calls += 10 * a + b; }
 tl::expected<void> check(bool ok) {
   return {ok};
 }
+tl::expected<void> step() { ++steps; return check(true); }
 bool is_below(int a, int b) { return a < b; }
 bool is_both(bool a, bool b) { return a && b; }
 int forced(bool a) {
@@ -53,6 +55,10 @@ int checked() {
   if (const auto done = check(false); !done) return 3;
   return 4;
 }
+int stepped() {
+  if (const auto done = step(); !done) return 3;
+  return steps;
+}
 bool is_free() {
   const bool is_locked = mutex.try_lock();
   if (is_locked) mutex.unlock();
@@ -71,10 +77,11 @@ int main() {
   using namespace sample;
   const auto done = check(false);
   std::printf("%d %d %d %d %d ", is_below(2, 2), is_both(true, false), forced(true), sum({1, 2, 3}), caller());
-  std::printf("%d %d %d %d %d", checked(), leaves_free(), static_cast<int>(limit()), static_cast<int>(size(9)), done.ok);
+  std::printf("%d %d %d %d %d ", checked(), leaves_free(), static_cast<int>(limit()), static_cast<int>(size(9)), done.ok);
+  std::printf("%d", stepped());
 }
 """
-NORMAL = "0 0 7 12 12 3 0 10 9 0"
+NORMAL = "0 0 7 12 12 3 0 10 9 0 1"
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +139,8 @@ def test_nothing_changes_while_no_fault_is_on(program: Path):
         ("no lock", "leaves_free", "no lock", 6, "1"),
         ("number by one", "limit", "kLimit - 1", 7, "9"),
         ("size by one", "size", "size_bytes - 1", 8, "8"),
-        ("early success", "check", "returns success at once", 9, "0"),
+        ("early success", "check", "returns success at once", 9, "1"),
+        ("step left out", "stepped", "success", 10, "0"),
     ],
 )
 def test_operator(program, candidates, operator: str, function: str, new: str, position: int, value: str):

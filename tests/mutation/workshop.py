@@ -68,6 +68,7 @@ class Workshop:
             done = self.run_ninja(self.build, ["-f", "mutation.ninja"])
             if done.returncode == 0:
                 return Made(faults, refused)
+            (self.place / "refused.log").write_text(done.stdout)
             bad = self.blamed(done.stdout, touched, faults, everything=attempt > 8)
             if not bad:
                 raise RuntimeError(f"the build fails, and not by a fault:\n{done.stdout[-4000:]}")
