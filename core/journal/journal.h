@@ -36,7 +36,7 @@
 //         nothing has to survive a power loss, but it was void too: a name that another user has moved away
 //         and brings back promises nothing.
 //     The locks put waiting writers in order and tell which process is in the way. A commit that neither
-//     finds the locks held nor waits for the journal is lost where both share a block (mutant_table.py).
+//     finds the locks held nor waits for the journal is lost where both share a block (protocol_mutants.py).
 //  6. Applying a journal again changes nothing.
 //  7. After a failed sync of the archive the journal stays, and the archive is not written again.
 //  8. On a file system without birth times, the archive's content under the journal's blocks is on stable

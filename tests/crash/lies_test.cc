@@ -1,6 +1,6 @@
 // The protocol without one of its steps: a storage says that it was done. Each such mutant must be caught, or
-// these tests would not see the step missing from the code either. mutants.py removes the checks inside the
-// code.
+// these tests would not see the step missing from the code either. tests/mutation removes the checks
+// inside the code.
 #include <string>
 #include <vector>
 

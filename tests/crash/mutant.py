@@ -1,4 +1,4 @@
-"""One step that is taken out of the core, of tools/sync or of fs/, or done in another way."""
+"""One step of core or tools/sync that is done in another way."""
 
 import dataclasses
 from pathlib import Path
@@ -13,16 +13,14 @@ class Mutant:
     name: str
     old: str
     new: str
-    # In these a round of the explorer notices it soonest; all the same, each mutant fails one of the tests.
+    # In these a round of the explorer notices it soonest.
     kinds: tuple[str, ...] = KINDS
     more: tuple[tuple[str, str], ...] = ()  # further texts, each in one file
     scenario: str = ""  # the workload, or the scenario of hosts or edges, that shows it soonest
-    tests: str = ""  # those of fs_tests that show it, as Catch2 names them; without them the explorer does
 
     def apply(self, root: Path) -> dict[Path, str]:
         """The files of the repository that change, and their new content."""
-        files = [*(root / "fs").rglob("*.cc")] if self.tests else []
-        files += [*(root / "core").rglob("*.cc"), *(root / "tools" / "sync").rglob("*.cc")]
+        files = [*(root / "core").rglob("*.cc"), *(root / "tools" / "sync").rglob("*.cc")]
         texts = {file: file.read_text() for file in sorted(files)}
         changed = {}
         for old, new in ((self.old, self.new), *self.more):

@@ -1,5 +1,5 @@
-"""Takes one step out of core/, tools/sync or fs/ and sees whether its program notices: the explorer, or fs_tests.
-The steps are rows of mutant_table.py, shared_mutants.py, sync_mutants.py and filesystem_mutants.py.
+"""Changes one step of core/ or tools/sync and sees whether the explorer notices. The steps are rows of
+protocol_mutants.py: those that tests/mutation can't make.
 
     python3 tests/crash/mutants.py                 all of them
     python3 tests/crash/mutants.py NAME...         only these
@@ -7,7 +7,7 @@ The steps are rows of mutant_table.py, shared_mutants.py, sync_mutants.py and fi
     python3 tests/crash/mutants.py --directory DIR where to work; without it, mutants/ in the build
 
 A build is there already: the one that STFS_BUILD_DIR names, without it build/release. For a row one file is compiled
-again and its program is linked again; neither the sources nor the build are written to.
+again and the explorer is linked again; neither the sources nor the build are written to.
 
 Exit status: 0 every mutant was caught, 1 one survived or could not be built, 2 wrong usage.
 """
@@ -22,19 +22,15 @@ import sys
 import time
 from pathlib import Path
 
-from filesystem_mutants import FILESYSTEM_MUTANTS
 from mutant import Mutant
-from mutant_table import CORE_MUTANTS
-from shared_mutants import SHARED_MUTANTS
-from sync_mutants import SYNC_MUTANTS
-
-MUTANTS = (*CORE_MUTANTS, *SHARED_MUTANTS, *SYNC_MUTANTS, *FILESYSTEM_MUTANTS)
+from protocol_mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STFS_BUILD_DIR", ROOT / "build" / "release")).resolve()
 # So long a mutant may go unnoticed, in seconds of the explorer. Each row is noticed in one or two.
 PATIENCE = 60
 HANGS = 60  # so much longer than it was told to take
+
 
 def run(command, directory: Path) -> str:
     done = subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -44,18 +40,13 @@ def run(command, directory: Path) -> str:
     return done.stdout
 
 
-def program_of(mutant: Mutant) -> str:
-    return "fs_tests" if mutant.tests else "crash_explorer"
-
-
 class Workshop:
-    """Makes programs with a mutant inside, from a build's objects and one that is compiled anew."""
+    """Makes explorers with a mutant inside, from a build's objects and one that is compiled anew."""
 
     def __init__(self, build: Path, directory: Path):
         self.build = build
         self.directory = directory
-        self.linkers: dict[str, list[str]] = {}
-        self.passing: set[str] = set()  # tests that the sources as they are have passed
+        self.explorer = build / "tests" / "crash_explorer"
 
     def prepare(self):
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -67,13 +58,11 @@ class Workshop:
             is_group = unit.parent.name == "Unity"
             for source in re.findall(r'^#include "(.+)"$', unit.read_text(), re.M) if is_group else [unit]:
                 self.units[Path(source)] = unit
-        for program, directories in (("crash_explorer", ("core", "tools/sync")), ("fs_tests", ("core", "fs"))):
-            self.check_build(program, directories)
-            # The last command of all that make it.
-            commands = run(["ninja", "-C", self.build, "-t", "commands", program], self.build)
-            self.linkers[program] = shlex.split(commands.splitlines()[-1].removeprefix(": && ").removesuffix(" && :"))
+        self.check_build()
+        # The last command of all that make it.
+        commands = run(["ninja", "-C", self.build, "-t", "commands", "crash_explorer"], self.build)
+        self.linker = shlex.split(commands.splitlines()[-1].removeprefix(": && ").removesuffix(" && :"))
         self.precompile("core", ("core",))
-        self.precompile("fs", ("core", "fs"))
         self.precompile("tools", ("core", "tools/sync"))
 
     def precompile(self, name: str, directories: tuple[str, ...]):
@@ -84,17 +73,13 @@ class Workshop:
         text.write_text("".join(f'#include "{header}"\n' for header in headers))
         run([*self.compiler_of(example), "-x", "c++-header", text, "-o", f"{text}.gch"], self.build)
 
-    def built(self, program: str) -> Path:
-        return self.build / "tests" / program
-
-    def check_build(self, program: str, directories: tuple[str, ...]):
+    def check_build(self):
         """A mutant among objects of other sources would prove nothing."""
-        built = self.built(program)
-        if not built.exists():
-            raise RuntimeError(f"{built} is not there; build it first, with packaging/compile -D STFS_TESTS=ON")
-        for source in sorted(file for name in directories for file in (ROOT / name).rglob("*.[ch]*")):
-            if source.stat().st_mtime > built.stat().st_mtime:
-                raise RuntimeError(f"{source} is newer than {built}; build it first, with packaging/compile")
+        if not self.explorer.exists():
+            raise RuntimeError(f"{self.explorer} is not there; build it first, with packaging/compile -D STFS_TESTS=ON")
+        for source in sorted(file for name in ("core", "tools/sync") for file in (ROOT / name).rglob("*.[ch]*")):
+            if source.stat().st_mtime > self.explorer.stat().st_mtime:
+                raise RuntimeError(f"{source} is newer than {self.explorer}; build it first, with packaging/compile")
 
     def compiler_of(self, file: Path) -> list[str]:
         """The build's command for that file, for a quick compilation: what it names, reads and writes is left out."""
@@ -130,12 +115,11 @@ class Workshop:
         return made
 
     def make(self, mutant: Mutant) -> Path:
-        """Its program with the mutant inside."""
-        program = program_of(mutant)
+        """The explorer with the mutant inside."""
         objects = [self.compile(unit, texts) for unit, texts in self.by_unit(mutant).items()]
         # What comes before an archive takes the place of its member.
-        linked = self.directory / f"{program}.mutant"  # under its own name it would pass for the program itself
-        command = self.linkers[program].copy()
+        linked = self.directory / "crash_explorer.mutant"  # under its own name it would pass for the program itself
+        command = self.linker.copy()
         at = command.index("-o")
         command[at : at + 2] = ["-s", *map(str, objects), "-o", str(linked)]
         run(command, self.build)
@@ -143,10 +127,10 @@ class Workshop:
 
     def look_at(self, program: Path, mutant: Mutant, *limits) -> subprocess.CompletedProcess:
         """The program's verdict on itself."""
-        command = [program, mutant.tests, "--abort"] if mutant.tests else [program, *limits]
+        command = [program, *limits]
         if mutant.scenario:
             command += ["--workload", mutant.scenario]
-        for kind in () if mutant.tests else mutant.kinds:
+        for kind in mutant.kinds:
             command += ["--kind", kind]
         # What a sanitizer says of a mutant is no report for the tests.
         environment = {name: value for name, value in os.environ.items() if not name.endswith("SAN_OPTIONS")}
@@ -161,21 +145,16 @@ class Workshop:
             done = self.look_at(self.make(mutant), mutant, "--states", str(10**12), "--seconds", str(PATIENCE))
             assert done.returncode != 0, f"survived: {mutant.name}: {done.stdout.strip()}"
             verdict = f"exit status {done.returncode}"
-            if mutant.tests and done.returncode > 0:
-                verdict = next((line for line in done.stdout.splitlines() if "FAILED:" in line), verdict)
-            elif done.returncode == 1:
+            if done.returncode == 1:
                 verdict = done.stdout.strip().splitlines()[-1]
                 seed = re.match(r"seed (\d+):", verdict)[1]
         except subprocess.TimeoutExpired:
             verdict = "it hangs"
         # A mutant that fails like the sources as they are proves nothing.
         limits = ["--seed", seed, "--states", "1"] if seed else ["--states", str(10**12), "--seconds", "2"]
-        if mutant.tests not in self.passing:
-            done = self.look_at(self.built(program_of(mutant)), mutant, *limits)
-            if done.returncode != 0:
-                raise RuntimeError(f"without the mutant it fails, too: {done.stdout.strip()}")
-            if mutant.tests:
-                self.passing.add(mutant.tests)
+        done = self.look_at(self.explorer, mutant, *limits)
+        if done.returncode != 0:
+            raise RuntimeError(f"without the mutant it fails, too: {done.stdout.strip()}")
         return verdict
 
 
