@@ -12,6 +12,7 @@
 #include "core/model/model.h"
 #include "core/storage/foreign_mount.h"
 #include "core/storage/permissions.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 namespace {
@@ -19,6 +20,35 @@ namespace {
 /// A file in an open directory, whatever the directory's path names now.
 std::filesystem::path in(const OpenDirectory& directory, const std::string& name) {
   return directory.file(name);
+}
+
+/// The directory by its path, with links. Another user's mount there is not entered.
+Result<OpenDirectory> open_above(Storage& storage, const std::filesystem::path& path) {
+  if (&storage != &system_storage()) return open_directory(storage, path, LastLink::Followed);
+  auto found = follow_all_links(path.empty() ? "." : path);
+  if (!found) return tl::unexpected(found.error());
+  OpenDirectory above;
+  above.fd = std::move(found->fd);
+  above.path = fmt::format("/proc/self/fd/{}", above.fd.get());
+  above.status.identity = {
+      .device = found->status.st_dev, .inode = found->status.st_ino, .size_bytes = 0, .mtime_ns = 0};
+  return above;
+}
+
+/// Whether the name leads to that open file.
+bool is_in(Storage& storage, const OpenDirectory& directory, const std::filesystem::path& name,
+           const File& file) {
+  const auto own = file.status();
+  auto path = directory.file(name);
+  UniqueFd named;
+  if (directory.fd) {
+    auto entry = open_entry(directory.fd.get(), name, O_PATH, name);
+    if (!entry) return false;
+    named = std::move(*entry);
+    path = fmt::format("/proc/self/fd/{}", named.get());
+  }
+  const auto there = storage.status(path);
+  return own && there && own->identity.same_file(there->identity);
 }
 
 /// @param descriptor  of the file; -1: not open.
@@ -47,8 +77,14 @@ bool is_scratch_directory_name(std::string_view name) {
 }
 
 ScratchDirectory::ScratchDirectory(const std::filesystem::path& model, std::shared_ptr<const File> archive,
-                                   Storage& storage)
-    : path_(path_of(model)), archive_(std::move(archive)), storage_(storage) {}
+                                   const std::filesystem::path& at, Storage& storage)
+    : path_(path_of(model)), archive_(std::move(archive)), storage_(storage) {
+  const auto above = open_above(storage_, model.parent_path());
+  const bool is_beside = above && at.parent_path() == model.parent_path();
+  // Of shards in another directory only the index lies here, and it was just read.
+  if (above && (!is_beside || is_in(storage_, *above, at.filename(), *archive_)))
+    above_ = above->status.identity;
+}
 
 std::filesystem::path ScratchDirectory::path_of(const std::filesystem::path& model) {
   return model.parent_path() / fmt::format(".{}.scratch", model.filename().string());
@@ -59,13 +95,25 @@ tl::unexpected<Error> ScratchDirectory::failed(int errno_value, const std::strin
   return fail_system(errno_value, (path_ / name).string(), action);
 }
 
+Result<OpenDirectory> ScratchDirectory::opened_above() const {
+  auto above = open_above(storage_, path_.parent_path());
+  if (!above || (above_ && above->status.identity.same_file(*above_))) return above;
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              path_.parent_path().string() + ": is another directory than the one of the archive");
+}
+
 Result<OpenDirectory> ScratchDirectory::opened() const {
-  auto directory = open_directory(storage_, path_);
+  const auto above = opened_above();
+  return above ? opened_in(*above) : tl::unexpected(above.error());
+}
+
+Result<OpenDirectory> ScratchDirectory::opened_in(const OpenDirectory& above) const {
+  auto directory = open_directory(storage_, above.file(path_.filename()));
   if (!directory && directory.error().errno_value == ENOTDIR) {
     return fail(ErrorCode::System, EACCES,
                 path_.string() + ": is a link or a file, and new files need a directory there: remove it");
   }
-  if (!directory) return directory;
+  if (!directory) return tl::unexpected(above.with_shown_paths(directory.error(), path_.parent_path()));
   const auto archive = strict_status_of(*archive_);
   if (!archive) return tl::unexpected(archive.error());
   const auto doubt = why_not_believed(storage_, directory->status, directory->fd.get(), *archive);
@@ -76,21 +124,23 @@ Result<OpenDirectory> ScratchDirectory::opened() const {
 }
 
 Result<OpenDirectory> ScratchDirectory::opened_or_made() {
-  auto directory = opened();
+  const auto above = opened_above();
+  if (!above) return tl::unexpected(above.error());
+  auto directory = opened_in(*above);
   if (directory || directory.error().errno_value != ENOENT) return directory;
   const auto archive = strict_status_of(*archive_);
   if (!archive) return tl::unexpected(archive.error());
-  const auto is_new = storage_.make_directory(path_);
-  if (!is_new) return tl::unexpected(is_new.error());
-  if (!*is_new) return opened();
+  const auto is_new = storage_.make_directory(above->file(path_.filename()));
+  if (!is_new) return tl::unexpected(above->with_shown_paths(is_new.error(), path_.parent_path()));
+  if (!*is_new) return opened_in(*above);
   // The umask, or a default list of the directory above, may have let others write it until now.
-  directory = open_directory(storage_, path_);
+  directory = open_directory(storage_, above->file(path_.filename()));
   if (!directory) return directory;
   if (directory->fd && !is_newly_made(directory->fd.get())) {
     return fail(ErrorCode::ArchiveChanged, ESTALE, path_.string() + ": was exchanged while it was made");
   }
   give_directory_access(storage_, *directory, *archive);
-  return opened();
+  return opened_in(*above);
 }
 
 Result<std::vector<std::string>> ScratchDirectory::list() const {
@@ -164,14 +214,18 @@ Result<void> ScratchDirectory::remove(const std::string& name) {
 }
 
 void ScratchDirectory::tidy() {
-  static_cast<void>(storage_.remove_directory(path_));  // ENOTEMPTY: there are others
+  const auto above = opened_above();
+  if (!above) return;
+  static_cast<void>(storage_.remove_directory(above->file(path_.filename())));  // ENOTEMPTY: there are others
 }
 
 Result<void> ScratchDirectory::sync() const {
-  const auto fd = opened();
+  const auto above = opened_above();
+  if (!above) return tl::unexpected(above.error());
+  const auto fd = opened_in(*above);
   if (!fd) return tl::unexpected(fd.error());
   if (auto synced = storage_.sync_directory(in(*fd, ".")); !synced) return synced;
-  return storage_.sync_directory(path_.parent_path());
+  return storage_.sync_directory(above->path);
 }
 
 ScratchDirectory scratch_directory_of(const Model& model) {
@@ -182,7 +236,7 @@ ScratchDirectory scratch_directory_of(const Model& model) {
   }
   const bool is_sharded = model.is_sharded() && !model.delta();
   return {is_sharded ? model.path() : last->real_path(), std::shared_ptr<const File>(last, &last->file()),
-          last->storage()};
+          last->real_path(), last->storage()};
 }
 
 std::vector<std::string> scratch_files_of(const Model& model) {

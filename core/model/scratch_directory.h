@@ -7,7 +7,8 @@
 //
 // Whoever may write the archive may use the directory: directory and files get owner, group and mode as
 // journals do (core/journal/journal_access.h). A directory of anybody else, or that others may write, is
-// refused. Every call opens the directory anew without following a link, and reaches the files through it.
+// refused. Every call opens the directory anew without following a link, and reaches the files through it. It lies
+// in the directory in which the archive was found: another user may give that one's path to another directory.
 #pragma once
 
 #include <sys/types.h>
@@ -35,8 +36,10 @@ class ScratchDirectory {
  public:
   /// @param model    the path of the archive, the index or the delta.
   /// @param archive  the open archive that gets new tensors: its owner and mode tell who may write.
+  /// @param at       the archive's path. If it names another file by now, no scratch files are shown or made.
   /// @param storage  must outlive this object.
-  ScratchDirectory(const std::filesystem::path& model, std::shared_ptr<const File> archive, Storage& storage);
+  ScratchDirectory(const std::filesystem::path& model, std::shared_ptr<const File> archive,
+                   const std::filesystem::path& at, Storage& storage);
 
   static std::filesystem::path path_of(const std::filesystem::path& model);
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
@@ -71,8 +74,11 @@ class ScratchDirectory {
   Result<void> sync() const;
 
  private:
+  /// The directory of the model. ESTALE if another one has its path.
+  [[nodiscard]] Result<OpenDirectory> opened_above() const;
   /// ENOENT without the directory.
   [[nodiscard]] Result<OpenDirectory> opened() const;
+  [[nodiscard]] Result<OpenDirectory> opened_in(const OpenDirectory& above) const;
   Result<OpenDirectory> opened_or_made();
   [[nodiscard]] tl::unexpected<Error> failed(int errno_value, const std::string& name,
                                              std::string_view action) const;
@@ -80,6 +86,7 @@ class ScratchDirectory {
   const std::filesystem::path path_;
   const std::shared_ptr<const File> archive_;
   Storage& storage_;
+  std::optional<FileIdentity> above_;  // of the directory of the model
 };
 
 class Model;

@@ -34,7 +34,17 @@ bool is_fuse(const MountRecord& mount) {
          mount.type.starts_with("fuseblk.");
 }
 
+bool is_foreign(const MountRecord& mount) {
+  const bool is_ours = mount.user && (*mount.user == 0 || is_same_user(*mount.user, ::geteuid()));
+  return is_fuse(mount) && !is_ours;
+}
+
 }  // namespace
+
+bool is_in_foreign_mount(int descriptor) {
+  const auto mount = mount_of(descriptor);
+  return mount && is_foreign(*mount);
+}
 
 Result<void> check_not_foreign(int descriptor, const std::string& path) {
   const auto is_root = is_mount_root(descriptor);
@@ -45,8 +55,7 @@ Result<void> check_not_foreign(int descriptor, const std::string& path) {
     return fail(ErrorCode::System, EXDEV,
                 path + ": another file system is mounted there, and /proc does not tell which: not entered");
   }
-  if (!is_fuse(*mount)) return {};
-  if (mount->user && (*mount->user == 0 || is_same_user(*mount->user, ::geteuid()))) return {};
+  if (!is_foreign(*mount)) return {};
   return fail(ErrorCode::System, EXDEV,
               fmt::format("{}: another file system is mounted there ({}){}: not entered, because its program "
                           "may never answer",

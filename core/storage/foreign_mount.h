@@ -21,6 +21,9 @@ namespace stfs {
 /// @param path  for the message, which names the user.
 Result<void> check_not_foreign(int descriptor, const std::string& path);
 
+/// Whether the file lies anywhere in another user's mount of FUSE.
+bool is_in_foreign_mount(int descriptor);
+
 /// Opens the one name in the directory, and no link. The path is for messages.
 /// @param flags  of open(2), without O_CREAT. With O_PATH, a link itself is opened.
 /// @return ELOOP: a link. EXDEV: another user's mount.

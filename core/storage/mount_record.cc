@@ -28,12 +28,25 @@ std::string line_of(const std::string& file, std::string_view beginning) {
   return {};
 }
 
+constexpr const char* kMounts = "/proc/self/mountinfo";
+
+/// The number of the file's mount; empty if /proc does not tell.
+std::string mount_id_of(int descriptor) {
+  const std::string known = line_of(fmt::format("/proc/self/fdinfo/{}", descriptor), "mnt_id:");
+  return word_behind(known, "mnt_id:\t", "\n");
+}
+
 }  // namespace
 
+bool is_in_this_namespace(int descriptor) {
+  const std::string id = mount_id_of(descriptor);
+  const bool is_told = !id.empty() && !line_of(kMounts, "").empty();
+  return !is_told || !line_of(kMounts, id + " ").empty();
+}
+
 std::optional<MountRecord> mount_of(int descriptor) {
-  const std::string known = line_of(fmt::format("/proc/self/fdinfo/{}", descriptor), "mnt_id:");
-  const std::string id = word_behind(known, "mnt_id:\t", "\n");
-  const std::string line = id.empty() ? id : line_of("/proc/self/mountinfo", id + " ");
+  const std::string id = mount_id_of(descriptor);
+  const std::string line = id.empty() ? id : line_of(kMounts, id + " ");
   const std::size_t details = line.find(" - ");  // spaces of paths are written as \040
   if (details == line.npos) return std::nullopt;
   const std::string_view of_filesystem = std::string_view(line).substr(details);

@@ -17,6 +17,10 @@ struct MountRecord {
 /// Nothing if the mount is not in this process's mount namespace, or if /proc does not tell.
 std::optional<MountRecord> mount_of(int descriptor);
 
+/// False if the file lies in a mount of another mount namespace, so that its path in /proc means another file
+/// here.
+bool is_in_this_namespace(int descriptor);
+
 /// The owner of an open file, directory or link. The server of a FUSE file system tells any owner: all that
 /// it shows belongs to the user who has mounted it, unless that is root. Nothing: the mount's record can't be
 /// found.

@@ -9,6 +9,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <optional>
 #include <utility>
@@ -26,6 +27,8 @@ namespace {
 constexpr std::size_t kMostLinks = 40;  // as the kernel (MAXSYMLINKS)
 constexpr int kLeadsThere = O_PATH | O_CLOEXEC;
 constexpr decltype(statfs::f_flags) kNoLinks = 0x2000;  // ST_NOSYMFOLLOW of Linux 5.10: -o nosymfollow
+
+std::atomic<bool> enters_no_foreign_mounts = false;
 
 UniqueFd open_at(int directory, const std::string& path, int flags, std::uint64_t resolve) {
   struct open_how how {};
@@ -75,7 +78,7 @@ class Walk {
     rest_.erase(0, name.size());
     UniqueFd next = open_name(name, !rest_.empty());
     if (!next) return failed();
-    if (rest_.empty() || is_chosen_by_others_) {
+    if (rest_.empty() || is_chosen_by_others_ || mounts_ == OtherMounts::NotForeign) {
       if (auto checked = check_not_foreign(next.get(), path_); !checked) return checked;
     }
     struct stat status {};
@@ -100,6 +103,7 @@ class Walk {
 
   Result<void> follow(const UniqueFd& link, const std::string& name, std::optional<uid_t> owner) {
     if (links_.size() == kMostLinks) return fail_system(ELOOP, path_, "follow the link");
+    const bool is_link_chosen_by_others = is_chosen_by_others_;
     links_.push_back({shown_ + (shown_.empty() || shown_.ends_with('/') ? "" : "/") + name, owner});
     is_chosen_by_others_ = is_chosen_by_others_ || !is_ours(owner);
     struct statfs filesystem {};
@@ -107,8 +111,18 @@ class Walk {
     if ((filesystem.f_flags & kNoLinks) != 0) return fail_system(ELOOP, path_, "follow the link");
     if (filesystem.f_type == PROC_SUPER_MAGIC) {
       // It leads to an open file, whatever its text says.
+      if (is_link_chosen_by_others) {
+        return fail(ErrorCode::System, EACCES,
+                    path_ + ": another user's link leads into /proc: not followed: name the file itself");
+      }
       UniqueFd behind(::openat(at_.get(), name.c_str(), kLeadsThere));
       if (!behind) return failed();
+      if (is_chosen_by_others_ && is_in_foreign_mount(behind.get())) {
+        return fail(ErrorCode::System, EXDEV,
+                    path_ +
+                        ": leads into another user's file system: not entered, because its program may "
+                        "never answer");
+      }
       at_ = std::move(behind);
       shown_ = links_.back().name;
       return {};
@@ -154,10 +168,11 @@ class Walk {
 };
 
 Result<FollowedFile> follow(int directory, const std::string& path, OtherMounts mounts, Links followed) {
+  if (mounts == OtherMounts::Entered && enters_no_foreign_mounts) mounts = OtherMounts::NotForeign;
   // Mostly there are no links.
   constexpr std::uint64_t kNone = RESOLVE_NO_SYMLINKS;
   FollowedFile plain{.fd = open_at(directory, path, kLeadsThere,
-                                   mounts == OtherMounts::Refused ? kNone | RESOLVE_NO_XDEV : kNone)};
+                                   mounts == OtherMounts::Entered ? kNone : kNone | RESOLVE_NO_XDEV)};
   if (!plain.fd) return Walk(path, mounts, followed).from(directory);
   if (!path.ends_with('/')) {
     if (auto checked = check_not_foreign(plain.fd.get(), path); !checked) return pass_on(std::move(checked));
@@ -180,6 +195,10 @@ Result<FollowedFile> follow_all_links(const std::string& path) {
   return follow(AT_FDCWD, path, OtherMounts::Entered, Links::All);
 }
 
+void enter_no_foreign_mounts() {
+  enters_no_foreign_mounts = true;
+}
+
 std::filesystem::path real_path_of(int descriptor, const std::filesystem::path& opened_as) {
   std::error_code unknown;
   auto real = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), unknown);
@@ -187,7 +206,7 @@ std::filesystem::path real_path_of(int descriptor, const std::filesystem::path& 
     real = std::filesystem::canonical(opened_as, unknown);
     return unknown ? opened_as : real;
   }
-  if (!real.is_absolute()) return opened_as;
+  if (!real.is_absolute() || !is_in_this_namespace(descriptor)) return opened_as;
   // Of a file without a name. A file may also be called so.
   if (!real.native().ends_with(" (deleted)")) return real;
   const auto there = system_status_of_name(real);

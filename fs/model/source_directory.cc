@@ -284,8 +284,9 @@ Result<void> SourceDirectory::check_place() const {
   Stat ours{};
   if (::fstat(descriptor(), &ours) != 0) return fail_system(errno, path_.string(), "stat");
   const auto there = follow_trusted_links(AT_FDCWD, path_ / "");
-  if (!there) return tl::unexpected(there.error());
-  if (there->status.st_dev == ours.st_dev && there->status.st_ino == ours.st_ino) return {};
+  // Another user's mount, which is not entered, is another directory, too.
+  if (!there && there.error().errno_value != EXDEV) return tl::unexpected(there.error());
+  if (there && there->status.st_dev == ours.st_dev && there->status.st_ino == ours.st_ino) return {};
   return fail(ErrorCode::ArchiveChanged, ESTALE,
               path_.string() +
                   ": is another directory than the one that is mounted: until that one is back at its path, "

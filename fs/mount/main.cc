@@ -13,6 +13,8 @@
 #include "core/base/descriptor_limit.h"
 #include "core/base/standard_streams.h"
 #include "core/storage/bus_guard.h"
+#include "core/storage/foreign_mount.h"
+#include "core/storage/trusted_links.h"
 #include "fs/base/log.h"
 #include "fs/model/filesystem.h"
 #include "fs/model/forest.h"
@@ -42,6 +44,18 @@ int print(const stfs::CommandLine& line) {
   // A text that is longer than the buffer is written by fputs(3): nothing is left to flush then.
   if (is_put && std::fflush(stdout) == 0) return kDone;
   return failed(stfs::fail_system(errno, "standard output", "write").value());
+}
+
+/// Whether a person has named what lies in another user's file system of FUSE.
+bool names_foreign_mount(const std::vector<std::filesystem::path>& named) {
+  const auto is_foreign = [](const std::filesystem::path& path) {
+    const auto found = stfs::follow_all_links(path);
+    return found ? stfs::is_in_foreign_mount(found->fd.get()) : found.error().errno_value == EXDEV;
+  };
+  // A delta, or a log, may not be there yet.
+  return std::ranges::any_of(named, [&](const std::filesystem::path& path) {
+    return is_foreign(path) || is_foreign(path.parent_path());
+  });
 }
 
 /// Makes the forest of the models. Each member can reopen its model after the model was replaced.
@@ -114,6 +128,7 @@ int mount(stfs::Options& options) {
     if (!file) return failed(file.error());
     stfs::log::to_file(std::move(*file));
   }
+  if (!names_foreign_mount(named)) stfs::enter_no_foreign_mounts();
   how.makes_delta = true;  // only now: a delta that is gone later is not made again
   auto source = stfs::open_source(options.source, how);
   how.makes_delta = false;

@@ -25,10 +25,11 @@ namespace {
 /// A file system of FUSE on the file. Its program never answers.
 class SilentMount {
  public:
-  SilentMount(std::filesystem::path path, uid_t user)
+  /// @param mode  the type of what is mounted, in octal as st_mode.
+  SilentMount(std::filesystem::path path, uid_t user, const char* mode = "100000")
       : path_(std::move(path)), device_(::open("/dev/fuse", O_RDWR | O_CLOEXEC)) {
     const std::string options =
-        fmt::format("fd={},rootmode=100000,user_id={},group_id={},allow_other", device_.get(), user, user);
+        fmt::format("fd={},rootmode={},user_id={},group_id={},allow_other", device_.get(), mode, user, user);
     is_made_ = device_ && ::mount("none", path_.c_str(), "fuse.silent", 0, options.c_str()) == 0;
   }
   SilentMount(const SilentMount&) = delete;
@@ -61,6 +62,20 @@ TEST_CASE("an entry is opened, and no link of its name", "[core][foreign_mount]"
   CHECK(errno_of_entry(place / "link", O_PATH) == 0);
   CHECK(errno_of_entry(place / "missing", O_PATH) == ENOENT);
   CHECK(errno_of_entry(place / "file", O_PATH | O_DIRECTORY) == ENOTDIR);
+}
+
+TEST_CASE("a daemon enters no mount of another user anywhere on a path", "[core][foreign_mount]") {
+  constexpr uid_t kMallory = 4242;
+  const TemporaryDirectory place;
+  std::filesystem::create_directory(place / "d");
+  const SilentMount others(place / "d", kMallory, "40000");
+  if (!others.is_made()) return note_skip("needs root, to mount as another user");
+  for (const char* path : {"d", "d/", "d/deeper", "d/deeper/file"})
+    CHECK(follow_trusted_links(AT_FDCWD, place / path, OtherMounts::NotForeign).error().errno_value == EXDEV);
+  const UniqueFd root(::open((place / "d").c_str(), O_PATH | O_CLOEXEC));
+  CHECK(is_in_foreign_mount(root.get()));
+  const UniqueFd above(::open(place.path().c_str(), O_PATH | O_CLOEXEC));
+  CHECK_FALSE(is_in_foreign_mount(above.get()));
 }
 
 TEST_CASE("only another user's mount of FUSE is not entered", "[core][foreign_mount]") {

@@ -22,7 +22,7 @@ struct Scene {
   TemporaryDirectory place;
   std::string model = place.write("m.safetensors", "");
   std::shared_ptr<const File> archive = system_storage().open(model, Access::ReadOnly).value();
-  ScratchDirectory directory{model, archive, system_storage()};
+  ScratchDirectory directory{model, archive, model, system_storage()};
 
   [[nodiscard]] int create(const std::string& name) { return errno_of(directory.create(name)); }
   [[nodiscard]] std::string path(const std::string& name) const { return (directory.path() / name).string(); }
@@ -113,6 +113,32 @@ TEST_CASE_METHOD(Scene, "a directory whose owner may not write the archive is re
   CHECK(errno_of(directory.list()) == EACCES);
   REQUIRE(::chmod(model.c_str(), 0666) == 0);
   CHECK(create("a") == 0);
+}
+
+TEST_CASE_METHOD(Scene, "another directory that gets the path has no scratch files of the archive",
+                 "[core][scratch]") {
+  std::filesystem::create_directory(place / "d");
+  const std::string inner = place.write("d/m.safetensors", "");
+  const std::shared_ptr<const File> open = system_storage().open(inner, Access::ReadOnly).value();
+  ScratchDirectory scratch(inner, open, inner, system_storage());
+  REQUIRE(scratch.create("a"));
+  std::filesystem::rename(place / "d", place / "moved");
+  std::filesystem::create_directories(place / "d/.m.safetensors.scratch");
+  place.write("d/m.safetensors", "");
+  const std::string secret = place.write("d/.m.safetensors.scratch/secret", "kept");
+  CHECK(errno_of(scratch.list()) == ESTALE);
+  CHECK_FALSE(scratch.status("secret"));
+  CHECK(errno_of(scratch.open("secret")) == ESTALE);
+  CHECK(errno_of(scratch.create("b")) == ESTALE);
+  CHECK(errno_of(scratch.remove("secret")) == ESTALE);
+  CHECK(errno_of(scratch.rename("secret", "b", true)) == ESTALE);
+  CHECK(errno_of(scratch.sync()) == ESTALE);
+  CHECK(content_of(secret) == "kept");
+
+  // So it is where the path was exchanged between the opening and the first use.
+  ScratchDirectory late(inner, open, inner, system_storage());
+  CHECK(errno_of(late.list()) == ESTALE);
+  CHECK(content_of(secret) == "kept");
 }
 
 TEST_CASE_METHOD(Scene, "the open archive tells who may use scratch files, whatever file has its name",

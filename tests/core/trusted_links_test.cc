@@ -103,6 +103,20 @@ TEST_CASE("a link of /proc leads to its open file, and does not make another lin
   CHECK(found->status.st_ino == moved.st_ino);
 }
 
+TEST_CASE("a link of /proc is not followed behind another user's link, whoever owns the file",
+          "[core][trusted_links]") {
+  if (::geteuid() != 0) return note_skip("needs root, to make a link of another user");
+  const LinkedGround ground;
+  ground.give("private/file", kMallory);
+  const auto open = system_storage().open(ground.root / "private/file", Access::ReadOnly);
+  REQUIRE(open);
+  ground.link("planted", "/proc/self/fd/" + std::to_string((*open)->descriptor()), kMallory);
+  CHECK(ground.errno_of("planted") == EACCES);
+  CHECK(follow_all_links(ground.root / "planted").error().errno_value == EACCES);
+  ground.link("own", "/proc/self/fd/" + std::to_string((*open)->descriptor()), 0);
+  CHECK(ground.errno_of("own") == 0);
+}
+
 TEST_CASE("what is missing, loops of links and files in place of directories have their own errors",
           "[core][trusted_links]") {
   const LinkedGround ground;
