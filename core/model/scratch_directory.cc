@@ -235,8 +235,9 @@ ScratchDirectory scratch_directory_of(const Model& model) {
     if (shard.archive) last = shard.archive;
   }
   const bool is_sharded = model.is_sharded() && !model.delta();
-  return {is_sharded ? model.path() : last->real_path(), std::shared_ptr<const File>(last, &last->file()),
-          last->real_path(), last->storage()};
+  const std::filesystem::path at = last->real_path();
+  std::shared_ptr<const File> file(last, &last->file());
+  return {is_sharded ? model.path() : at, std::move(file), at, last->storage()};
 }
 
 std::vector<std::string> scratch_files_of(const Model& model) {
