@@ -11,6 +11,7 @@
 #include <span>
 
 #include "core/journal/journal_access.h"
+#include "core/storage/disk_space.h"
 #include "core/storage/permissions.h"
 
 namespace stfs {
@@ -49,11 +50,19 @@ std::optional<FileNumbers> numbers_in(std::string_view text) {
   return FileNumbers{numbers[0], static_cast<std::int64_t>(numbers[1])};
 }
 
+/// False for a long record that is mostly a hole. No commit writes one: names have no zeros.
+bool may_be_text(const File& file, std::uint64_t size_bytes) {
+  constexpr std::uint64_t kShortBytes = 1 << 20;
+  if (size_bytes <= kShortBytes || file.descriptor() < 0) return true;
+  return has_bytes(file.descriptor(), {0, size_bytes}, size_bytes / 2);
+}
+
 /// Nothing if the file is void.
 Result<std::optional<GroupContent>> content_of(const File& file) {
   auto size_bytes = file.size_bytes();
   if (!size_bytes) return pass_on(std::move(size_bytes));
   if (*size_bytes > kMaxBytes) return damaged("it is longer than the largest record");
+  if (!may_be_text(file, *size_bytes)) return damaged("it is a hole");
   const auto text = read_text(file, {0, *size_bytes});
   if (!text) return tl::unexpected(text.error());
   // The file is void: a power loss left it empty, or its owner has taken it back by zeroing the first byte. A
@@ -64,14 +73,21 @@ Result<std::optional<GroupContent>> content_of(const File& file) {
   return std::optional(std::move(*content));
 }
 
-/// Nothing if the file does not exist or is void.
-Result<std::optional<Names>> read_group_record(Storage& storage, const std::filesystem::path& path) {
-  auto file = storage.open_no_link(path, Access::ReadOnly);
-  if (!file && file.error().errno_value == ENOENT) return std::optional<Names>();
-  if (!file) return pass_on(std::move(file));
-  auto content = content_of(**file);
+/// None if the record is void.
+Result<Names> names_in(const File& record) {
+  auto content = content_of(record);
   if (!content) return pass_on(std::move(content));
-  return *content ? std::optional(std::move((*content)->journals)) : std::nullopt;
+  return *content ? std::move((*content)->journals) : Names{};
+}
+
+/// None if no writer of the archive can have made the file.
+Result<Names> names_of_writer(Storage& storage, const std::filesystem::path& path,
+                              const FileStatus& archive) {
+  const auto file = storage.open_no_link(path, Access::ReadOnly);
+  if (!file) return tl::unexpected(file.error());
+  const auto opened = (*file)->status();
+  if (!opened) return tl::unexpected(opened.error());
+  return is_of_writer(storage, *opened, archive) ? names_in(**file) : Names{};
 }
 
 bool is_named_in(const Names& journals, const std::string& journal) {
@@ -143,27 +159,33 @@ Result<GroupContent> decode_group_record(std::string_view bytes) {
   if (bytes.size() < kGroupMagic.size() + 1 + kHashBytes) return damaged("it is too short");
   const std::string_view text = bytes.substr(0, bytes.size() - kHashBytes);
   if (bytes.substr(text.size()) != hash_text(text)) return damaged("its hash does not match");
-  std::vector<std::string> names;
-  for (std::string_view rest = text; !rest.empty();) {
-    const std::size_t end = rest.find('\0');
-    if (end == std::string_view::npos) return damaged("its last name has no end");
-    names.emplace_back(rest.substr(0, end));
-    rest.remove_prefix(end + 1);
-  }
-  if (names.front() != kGroupMagic) {
+  if (text.back() != '\0') return damaged("its last name has no end");
+  std::string_view rest = text;
+  const auto next_name = [&rest] {
+    const std::string_view name = rest.substr(0, rest.find('\0'));
+    rest.remove_prefix(name.size() + 1);
+    return name;
+  };
+  if (next_name() != kGroupMagic) {
     return fail(ErrorCode::InvalidArgument, EPROTONOSUPPORT,
                 "a record of several archives, of another version");
   }
-  names.erase(names.begin());
-  const auto own = names.empty() ? std::nullopt : numbers_in(names.back());
-  if (own) names.pop_back();
-  const auto is_no_name = [](const std::string& name) {
-    return name.empty() || name.front() != '.' || name.find('/') != std::string::npos;
-  };
-  if (names.size() > kMaxGroupJournals || std::ranges::any_of(names, is_no_name)) {
-    return damaged("it names a file that is not a journal");
+  GroupContent content;
+  while (!rest.empty()) {
+    const std::string_view name = next_name();
+    const auto own = rest.empty() ? numbers_in(name) : std::nullopt;
+    if (own) {
+      content.own = *own;
+      break;
+    }
+    // Another user may have written millions of names that are empty.
+    const bool is_name = name.starts_with('.') && name.find('/') == std::string_view::npos;
+    if (!is_name || content.journals.size() == kMaxGroupJournals) {
+      return damaged("it names a file that is not a journal");
+    }
+    content.journals.emplace_back(name);
   }
-  return GroupContent{std::move(names), own.value_or(FileNumbers{})};
+  return content;
 }
 
 bool is_group_record_name(std::string_view name) {
@@ -189,34 +211,50 @@ Result<GroupVerdict> look_at_group_record(Storage& storage, const std::filesyste
   return fail(ErrorCode::InvalidArgument, EINVAL, path.string() + ": damaged: it does not name " + journal);
 }
 
-Result<std::filesystem::path> find_group_record(Storage& storage, const std::filesystem::path& journal) {
-  auto listed = storage.list(journal.parent_path(), ".");
+Result<std::map<std::string, std::string>> find_group_records(Storage& storage,
+                                                              const std::filesystem::path& directory,
+                                                              const std::set<std::string>& journals,
+                                                              const FileStatus& archive) {
+  std::map<std::string, std::string> found;
+  if (journals.empty()) return found;
+  auto listed = storage.list(directory, ".");
   if (!listed) return pass_on(std::move(listed));
   for (const std::string& name : *listed) {
     if (!is_group_record_name(name)) continue;
-    std::filesystem::path path = journal.parent_path() / name;
     // Skip a group record that can't be read: it is for the recovery of the archive that it lies beside.
-    const auto journals = read_group_record(storage, path);
-    if (journals && *journals && is_named_in(**journals, journal.filename())) return path;
+    const auto named = names_of_writer(storage, directory / name, archive);
+    if (!named) continue;
+    for (const std::string& journal : *named) {
+      if (journals.contains(journal)) found.emplace(journal, name);
+    }
   }
-  return std::filesystem::path();
+  return found;
 }
 
 Result<std::vector<std::string>> journals_of_group(Storage& storage, const std::filesystem::path& path) {
-  auto journals = read_group_record(storage, path);
-  if (!journals) return pass_on(std::move(journals));
-  return std::move(*journals).value_or(std::vector<std::string>{});
+  const auto file = storage.open_no_link(path, Access::ReadOnly);
+  if (!file && file.error().errno_value == ENOENT) return Names{};
+  if (!file) return tl::unexpected(file.error());
+  return names_in(**file);
 }
 
-Result<bool> has_journals(Storage& storage, const std::filesystem::path& path) {
-  auto journals = journals_of_group(storage, path);
-  if (!journals) return pass_on(std::move(journals));
-  for (const std::string& journal : *journals) {
-    auto there = storage.status(path.parent_path() / journal);
-    if (there) return true;
-    if (there.error().errno_value != ENOENT) return pass_on(std::move(there));
-  }
-  return false;
+Result<bool> has_journals(const File& record, const DirectoryNames& later) {
+  const auto journals = names_in(record);
+  if (!journals) return tl::unexpected(journals.error());
+  return std::ranges::any_of(*journals, [&](const std::string& journal) { return later.has(journal); });
+}
+
+Result<void> remove_without_journals(Storage& storage, const std::filesystem::path& path,
+                                     const DirectoryNames& later) {
+  const auto file = storage.open_no_link(path, Access::ReadOnly);
+  if (!file) return file.error().errno_value == ENOENT ? Result<void>{} : tl::unexpected(file.error());
+  const auto has = has_journals(**file, later);
+  if (!has) return tl::unexpected(has.error());
+  if (*has) return {};
+  // Another recovery of the group may have removed it. Where only its owner may remove it, it stays: without
+  // journals it says nothing.
+  auto removed = remove_if_there(storage, path);
+  return removed || !is_forbidden(removed.error()) ? Result<void>{} : removed;
 }
 
 Result<GroupRecord> GroupRecord::create(Storage& storage, const std::filesystem::path& archive_path,

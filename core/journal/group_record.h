@@ -7,6 +7,8 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,12 +53,22 @@ struct GroupVerdict {
 /// @param archive  of the journal: strict_status_of() (core/storage/permissions.h).
 Result<GroupVerdict> look_at_group_record(Storage& storage, const std::filesystem::path& path,
                                           const std::string& journal, const FileStatus& archive);
-/// Finds the group record that names a journal whose own record is gone. Empty if none does.
-Result<std::filesystem::path> find_group_record(Storage& storage, const std::filesystem::path& journal);
+/// Finds the group records that name journals whose own records are gone. Reads each group record of the
+/// directory once, if a writer of the archive may have made it.
+/// @param archive  of the journals: strict_status_of().
+/// @return the file name of the group record of each journal that has one.
+Result<std::map<std::string, std::string>> find_group_records(Storage& storage,
+                                                              const std::filesystem::path& directory,
+                                                              const std::set<std::string>& journals,
+                                                              const FileStatus& archive);
 /// The names of the group record's journals; none if it does not exist or is void.
 Result<std::vector<std::string>> journals_of_group(Storage& storage, const std::filesystem::path& path);
 /// Whether one of the group record's journals still has its name.
-Result<bool> has_journals(Storage& storage, const std::filesystem::path& path);
+/// @param later  of its directory, listed after the group record was found. Its journals are older than it.
+Result<bool> has_journals(const File& record, const DirectoryNames& later);
+/// Removes a group record if none of its journals has its name.
+Result<void> remove_without_journals(Storage& storage, const std::filesystem::path& path,
+                                     const DirectoryNames& later);
 
 /// Writes a group record, publishes it and removes it. For one thread.
 class GroupRecord {

@@ -53,10 +53,14 @@ Result<std::unique_ptr<File>> open_index(Storage& storage, const std::filesystem
   return file;
 }
 
+/// Nothing if the file is longer than any index: it is not read.
 /// @param index  null: there is none.
-Result<std::uint64_t> hash_of(const File* index) {
+Result<std::optional<std::uint64_t>> hash_of(const File* index) {
   if (index == nullptr) return 0;
-  auto text = read_text(*index);
+  auto size_bytes = index->size_bytes();
+  if (!size_bytes) return pass_on(std::move(size_bytes));
+  if (*size_bytes > kMaxIndexBytes) return std::nullopt;
+  auto text = read_text(*index, {0, *size_bytes});
   if (!text) return pass_on(std::move(text));
   return XXH3_64bits(text->data(), text->size());
 }
@@ -142,7 +146,11 @@ Result<bool> has_new_index(const File& journal, const IndexReplacement& index) {
 Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::path& path) {
   auto file = open_index(storage, path);
   if (!file) return pass_on(std::move(file));
-  return hash_of(file->get());
+  auto hash = hash_of(file->get());
+  if (!hash) return pass_on(std::move(hash));
+  if (*hash) return **hash;
+  return fail(ErrorCode::InvalidArgument, EFBIG,
+              fmt::format("{}: it is longer than {} bytes", path.string(), kMaxIndexBytes));
 }
 
 Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesystem::path& archive_path,

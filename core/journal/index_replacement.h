@@ -14,7 +14,7 @@ namespace stfs {
 
 /// Whether the journal holds the new index that its record names, whole.
 Result<bool> has_new_index(const File& journal, const IndexReplacement& index);
-/// The hash of the file at this path; 0 if there is none.
+/// The hash of the file at this path; 0 if there is none. EFBIG: it is longer than kMaxIndexBytes.
 Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::path& path);
 
 /// Checks that the index is the old one. Makes a file without a name that has the bytes of the new one: then

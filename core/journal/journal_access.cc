@@ -112,6 +112,10 @@ std::optional<Disbelief> why_not_believed(const Storage& storage, const FileStat
   return std::nullopt;
 }
 
+bool is_of_writer(const Storage& storage, const FileStatus& found, const FileStatus& archive) {
+  return found.links <= 1 && !why_not_believed_owner(storage, found.uid, archive);
+}
+
 bool is_of_other_file(Storage& storage, const FileNumbers& told, const std::filesystem::path& path,
                       const FileStatus& file, int descriptor, const FileStatus& archive) {
   // The journals of tests may tell none.

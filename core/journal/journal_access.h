@@ -75,6 +75,10 @@ struct Disbelief {
 std::optional<Disbelief> why_not_believed(const Storage& storage, const FileStatus& found, int descriptor,
                                           const FileStatus& archive, std::string_view noun = "the archive");
 
+/// Whether a writer of the archive may have made an open file that only says what may be removed: it belongs
+/// to such a user, and has one name. Other users may have written it: then why_not_believed() says so.
+bool is_of_writer(const Storage& storage, const FileStatus& found, const FileStatus& archive);
+
 /// Whether the bytes of a journal or a group record were copied into this file: the record stores an inode
 /// number and a birth time, and the file has other ones. A host without birth times stores 0. A host with
 /// birth times accepts that 0 only in a directory that nobody but the archive's writers may write.

@@ -51,24 +51,31 @@ Result<bool> is_listed(Storage& storage, const std::filesystem::path& journal) {
   return std::ranges::find(*names, name) != names->end();
 }
 
-Result<std::filesystem::path> find_archive(Storage& storage, const std::filesystem::path& journal) {
-  const std::string name = journal.filename().string();
-  const std::string prefix = name.substr(0, name.rfind(kJournalMark) + kJournalMark.size());
-  const auto has_prefix = [&](const std::string& archive) { return journal_prefix(archive) == prefix; };
+Result<DirectoryNames> DirectoryNames::list(Storage& storage, const std::filesystem::path& directory) {
+  auto listed = storage.list(directory, "");
+  if (!listed) return pass_on(std::move(listed));
+  DirectoryNames names(storage, directory);
+  for (std::string& name : *listed) {
+    std::string prefix = journal_prefix(name);
+    const bool is_cut = prefix.size() != 1 + name.size() + kJournalMark.size();
+    if (is_cut) names.archives_.emplace(std::move(prefix), name);
+    names.all_.insert(std::move(name));
+  }
+  return names;
+}
+
+Result<std::filesystem::path> DirectoryNames::archive_of(const std::string& journal) const {
+  const std::string prefix = journal.substr(0, journal.rfind(kJournalMark) + kJournalMark.size());
   const std::string uncut = prefix.substr(1, prefix.size() - 1 - kJournalMark.size());
-  if (has_prefix(uncut)) {
-    const std::filesystem::path path = journal.parent_path() / uncut;
-    auto there = storage.status(path);
+  if (journal_prefix(uncut) == prefix) {
+    const std::filesystem::path path = directory_ / uncut;
+    auto there = storage_->status(path);
     if (there) return path;
     if (there.error().errno_value != ENOENT) return pass_on(std::move(there));
   }
   // The journals of an archive with a long name have a part of it, and a hash.
-  constexpr std::size_t kHashBytes = 17;
-  if (uncut.size() <= kHashBytes || uncut[uncut.size() - kHashBytes] != '~') return std::filesystem::path();
-  auto names = storage.list(journal.parent_path(), uncut.substr(0, uncut.size() - kHashBytes));
-  if (!names) return pass_on(std::move(names));
-  const auto found = std::ranges::find_if(*names, has_prefix);
-  return found == names->end() ? std::filesystem::path() : journal.parent_path() / *found;
+  const auto found = archives_.find(prefix);
+  return found == archives_.end() ? std::filesystem::path() : directory_ / found->second;
 }
 
 Result<void> make_void(File& journal, ByteRange heads, Durability durability) {

@@ -2,8 +2,12 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <set>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/base/byte_range.h"
 #include "core/base/durability.h"
@@ -37,8 +41,26 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
 /// after another host has removed the name.
 Result<bool> is_listed(Storage& storage, const std::filesystem::path& journal);
 
-/// The path of the archive that a journal of this name belongs to; empty if there is no such archive.
-Result<std::filesystem::path> find_archive(Storage& storage, const std::filesystem::path& journal);
+/// The names in a directory, listed once: another user may have made thousands of journals.
+class DirectoryNames {
+ public:
+  static Result<DirectoryNames> list(Storage& storage, const std::filesystem::path& directory);
+
+  [[nodiscard]] const std::set<std::string>& all() const { return all_; }
+  [[nodiscard]] bool has(const std::string& name) const { return all_.contains(name); }
+  /// The path of the archive that a journal belongs to; empty if there is no such archive.
+  /// @param journal  is_journal_file_name().
+  [[nodiscard]] Result<std::filesystem::path> archive_of(const std::string& journal) const;
+
+ private:
+  DirectoryNames(Storage& storage, std::filesystem::path directory)
+      : storage_(&storage), directory_(std::move(directory)) {}
+
+  Storage* storage_;
+  std::filesystem::path directory_;
+  std::set<std::string> all_;
+  std::map<std::string, std::string> archives_;  // with long names, by the prefix of their journals
+};
 
 /// Writes zeros over a journal's heads and syncs them. Only this ends the journal's promise for good: a
 /// removed name may come back after a power loss, and the file's content with it. With Durability::Process

@@ -18,7 +18,6 @@ constexpr std::uint32_t kMaxRanges = 1U << 26U;
 constexpr std::uint32_t kFirstVersionWithBoot = 3;
 constexpr std::uint32_t kFirstVersionWithTypes = 4;
 constexpr std::uint32_t kMaxGroupRecordBytes = 4096;
-constexpr std::uint64_t kMaxIndexBytes = 256 << 20;
 constexpr std::uint64_t kMaxIndexNameBytes = 255;
 constexpr std::string_view kIndexSuffix = ".index.json";
 
@@ -112,6 +111,17 @@ bool is_sound_patch(const JournalRange& range, std::uint64_t archive_size_bytes,
          in_archive->end() <= archive_size_bytes && range.patch_size_bytes > 0 &&
          range.patch_size_bytes <= kMostPatchBytes &&
          has_room(range.journal_offset, range.patch_size_bytes, journal_size_bytes, heads);
+}
+
+/// Whether no two patches share bytes of the journal. So all patches together are no longer than the journal.
+bool have_own_regions(std::span<const JournalRange> ranges) {
+  std::vector<ByteRange> regions;
+  for (const JournalRange& range : ranges) {
+    if (range.is_patch()) regions.push_back({range.journal_offset, range.patch_size_bytes});
+  }
+  std::ranges::sort(regions, {}, &ByteRange::offset);
+  const auto overlap = [](ByteRange left, ByteRange right) { return left.overlaps(right); };
+  return std::ranges::adjacent_find(regions, overlap) == regions.end();
 }
 
 /// Whether the shape holds its header, and whether the record's first range begins with that.
@@ -345,6 +355,7 @@ Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journa
     record.ranges.push_back(std::move(range));
   }
   if (!in.is_ok() || in.left() != 0) return damaged("the record does not have the length in its head");
+  if (!have_own_regions(record.ranges)) return damaged("two patches lie in the same bytes of the journal");
   if (record.after && !writes_all_growth(record.archive.size_bytes, record.after->size_bytes, record.ranges))
     return damaged("it makes the archive longer without bytes");
   if (record.after && !begins_with_header(record))

@@ -31,6 +31,9 @@
 //   4  size of the patch           5  XXH3 of the patch
 // clang-format on
 //
+// No two patches share bytes of the journal, so that reading all of them takes no longer than reading the
+// journal once. A record with two such patches is damaged.
+//
 // Behind the hash of the head, at kOwnNumbersAt, the head has the inode number and the birth time of the
 // journal itself, so that the bytes of a journal make no other file a journal: other users may choose the
 // bytes of a file that a writer of the archive has made, and give it a journal's name.
@@ -183,6 +186,9 @@ enum class OperationType : std::uint64_t {
 
 /// Where a host keeps what it knows of a model's weight sync, relative to the model's directory.
 inline constexpr std::string_view kSyncStateName = ".weight_sync/state.json";
+
+/// No index, and no sync state, is longer.
+inline constexpr std::uint64_t kMaxIndexBytes = 256 << 20;
 
 /// New bytes for the index of a sharded model, which lies beside the archive, or for kSyncStateName.
 struct IndexReplacement {

@@ -128,6 +128,8 @@ class Scan {
     std::ranges::sort(*names);
     if (auto known = look_at_archive(); !known) return pass_on(std::move(known));
     strangers_.clear();  // the archive's mode may have changed
+    group_records_.clear();
+    others_.reset();
     std::size_t ignored = 0;
     std::size_t last_ignored = 0;  // its place in `found`
     for (const std::string& name : *names) {
@@ -380,7 +382,7 @@ class Scan {
   }
 
   Result<bool> judge(FoundJournal& found, NameKind kind, const FileStatus& opened) {
-    const JudgedArchive archive{storage_, archive_, stamp_, status_};
+    const JudgedArchive archive{storage_, archive_, stamp_, status_, group_records_};
     found.is_lane_journal = kind == NameKind::Lanes;
     Result<void> judged;
     switch (kind) {
@@ -395,8 +397,18 @@ class Scan {
     return true;
   }
 
+  /// A group record is younger than its journals, so the directory is listed after the record was found.
+  Result<bool> has_journals(const File& group_record) {
+    if (!others_) {
+      auto listed = DirectoryNames::list(storage_, archive_path_.parent_path());
+      if (!listed) return pass_on(std::move(listed));
+      others_ = std::move(*listed);
+    }
+    return stfs::has_journals(group_record, *others_);
+  }
+
   Result<void> judge_group(FoundJournal& found) {
-    auto rules = found.is_in_use ? Result<bool>(true) : has_journals(storage_, found.report.path);
+    auto rules = found.is_in_use ? Result<bool>(true) : has_journals(*found.file);
     if (!rules && rules.error().code == ErrorCode::InvalidArgument) {
       set(found, JournalState::Unknown, rules.error().message);
       return {};
@@ -417,8 +429,10 @@ class Scan {
   FileStatus status_;
   std::uint32_t mode_ = 0;  // of the archive, as stat(2) has it
   // Of one round:
-  std::set<std::uint32_t> strangers_;  // users whose files are ignored
-  bool has_examples_ = false;          // enough ignored files have a report
+  std::set<std::uint32_t> strangers_;     // users whose files are ignored
+  bool has_examples_ = false;             // enough ignored files have a report
+  std::set<std::string> group_records_;   // JudgedArchive::group_records
+  std::optional<DirectoryNames> others_;  // all names in the directory, once a group record was found
 };
 
 }  // namespace

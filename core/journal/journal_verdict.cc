@@ -164,6 +164,11 @@ Result<bool> has_group_record(const JudgedArchive& archive, FoundJournal& found)
     block(found, JournalState::Unknown, fmt::format("{}, and the path of its record is not valid", kSeveral));
     return false;
   }
+  if (!archive.group_records.insert(found.record.group_record).second) {
+    block(found, JournalState::Damaged,
+          "damaged: another journal of the archive names the same group record");
+    return false;
+  }
   auto group = look_at_group_record(storage, path.parent_path() / found.record.group_record, path.filename(),
                                     archive.status);
   if (!group && is_forbidden(group.error())) {
@@ -191,6 +196,7 @@ Result<bool> has_group_record(const JudgedArchive& archive, FoundJournal& found)
 /// an edit has changed the archive's stamp since. Gives the record's verdict.
 std::optional<GroupVerdict> waits_in_vain(const JudgedArchive& archive, const FoundJournal& found) {
   if (found.is_in_use || !is_group_record_name(found.record.group_record)) return std::nullopt;
+  if (!archive.group_records.insert(found.record.group_record).second) return std::nullopt;
   const std::filesystem::path& path = found.report.path;
   const auto group = look_at_group_record(archive.storage, path.parent_path() / found.record.group_record,
                                           path.filename(), archive.status);

@@ -22,6 +22,9 @@
 // A damaged journal blocks commits, and so does one whose group record is damaged. In both cases the journal
 // is lost instead, and removed, if its boot is lost.
 //
+// A transaction writes one journal for each archive. So a second journal of the archive that names the same
+// group record is damaged, and the group record is not read again for it: it may be long.
+//
 // A long record that is mostly a hole is damaged: no commit writes one. A record of another user than root
 // and this one is not read if it is longer than kMostRecordBytesOfOthers. It blocks commits until that user,
 // whose own process reads it, has run a recovery. Its length is that of a commit of 256 GiB, or of 512 GiB
@@ -33,6 +36,8 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
+#include <string>
 
 #include "core/base/error.h"
 #include "core/journal/journal_format.h"
@@ -49,6 +54,7 @@ struct JudgedArchive {
   const File& file;
   const ArchiveStamp& stamp;
   const FileStatus& status;  // of strict_status_of() (core/storage/permissions.h): tells who may write it
+  std::set<std::string>& group_records;  // those that its journals were judged by in this scan
 };
 
 /// Fills in the state of an open, believed journal. The caller has set `found.is_in_use`.

@@ -1,7 +1,8 @@
 #include "core/journal/left_journals.h"
 
 #include <algorithm>
-#include <string_view>
+#include <string>
+#include <vector>
 
 #include "core/journal/group_record.h"
 #include "core/journal/journal_file.h"
@@ -12,28 +13,34 @@
 namespace stfs {
 namespace {
 
+/// Whether other names tell if the file promises anything: it is younger than the journals that it is for.
+bool is_for_journals(const std::string& name) {
+  return name.ends_with(kNewIndexSuffix) || name.ends_with(kGroupSuffix);
+}
+
 /// Whether the file with that name, which nobody uses, holds no commit.
-Result<bool> promises_nothing(Storage& storage, const std::filesystem::path& path, File& file) {
-  const std::string name = path.filename().string();
+/// @param later  listed after the file was found.
+Result<bool> promises_nothing(const std::string& name, const File& file, const FileStatus& opened,
+                              const DirectoryNames& later) {
   if (name.ends_with(kStagedSuffix)) return true;
-  if (name.ends_with(kNewIndexSuffix)) {
-    auto is_there = is_listed(storage, path.parent_path() / path.stem());  // its journal
-    return is_there ? Result<bool>(!*is_there) : is_there;
-  }
+  if (name.ends_with(kNewIndexSuffix))
+    return !later.has(name.substr(0, name.size() - kNewIndexSuffix.size()));
   if (name.ends_with(kGroupSuffix)) {
-    auto has = has_journals(storage, path);
+    // A record with several names is not read: one large file could have thousands of names. The archive is
+    // gone, so every user who may make names here has the right to make a record.
+    if (opened.links > 1) return false;
+    auto has = has_journals(file, later);
     return has ? Result<bool>(!*has) : has;
   }
-  auto size_bytes = file.size_bytes();
-  if (!size_bytes) return pass_on(std::move(size_bytes));
-  if (!name.ends_with(kLaneJournalSuffix) || *size_bytes < kLaneHeads.end())
-    return is_void(file, *size_bytes);
+  const std::uint64_t size_bytes = opened.identity.size_bytes;
+  if (!name.ends_with(kLaneJournalSuffix) || size_bytes < kLaneHeads.end()) return is_void(file, size_bytes);
   auto heads = read_text(file, kLaneHeads);
   if (!heads) return pass_on(std::move(heads));
   return heads->find_first_not_of('\0') == std::string::npos;
 }
 
-Result<void> remove_if_left(Storage& storage, const std::filesystem::path& path) {
+Result<void> remove_if_left(Storage& storage, const std::filesystem::path& path,
+                            const DirectoryNames& later) {
   auto file = storage.open_no_link(path, Access::ReadWrite);
   if (!file) return pass_on(std::move(file));
   auto conflict = (*file)->try_lock(kOwnerByte, LockKind::Exclusive);
@@ -43,7 +50,7 @@ Result<void> remove_if_left(Storage& storage, const std::filesystem::path& path)
   if (!opened) return pass_on(std::move(opened));
   auto is_there = is_at(storage, path, *opened);
   if (!is_there || !*is_there) return is_there ? Result<void>{} : pass_on(std::move(is_there));
-  auto is_left = promises_nothing(storage, path, **file);
+  auto is_left = promises_nothing(path.filename(), **file, *opened, later);
   if (!is_left) return pass_on(std::move(is_left));
   return *is_left ? storage.remove(path) : Result<void>{};
 }
@@ -64,20 +71,29 @@ Result<void> recover_other(Storage& storage, const std::filesystem::path& archiv
 
 void remove_left_journals(Storage& storage, const std::filesystem::path& directory,
                           const std::set<std::string>& opened, bool recovers_others) {
-  const auto names = storage.list(directory, ".");
+  const auto names = DirectoryNames::list(storage, directory);
   if (!names) return;
   std::set<std::string> known = opened;
-  for (const std::string& name : *names) {
+  std::vector<std::string> for_journals;
+  for (const std::string& name : names->all()) {
     if (!is_journal_name(name)) continue;
-    const auto archive = find_archive(storage, directory / name);
+    const auto archive = names->archive_of(name);
     if (!archive) continue;
     // Whoever opens another archive learns of a failure to recover it.
-    if (archive->empty()) {
-      static_cast<void>(remove_if_left(storage, directory / name));
-    } else if (known.insert(archive->filename()).second && recovers_others) {
-      static_cast<void>(recover_other(storage, *archive));
+    if (!archive->empty()) {
+      if (known.insert(archive->filename()).second && recovers_others)
+        static_cast<void>(recover_other(storage, *archive));
+    } else if (is_for_journals(name)) {
+      for_journals.push_back(name);
+    } else {
+      static_cast<void>(remove_if_left(storage, directory / name, *names));
     }
   }
+  if (for_journals.empty()) return;
+  const auto later = DirectoryNames::list(storage, directory);
+  if (!later) return;
+  for (const std::string& name : for_journals)
+    static_cast<void>(remove_if_left(storage, directory / name, *later));
 }
 
 }  // namespace stfs

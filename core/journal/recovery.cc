@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "core/base/shell_word.h"
@@ -17,6 +19,7 @@
 #include "core/journal/journal_file.h"
 #include "core/journal/lane_scan.h"
 #include "core/storage/lock_holder.h"
+#include "core/storage/permissions.h"
 
 namespace stfs {
 namespace {
@@ -57,10 +60,19 @@ Result<bool> is_taken_back(const FoundJournal& found) {
   return heads->find_first_not_of('\0') == std::string::npos;
 }
 
+/// Whether the journal still has its name. A journal that promises nothing may be removed twice, so a status
+/// is enough: to list the directory for each of thousands would take quadratic time.
+Result<bool> has_name(Storage& storage, const FoundJournal& found) {
+  if (found.report.state != JournalState::Unfinished) return is_listed(storage, found.report.path);
+  auto opened = found.file->status();
+  if (!opened) return pass_on(std::move(opened));
+  return is_at(storage, found.report.path, *opened);
+}
+
 Result<bool> take_named(Storage& storage, FoundJournal& found) {
   auto is_used = conflicts_with_writer(*found.file);
   if (!is_used) return is_used;
-  auto is_there = is_listed(storage, found.report.path);
+  auto is_there = has_name(storage, found);
   if (is_there && *is_there && *is_used) {
     return fail(ErrorCode::Busy, EBUSY, found.report.path.string() + ": another process is using it");
   }
@@ -119,27 +131,42 @@ Result<void> void_other_lanes(File& lane_journal, const JournalRecord& record) {
 }
 
 /// The group record that has committed the journal; empty if there is none.
-Result<std::filesystem::path> group_record_of(Storage& storage, const FoundJournal& found) {
-  const std::filesystem::path& path = found.report.path;
-  if (found.is_void && !found.is_lane_journal) return find_group_record(storage, path);
-  if (found.report.state == JournalState::Unfinished || found.record.group_record.empty()) return {};
-  return path.parent_path() / found.record.group_record;
+std::filesystem::path group_record_of(const FoundJournal& found) {
+  const bool may_have_one =
+      found.is_void ? !found.is_lane_journal : found.report.state != JournalState::Unfinished;
+  if (!may_have_one || found.record.group_record.empty()) return {};
+  return found.report.path.parent_path() / found.record.group_record;
 }
 
-/// Removes a journal, and the group record with the last journal of its group.
-Result<void> remove_journal(Storage& storage, const FoundJournal& found) {
-  auto group_record = group_record_of(storage, found);
-  if (!group_record) return pass_on(std::move(group_record));
-  // On a file system without unnamed files, the stager's last close removes the staged name.
-  auto removed = remove_if_there(storage, found.report.path);
-  if (!removed || group_record->empty()) return removed;
-  auto others = has_journals(storage, *group_record);
-  if (!others) return pass_on(std::move(others));
-  if (*others) return {};
-  // Another recovery of the group may have removed it. Where only its owner may remove it, it stays: without
-  // journals it says nothing.
-  auto last = remove_if_there(storage, *group_record);
-  return last || !is_forbidden(last.error()) ? Result<void>{} : last;
+/// Gives each void journal the name of its group record, which its own bytes do not tell any more.
+Result<void> find_group_records_of_void(Storage& storage, const std::filesystem::path& directory,
+                                        const File& archive, std::vector<FoundJournal>& journals) {
+  std::set<std::string> names;
+  for (const FoundJournal& found : journals) {
+    if (found.is_void && !found.is_lane_journal) names.insert(found.report.path.filename());
+  }
+  if (names.empty()) return {};
+  const auto writers = strict_status_of(archive);
+  if (!writers) return tl::unexpected(writers.error());
+  const auto records = find_group_records(storage, directory, names, *writers);
+  if (!records) return tl::unexpected(records.error());
+  for (FoundJournal& found : journals) {
+    if (!names.contains(found.report.path.filename())) continue;
+    const auto record = records->find(found.report.path.filename());
+    found.record.group_record = record == records->end() ? "" : record->second;
+  }
+  return {};
+}
+
+/// Removes each group record whose last journal was removed.
+Result<void> remove_group_records(Storage& storage, const std::set<std::filesystem::path>& group_records) {
+  if (group_records.empty()) return {};
+  const auto names = DirectoryNames::list(storage, group_records.begin()->parent_path());
+  if (!names) return tl::unexpected(names.error());
+  for (const std::filesystem::path& path : group_records) {
+    if (auto removed = remove_without_journals(storage, path, *names); !removed) return removed;
+  }
+  return {};
 }
 
 /// Removes a journal's name, or leaves it where this process may not: in a directory with the sticky bit only
@@ -147,7 +174,8 @@ Result<void> remove_journal(Storage& storage, const FoundJournal& found) {
 /// is void: a void journal promises nothing. Nor does a staged file, or a group record without journals.
 /// @param made_void  whether the caller has made the journal void.
 Result<bool> remove_or_leave(Storage& storage, FoundJournal& found, bool made_void) {
-  auto removed = remove_journal(storage, found);
+  // On a file system without unnamed files, the stager's last close removes the staged name.
+  auto removed = remove_if_there(storage, found.report.path);
   if (removed) return true;
   if (!is_forbidden(removed.error())) return pass_on(std::move(removed));
   const std::string name = found.report.path.filename().string();
@@ -214,11 +242,11 @@ Result<void> finish_others(Storage& storage, const FoundJournal& found) {
   const std::filesystem::path directory = found.report.path.parent_path();
   auto journals = journals_of_group(storage, directory / found.record.group_record);
   if (!journals) return pass_on(std::move(journals));
+  const auto names = DirectoryNames::list(storage, directory);
+  if (!names) return tl::unexpected(names.error());
   for (const std::string& journal : *journals) {
     if (journal == found.report.path.filename()) continue;
-    auto is_there = is_listed(storage, directory / journal);
-    if (!is_there) return pass_on(std::move(is_there));
-    auto path = *is_there ? find_archive(storage, directory / journal) : std::filesystem::path();
+    auto path = names->has(journal) ? names->archive_of(journal) : std::filesystem::path();
     if (!path) return pass_on(std::move(path));
     if (path->empty()) continue;
     auto archive = storage.open_no_link(*path, Access::ReadWrite);
@@ -325,14 +353,25 @@ Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesyst
   return guard_memory([&]() -> Result<std::vector<JournalReport>> {
     auto journals = scan_journals(storage, archive_path, archive);
     if (!journals) return pass_on(std::move(journals));
+    if (!options.is_dry_run) {
+      auto named = find_group_records_of_void(storage, archive_path.parent_path(), archive, *journals);
+      if (!named) return pass_on(std::move(named));
+    }
     std::vector<JournalReport> reports;
+    std::set<std::filesystem::path> group_records;  // of journals that were removed
     for (FoundJournal& found : *journals) {
       if (auto settled = settle(storage, archive_path, archive, found, options); !settled) {
         return pass_on(std::move(settled));
       }
       found.file.reset();  // there may be thousands
+      if (found.report.action != JournalAction::None) {
+        if (auto group_record = group_record_of(found); !group_record.empty())
+          group_records.insert(std::move(group_record));
+      }
       if (!found.is_hidden) reports.push_back(std::move(found.report));
     }
+    if (auto removed = remove_group_records(storage, group_records); !removed)
+      return pass_on(std::move(removed));
     return reports;
   });
 }

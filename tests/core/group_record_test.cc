@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include "tests/support/planted_journal.h"
 #include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/watched_storage.h"
 
 using namespace stfs;
 using namespace stfs::test;
@@ -108,6 +111,46 @@ TEST_CASE("a group record comes back as it was, and nothing else passes for one"
   CHECK_FALSE(is_group_record_name("../.a.stj.00.group"));
   CHECK_FALSE(is_group_record_name("/tmp/.a.group"));
   CHECK(is_group_record_name(".a.stj.00.group"));
+}
+
+TEST_CASE("a group record has no empty name, and no more journals than a group", "[core][group_record]") {
+  const std::vector<std::string> most(kMaxGroupJournals, ".a");
+  CHECK(decode_group_record(encode_group_record({most, {7, -8}}))->journals.size() == kMaxGroupJournals);
+  std::vector<std::string> more = most;
+  more.emplace_back(".a");
+  CHECK_FALSE(decode_group_record(encode_group_record({more})));
+  std::vector<std::string> with_empty = kJournals;
+  with_empty.resize(1000);
+  CHECK_FALSE(decode_group_record(encode_group_record({with_empty})));
+}
+
+TEST_CASE("a long group record that is a hole is not read", "[core][group_record]") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path path = directory.write(".a.stj.0.group", "STFSGRP1");
+  std::filesystem::resize_file(path, 2 << 20);
+  WatchedStorage storage;
+  const auto journals = journals_of_group(storage, path);
+  REQUIRE_FALSE(journals);
+  CHECK(journals.error().message.find("hole") != std::string::npos);
+  CHECK(storage.count(FileCall::Read) == 0);
+}
+
+TEST_CASE("to find the records of many journals each record is read once, and none that may have been linked",
+          "[core][group_record]") {
+  const TemporaryDirectory directory;
+  const std::string archive = directory.write("b.safetensors", archive_text('b'));
+  const std::string record = directory.write(".a.stj.0.group", encode_group_record({kJournals}));
+  const std::string linked = directory.write("linked", encode_group_record({{".b.stj.1", ".b.stj.2"}}));
+  std::filesystem::create_hard_link(linked, directory / ".a.stj.1.group");
+  const auto file = system_storage().open(archive, Access::ReadOnly).value();
+  WatchedStorage storage;
+  const std::set<std::string> journals = {kJournals[0], kJournals[1], ".b.stj.1", ".b.stj.2"};
+  const auto found =
+      find_group_records(storage, directory.path(), journals, strict_status_of(*file).value()).value();
+  const std::map<std::string, std::string> due = {{kJournals[0], ".a.stj.0.group"},
+                                                  {kJournals[1], ".a.stj.0.group"}};
+  CHECK(found == due);
+  CHECK(storage.count(FileCall::Read) == 1);
 }
 
 TEST_CASE("several archives change together, and nothing is left beside them", "[core][group_record]") {

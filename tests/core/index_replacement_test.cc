@@ -57,6 +57,23 @@ TEST_CASE("a journal gives a model its sync state, and may do so twice", "[core]
   REQUIRE(promise.keep());
 }
 
+TEST_CASE("a file that is longer than any index is another one, and is not read",
+          "[core][index_replacement]") {
+  const Promise promise;
+  std::filesystem::create_directories(promise.state.parent_path());
+  promise.directory.write(std::string(kSyncStateName), "");
+  std::filesystem::resize_file(promise.state, kMaxIndexBytes + 1);
+  WatchedStorage storage;
+  const auto journal = system_storage().open(promise.path, Access::ReadOnly).value();
+  REQUIRE(replace_index(storage, promise.path, *journal, promise.index, RightOf::JournalMaker,
+                        Durability::Process));
+  CHECK(std::filesystem::file_size(promise.state) == kMaxIndexBytes + 1);
+  const auto archive = promise.directory.path() / "m.safetensors";
+  CHECK(errno_of(prepare_index(storage, archive, gone_archive(), *journal, promise.index)) == ESTALE);
+  CHECK(errno_of(hash_of_index(storage, promise.state)) == EFBIG);
+  CHECK(storage.count(FileCall::Read) == 0);
+}
+
 TEST_CASE("a sync state is not written through a link in place of its directory",
           "[core][index_replacement]") {
   const Promise promise;

@@ -176,6 +176,32 @@ TEST_CASE("a record with a range that can't be is refused", "[core][journal_form
   CHECK_FALSE(is_believed(record));
 }
 
+TEST_CASE("two patches of a record never lie in the same bytes of its journal", "[core][journal_format]") {
+  JournalRecord record = sample_record();
+  // The later patch of the archive may lie first: several threads write patches.
+  const std::vector<ByteRange> regions = {{6 * kBlockBytes, 5000}, {4 * kBlockBytes, 5000}};
+  for (std::size_t at = 0; at < regions.size(); ++at) {
+    record.ranges[at] = {.type = OperationType::PatchBytes,
+                         .archive = {at * kBlockBytes, 10},
+                         .journal_offset = regions[at].offset,
+                         .new_hashes = {},
+                         .old_hashes = {},
+                         .patch_size_bytes = regions[at].size_bytes,
+                         .patch_hash = 42};
+  }
+  REQUIRE(is_believed(record));
+  SECTION("the same region") {
+    record.ranges[1].journal_offset = record.ranges[0].journal_offset;
+  }
+  SECTION("a part of it") {
+    record.ranges[1].journal_offset += kBlockBytes;
+  }
+  SECTION("a longer one around it") {
+    record.ranges[1].patch_size_bytes = 4 * kBlockBytes;
+  }
+  CHECK_FALSE(is_believed(record));
+}
+
 TEST_CASE("a head is read as it was written, and any other byte is refused", "[core][journal_format]") {
   const JournalHead head{.id = JournalId::random(),
                          .record = {8 * kBlockBytes, 300},

@@ -3,6 +3,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "core/archive/archive.h"
 #include "core/commit/transaction.h"
 #include "core/journal/group_record.h"
@@ -83,6 +87,26 @@ TEST_CASE("a copy of a group record commits nothing", "[core][recovery][group_re
     CHECK((report.explanation.find(kOfOtherFile) != std::string::npos) == is_copy);
   }
   CHECK(content_of(scene.path) == (is_copy ? scene.before : scene.patched()));
+}
+
+TEST_CASE("a second journal of an archive that names the same group record is damaged",
+          "[core][recovery][group_record]") {
+  const Scene scene;
+  const std::string name = ".m.safetensors.stj." + std::string(32, '0') + ".group";
+  std::vector<std::string> journals;
+  for (int at = 0; at < 3; ++at) {
+    journals.push_back(
+        plant_journal(scene.path, kBlockBytes, std::string(2 * kBlockBytes, 'n'), {}, system_storage(), name)
+            .filename());
+  }
+  scene.directory.write(name, group_record_for(scene.directory / name, journals));
+  const auto found = scan_journals(system_storage(), scene.path, *scene.open()).value();
+  const auto count = [&](JournalState state) {
+    return std::ranges::count(found, state, [](const FoundJournal& one) { return one.report.state; });
+  };
+  CHECK(found.size() == 3);
+  CHECK(count(JournalState::Committed) == 1);
+  CHECK(count(JournalState::Damaged) == 2);
 }
 
 TEST_CASE("a commit that waits for a group record which was lost with its boot is lost with it",

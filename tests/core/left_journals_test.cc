@@ -1,5 +1,6 @@
 #include "core/journal/left_journals.h"
 
+#include "core/journal/group_record.h"
 #include "core/journal/journal_file.h"
 #include "core/journal/journal_format.h"
 #include "core/journal/lane_journal.h"
@@ -7,6 +8,7 @@
 #include "tests/core/journaled_archive.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/watched_storage.h"
 
 using namespace stfs;
 using namespace stfs::test;
@@ -20,6 +22,16 @@ std::vector<std::string> hidden_in(const std::filesystem::path& directory) {
     if (name.front() == '.') names.push_back(std::move(name));
   }
   return names;
+}
+
+std::filesystem::path archive_beside(const std::filesystem::path& journal) {
+  const auto names = DirectoryNames::list(system_storage(), journal.parent_path()).value();
+  return names.archive_of(journal.filename()).value();
+}
+
+/// The name of a journal of an archive that does not exist.
+std::string name_of_left(const std::string& archive, std::string_view suffix = "") {
+  return "." + archive + ".stj." + JournalId::random().text() + std::string(suffix);
 }
 
 /// An archive that was renamed, with what a process has left beside its old name.
@@ -57,6 +69,14 @@ TEST_CASE_METHOD(Renamed, "what a dead process has left under an old name goes w
     leave(std::string(kStagedSuffix), "bytes");
     leave(".group");
     leave(std::string(kNewIndexSuffix), "{}");
+    CHECK(left().empty());
+  }
+  SECTION("void journals, each with its new index") {
+    for (int at = 0; at < 4; ++at) {
+      const std::string journal = journal_prefix("m.safetensors") + JournalId::random().text();
+      archive.directory.write(journal, "");
+      archive.directory.write(journal + std::string(kNewIndexSuffix), "{}");
+    }
     CHECK(left().empty());
   }
 }
@@ -104,7 +124,45 @@ TEST_CASE("journals of an archive with a long name are found", "[core][left_jour
   const TemporaryDirectory directory;
   const std::string name = std::string(220, 'n') + ".safetensors";
   const std::filesystem::path journal = directory / (journal_prefix(name) + JournalId::random().text());
-  CHECK(find_archive(system_storage(), journal).value().empty());
+  CHECK(archive_beside(journal).empty());
   const std::string archive = directory.write(name, "");
-  CHECK(find_archive(system_storage(), journal).value() == archive);
+  CHECK(archive_beside(journal) == archive);
+}
+
+TEST_CASE("names that look like those of a long archive cost no listing of the directory each",
+          "[core][left_journals]") {
+  const TemporaryDirectory directory;
+  for (int at = 0; at < 10; ++at) {
+    directory.write(name_of_left("zz~0123456789abcdef"), "");
+    directory.write(name_of_left("zz~0123456789abcdef", kNewIndexSuffix), "{}");
+  }
+  WatchedStorage storage;
+  remove_left_journals(storage, directory.path(), {}, false);
+  CHECK(storage.count(FileCall::List) <= 2);
+  CHECK(hidden_in(directory.path()).empty());
+}
+
+TEST_CASE("a file that another user may have linked under the names of group records is not read",
+          "[core][left_journals]") {
+  const TemporaryDirectory directory;
+  const std::string record = directory.write("large", encode_group_record({{".zz.stj.1"}}));
+  std::filesystem::create_hard_link(record, directory / name_of_left("zz", kGroupSuffix));
+  std::filesystem::create_hard_link(record, directory / name_of_left("zz", kGroupSuffix));
+  WatchedStorage storage;
+  remove_left_journals(storage, directory.path(), {}, false);
+  CHECK(storage.count(FileCall::Read) == 0);
+  CHECK(hidden_in(directory.path()).size() == 2);
+}
+
+TEST_CASE("a group record stays while one of its journals is there", "[core][left_journals]") {
+  const TemporaryDirectory directory;
+  const std::string journal = name_of_left("zz");
+  directory.write(journal, "bytes that are no zeros");
+  const std::string kept =
+      directory.write(name_of_left("zz", kGroupSuffix), encode_group_record({{journal}}));
+  const std::string left =
+      directory.write(name_of_left("zz", kGroupSuffix), encode_group_record({{name_of_left("zz")}}));
+  remove_left_journals(system_storage(), directory.path(), {}, false);
+  CHECK(std::filesystem::exists(kept));
+  CHECK_FALSE(std::filesystem::exists(left));
 }

@@ -39,6 +39,18 @@ TEST_CASE_METHOD(Planted, "a dry run only looks", "[core][recovery]") {
   CHECK(std::filesystem::exists(journal));
 }
 
+TEST_CASE("journals that promise nothing cost no listing of the directory each", "[core][recovery]") {
+  const Scene scene;
+  for (int at = 0; at < 10; ++at)
+    scene.directory.write(journal_prefix("m.safetensors") + JournalId::random().text(), "");
+  WatchedStorage storage;
+  const auto reports = scene.recover_all(storage).value();
+  REQUIRE(reports.size() == 10);
+  CHECK(std::ranges::all_of(reports,
+                            [](const JournalReport& one) { return one.action == JournalAction::Removed; }));
+  CHECK(storage.count(FileCall::List) == 2);
+}
+
 TEST_CASE_METHOD(Planted, "a journal whose owner lives is left to him", "[core][recovery]") {
   const auto owner = system_storage().open(journal, Access::ReadWrite).value();
   REQUIRE_FALSE(owner->try_lock({0, 1}, LockKind::Exclusive)->has_value());

@@ -101,6 +101,19 @@ bool makes_sense(const JournalRecord& record, std::span<const ByteRange> rooms) 
   return true;
 }
 
+/// No byte of the journal belongs to two patches.
+bool has_separate_patches(const JournalRecord& record) {
+  for (const JournalRange& one : record.ranges) {
+    for (const JournalRange& other : record.ranges) {
+      const bool are_two = &one != &other && one.type == OperationType::PatchBytes && other.type == one.type;
+      if (are_two && one.journal_offset < other.journal_offset + other.patch_size_bytes &&
+          other.journal_offset < one.journal_offset + one.patch_size_bytes)
+        return false;
+    }
+  }
+  return true;
+}
+
 /// The new header comes first, and has its length.
 bool begins_with_header(const JournalRecord& record) {
   return !record.ranges.empty() && record.ranges[0].archive.offset == 0 &&
@@ -161,7 +174,7 @@ SealedRecord sealed_record(View bytes, View head_block, const Head& head, ByteRa
   if (plain->size_bytes != place.size()) return {};
   constexpr std::uint64_t kIdBytes = 16;
   if (!is_same(place.first(kIdBytes), head_block.subspan(head_field::kId, kIdBytes))) return {};
-  if (!makes_sense(plain->record, std::array{room})) return {};
+  if (!makes_sense(plain->record, std::array{room}) || !has_separate_patches(plain->record)) return {};
   if (!has_sensible_index(plain->record, room)) return {};
   const bool is_edit = plain->record.after.has_value();
   if (is_edit && !(begins_with_header(plain->record) && writes_what_it_adds(plain->record))) return {};
