@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/model/model.h"
+#include "core/model/model_index.h"
 #include "core/storage/file.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/interrupt.h"
@@ -77,8 +78,9 @@ bool is_version_directory(const std::string& path) {
       (directory.has_filename() ? directory : directory.parent_path()).filename();
   if (sync::version_of_directory(name.native())) return true;
   const auto index = system_storage().open(directory / sync::kVersionIndex, Access::ReadOnly);
-  if (!index) return false;
-  const auto text = read_text(**index);
+  const auto size_bytes = index ? (*index)->size_bytes() : tl::unexpected(index.error());
+  if (!size_bytes || *size_bytes > kMaxModelIndexBytes) return false;
+  const auto text = read_text(**index, {0, *size_bytes});
   if (!text) return false;
   const auto metadata = sync::parse_version_metadata(*text);
   return metadata && metadata->encoding;
