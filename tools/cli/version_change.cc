@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <optional>
 #include <ostream>
-#include <system_error>
 #include <utility>
 
 #include "core/model/model.h"
+#include "core/model/model_directory.h"
 #include "core/model/model_index.h"
 #include "core/storage/file.h"
 #include "tools/cli/diagnostic.h"
@@ -71,9 +71,8 @@ Result<TargetPath> locate_model(const VersionChange& change) {
 }  // namespace
 
 bool is_version_directory(const std::string& path) {
-  std::error_code failed;
+  if (!is_directory_of_models(path)) return false;
   const std::filesystem::path directory = path;
-  if (!std::filesystem::is_directory(directory, failed)) return false;
   const std::filesystem::path name =
       (directory.has_filename() ? directory : directory.parent_path()).filename();
   if (sync::version_of_directory(name.native())) return true;
