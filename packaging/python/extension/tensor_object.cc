@@ -54,8 +54,8 @@ const char* format_of(std::int32_t dtype) {
   }
 }
 
-/// Whether Py_ssize_t and DLPack's int64_t hold each extent and each stride. A tensor without elements may have
-/// a shape of any size beside its 0; NumPy refuses the same shapes.
+/// Whether Py_ssize_t and DLPack's int64_t hold each extent and each stride. A tensor without elements may
+/// have a shape of any size beside its 0; NumPy refuses the same shapes.
 bool has_signed_layout(const stfs_tensor_info& info) {
   auto left = static_cast<std::uint64_t>(PY_SSIZE_T_MAX) / std::max(stfs_dtype_bits(info.dtype) / 8, 1U);
   for (std::uint32_t dimension = 0; dimension < info.rank; ++dimension)
