@@ -10,6 +10,7 @@ namespace stfs {
 std::string_view JsonCursor::take_string(std::string& decoded) {
   const std::size_t begin = at_;
   skip_string();
+  if (at_ - begin < 2) return {};  // the text ends here
   const std::string_view inside = text_.substr(begin + 1, at_ - begin - 2);
   if (inside.find('\\') == inside.npos) return inside;
   decoded = unescaped_json(inside);
@@ -21,6 +22,10 @@ void JsonCursor::skip_string() {
   std::size_t backslashes = 0;
   do {
     at_ = text_.find('"', at_ + 1);
+    if (at_ == text_.npos) {
+      at_ = text_.size();
+      return;
+    }
     // A quote inside the string follows an odd number of backslashes.
     for (backslashes = 0; text_[at_ - 1 - backslashes] == '\\' && at_ - 1 - backslashes > begin;)
       ++backslashes;
@@ -43,7 +48,7 @@ std::string_view JsonCursor::take_value() {
       default: at_ = std::min(text_.find_first_of(",:]} \t\n\r", at_), text_.size()); break;
     }
     if (depth != 0) skip_space();
-  } while (depth != 0);
+  } while (depth != 0 && !is_at_end());
   return text_.substr(begin, at_ - begin);
 }
 

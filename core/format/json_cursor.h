@@ -1,5 +1,6 @@
 // Reads a text that is known to be JSON (find_json_error() has accepted it) without a tree in memory: callers
-// take members in the order of the text, and skip the others.
+// take members in the order of the text, and skip the others. Of any other text the values mean nothing, but
+// nothing outside the text is read, and every walk ends.
 #pragma once
 
 #include <algorithm>
@@ -29,19 +30,19 @@ class JsonCursor {
   /// until the callback returns.
   template <class Callback>
   Result<void> for_each_member(Callback&& callback) {
-    ++at_;
+    skip_byte();
     skip_space();
-    while (peek() != '}') {
+    while (is_before('}')) {
       const std::size_t key_at = at_;
       std::string decoded;
       const std::string_view key = take_string(decoded);
       skip_space();
-      ++at_;  // the colon
+      skip_byte();  // the colon
       skip_space();
       if (auto taken = callback(key, key_at); !taken) return taken;
       next();
     }
-    ++at_;
+    skip_byte();
     return {};
   }
 
@@ -49,13 +50,13 @@ class JsonCursor {
   /// it.
   template <class Callback>
   Result<void> for_each_element(Callback&& callback) {
-    ++at_;
+    skip_byte();
     skip_space();
-    while (peek() != ']') {
+    while (is_before(']')) {
       if (auto taken = callback(); !taken) return taken;
       next();
     }
-    ++at_;
+    skip_byte();
     return {};
   }
 
@@ -73,6 +74,9 @@ class JsonCursor {
     if (peek() == ',') ++at_;
     skip_space();
   }
+  [[nodiscard]] bool is_at_end() const { return at_ == text_.size(); }
+  [[nodiscard]] bool is_before(char end) const { return !is_at_end() && text_[at_] != end; }
+  void skip_byte() { at_ += is_at_end() ? 0 : 1; }
   void skip_string();
   void skip_space() {
     while (at_ < text_.size() && static_cast<unsigned char>(text_[at_]) <= ' ') ++at_;

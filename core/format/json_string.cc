@@ -68,10 +68,12 @@ void append_json_string(std::string& out, std::string_view text) {
 std::string unescaped_json(std::string_view inside) {
   std::string text;
   text.reserve(inside.size());
+  const auto skip = [&](std::size_t bytes) { inside.remove_prefix(std::min(bytes, inside.size())); };
   for (std::size_t escape = inside.find('\\'); escape != inside.npos; escape = inside.find('\\')) {
     text += inside.substr(0, escape);
-    const char kind = inside[escape + 1];
-    inside.remove_prefix(escape + 2);
+    skip(escape + 1);
+    const char kind = inside.empty() ? '\\' : inside.front();
+    skip(1);
     switch (kind) {
       case 'b': text += '\b'; break;
       case 'f': text += '\f'; break;
@@ -80,10 +82,11 @@ std::string unescaped_json(std::string_view inside) {
       case 't': text += '\t'; break;
       case 'u': {
         char32_t code_point = code_unit(inside.substr(0, 4));
-        inside.remove_prefix(4);
+        skip(4);
         if (code_point >= 0xD800 && code_point < 0xDC00) {  // the other half is an escape as well
-          code_point = 0x10000 + ((code_point - 0xD800) << 10) + (code_unit(inside.substr(2, 4)) - 0xDC00);
-          inside.remove_prefix(6);
+          skip(2);
+          code_point = 0x10000 + ((code_point - 0xD800) << 10) + (code_unit(inside.substr(0, 4)) - 0xDC00);
+          skip(4);
         }
         append_utf8(text, code_point);
         break;

@@ -13,7 +13,7 @@ namespace stfs {
 void append_json_string(std::string& out, std::string_view text);
 
 /// Returns the text that the inside of a JSON string stands for. The string must be valid
-/// (core/format/json_syntax.h).
+/// (core/format/json_syntax.h). Of any other string the text means nothing.
 std::string unescaped_json(std::string_view inside);
 
 /// The longest part of a name that a message shows.

@@ -7,7 +7,6 @@
 
 #include "core/format/json_string.h"
 #include "core/storage/file_attributes.h"
-#include "core/storage/trusted_links.h"
 
 namespace stfs {
 namespace {
@@ -23,12 +22,19 @@ bool is_archive_name(std::string_view file_name) {
   return has_suffix(file_name, kArchiveSuffix);
 }
 
-bool is_directory_of_models(const std::filesystem::path& path) {
-  auto found = follow_all_links(path);
+bool is_called_as_model(const std::filesystem::path& path) {
   const std::string name = path.filename();
-  const bool is_foreign = !found && found.error().errno_value == EXDEV;
-  if (is_foreign && !name.ends_with(kArchiveSuffix) && !name.ends_with(kModelIndexSuffix))
-    found = follow_all_links(path / "");
+  return name.ends_with(kArchiveSuffix) || name.ends_with(kModelIndexSuffix);
+}
+
+Result<FollowedFile> follow_named_path(const std::filesystem::path& path) {
+  auto found = follow_all_links(path);
+  if (found || found.error().errno_value != EXDEV || is_called_as_model(path)) return found;
+  return follow_all_links(path / "");
+}
+
+bool is_directory_of_models(const std::filesystem::path& path) {
+  const auto found = follow_named_path(path);
   return found && S_ISDIR(found->status.st_mode);
 }
 

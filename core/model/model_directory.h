@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/storage/file.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 
@@ -34,8 +35,16 @@ struct ModelDirectory {
                                          Storage& storage = system_storage()) const;
 };
 
-/// Whether the path leads to a directory. Another user's mount counts as one, if a person may have named it
-/// so: not if its name is that of an archive or an index.
+/// Whether the path ends in the name of an archive or of an index, hidden ones included.
+bool is_called_as_model(const std::filesystem::path& path);
+
+/// Opens what a person has named, with all links followed, as follow_all_links() does. Another user's mount
+/// is entered if a person may have meant it: not if it is called as an archive or an index, and not behind
+/// another user's link.
+/// @return EXDEV: another user's mount that is not entered.
+Result<FollowedFile> follow_named_path(const std::filesystem::path& path);
+
+/// Whether the path leads to a directory, by follow_named_path().
 bool is_directory_of_models(const std::filesystem::path& path);
 
 /// The entries may be of any kind. Names that begin with a dot are left out.

@@ -17,7 +17,6 @@ namespace {
 constexpr unsigned kMostThreads = 8;
 
 void open_shard(Shard& shard, const ModelOptions& options) {
-  shard.before = identity_at(shard.path, *options.storage);
   auto archive = Archive::open(shard.path, options.access, *options.storage, options.io, options.links);
   if (archive) {
     shard.adopt(std::move(*archive));
@@ -32,17 +31,51 @@ bool is_our_own(const Error& error) {
          error.errno_value == ENFILE;
 }
 
+using InodeKey = std::pair<std::uint64_t, std::uint64_t>;  // device and number
+
+/// Names of one file, in their order.
+using Twins = std::vector<Shard*>;
+
+std::vector<Twins> twins_among(std::vector<Shard>& shards) {
+  std::vector<Twins> files;
+  std::map<InodeKey, std::size_t> known;
+  for (Shard& shard : shards) {
+    std::size_t at = files.size();
+    if (shard.before) at = known.try_emplace({shard.before->device, shard.before->inode}, at).first->second;
+    if (at == files.size()) files.emplace_back();
+    files[at].push_back(&shard);
+  }
+  return files;
+}
+
+void refuse_twin(Shard& shard, const Shard& first) {
+  shard.archive.reset();
+  shard.version.reset();
+  shard.failure = Error{ErrorCode::InvalidArgument, EINVAL,
+                        fmt::format("{}: is the same file as {}", shard.path.string(), first.path.string())};
+}
+
+/// Opens the file by the first name that can be used, and no second time: a large header would take its
+/// memory for each name.
+void open_twins(const Twins& twins, const ModelOptions& options) {
+  const Shard* first = nullptr;
+  for (Shard* shard : twins) {
+    if (first != nullptr) {
+      refuse_twin(*shard, *first);
+      continue;
+    }
+    open_shard(*shard, options);
+    if (shard->archive) first = shard;
+  }
+}
+
 void refuse_twins(std::vector<Shard>& shards) {
-  std::map<std::pair<std::uint64_t, std::uint64_t>, const Shard*> known;  // by device and inode
+  std::map<InodeKey, const Shard*> known;
   for (Shard& shard : shards) {
     if (!shard.archive) continue;
     const FileIdentity identity = shard.archive->identity();
     const auto [first, is_new] = known.try_emplace({identity.device, identity.inode}, &shard);
-    if (is_new) continue;
-    shard.archive.reset();
-    shard.failure =
-        Error{ErrorCode::InvalidArgument, EINVAL,
-              fmt::format("{}: is the same file as {}", shard.path.string(), first->second->path.string())};
+    if (!is_new) refuse_twin(shard, *first->second);
   }
 }
 
@@ -65,11 +98,17 @@ Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
   shards.reserve(names.size());
   for (const std::string& name : names) shards.push_back({.path = directory / name});
 
-  auto opened = run_parallel(shards.size(), options.uses_threads ? kMostThreads : 1,
-                             [&](std::size_t at, unsigned) -> Result<void> {
-                               open_shard(shards[at], options);
-                               return {};
-                             });
+  const unsigned threads = options.uses_threads ? kMostThreads : 1;
+  auto opened = run_parallel(shards.size(), threads, [&](std::size_t at, unsigned) -> Result<void> {
+    shards[at].before = identity_at(shards[at].path, *options.storage);
+    return {};
+  });
+  if (!opened) return pass_on(std::move(opened));
+  const std::vector<Twins> files = twins_among(shards);
+  opened = run_parallel(files.size(), threads, [&](std::size_t at, unsigned) -> Result<void> {
+    open_twins(files[at], options);
+    return {};
+  });
   if (!opened) return pass_on(std::move(opened));
 
   for (Shard& shard : shards) {
@@ -79,7 +118,7 @@ Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
       return tl::unexpected(*shard.failure);
     }
   }
-  refuse_twins(shards);
+  refuse_twins(shards);  // again: names may lead elsewhere by now
   return shards;
 }
 

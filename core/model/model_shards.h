@@ -37,9 +37,10 @@ struct Shard {
 };
 
 /// Opens each name in the directory, following links wherever they lead. A shard that is missing, invalid, a
-/// loop of links, or the same file as an earlier one is returned with its failure. The whole call fails for
-/// reasons that are not the shard's: too many open files, no memory, and, for ReadWrite, a file that may not
-/// be written (EACCES, EPERM, EROFS, ETXTBSY: the caller decides whether to try ReadOnly then).
+/// loop of links, or the same file as an earlier one is returned with its failure. A file with many names is
+/// opened once. The whole call fails for reasons that are not the shard's: too many open files, no memory,
+/// and, for ReadWrite, a file that may not be written (EACCES, EPERM, EROFS, ETXTBSY: the caller decides
+/// whether to try ReadOnly then).
 Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
                                        std::span<const std::string> names, const ModelOptions& options);
 

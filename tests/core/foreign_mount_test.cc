@@ -2,8 +2,6 @@
 #include "core/storage/foreign_mount.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <sys/mount.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +12,7 @@
 #include "core/storage/file_attributes.h"
 #include "core/storage/trusted_links.h"
 #include "tests/support/catch.h"
+#include "tests/support/silent_mount.h"
 #include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
@@ -21,30 +20,6 @@ using namespace stfs;
 using namespace stfs::test;
 
 namespace {
-
-/// A file system of FUSE on the file. Its program never answers.
-class SilentMount {
- public:
-  /// @param mode  the type of what is mounted, in octal as st_mode.
-  SilentMount(std::filesystem::path path, uid_t user, const char* mode = "100000")
-      : path_(std::move(path)), device_(::open("/dev/fuse", O_RDWR | O_CLOEXEC)) {
-    const std::string options =
-        fmt::format("fd={},rootmode={},user_id={},group_id={},allow_other", device_.get(), mode, user, user);
-    is_made_ = device_ && ::mount("none", path_.c_str(), "fuse.silent", 0, options.c_str()) == 0;
-  }
-  SilentMount(const SilentMount&) = delete;
-  SilentMount& operator=(const SilentMount&) = delete;
-  ~SilentMount() {
-    if (is_made_) ::umount2(path_.c_str(), MNT_DETACH);
-  }
-
-  [[nodiscard]] bool is_made() const { return is_made_; }
-
- private:
-  const std::filesystem::path path_;
-  const UniqueFd device_;
-  bool is_made_ = false;
-};
 
 int errno_of_entry(const std::filesystem::path& path, int flags) {
   const auto opened = open_entry(path, flags);
@@ -68,7 +43,7 @@ TEST_CASE("a daemon enters no mount of another user anywhere on a path", "[core]
   constexpr uid_t kMallory = 4242;
   const TemporaryDirectory place;
   std::filesystem::create_directory(place / "d");
-  const SilentMount others(place / "d", kMallory, "40000");
+  const SilentMount others(place / "d", kMallory);
   if (!others.is_made()) return note_skip("needs root, to mount as another user");
   for (const char* path : {"d", "d/", "d/deeper", "d/deeper/file"})
     CHECK(follow_trusted_links(AT_FDCWD, place / path, OtherMounts::NotForeign).error().errno_value == EXDEV);

@@ -1,6 +1,7 @@
 // core/format/json_cursor.h: every kind of value is taken to its end, and no further.
 #include "core/format/json_cursor.h"
 
+#include <string>
 #include <vector>
 
 #include "tests/support/catch.h"
@@ -69,4 +70,50 @@ TEST_CASE("a string is decoded where it has escapes", "[core][json_cursor]") {
   CHECK(JsonCursor(R"("plain")").take_string(decoded) == "plain");
   CHECK(decoded.empty());
   CHECK(JsonCursor(R"("a\u0000\\\"")").take_string(decoded) == std::string_view("a\0\\\"", 4));
+}
+
+TEST_CASE("a text that is no JSON is read to its end at most, and every walk ends", "[core][json_cursor]") {
+  // Each prefix of these is a text, too.
+  const std::string whole[] = {R"({"metadata":{"\"a":"\\","b":[1,{"c":-1e5}]},"d":null})",
+                               R"([{"a":"b"},["\ud83d\ude00","\u12"],"\n\)",
+                               "{\"a\":]",
+                               "{]:}[\"",
+                               "}",
+                               "]]",
+                               "\"\"\"",
+                               "{5\"6:7,,,\x01",
+                               ""};
+  for (const std::string& text : whole) {
+    for (std::size_t length = 0; length <= text.size(); ++length) {
+      // Of its own, so that ASan sees a byte that is read behind the end.
+      const std::vector<char> bytes(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(length));
+      const std::string_view part(bytes.data(), bytes.size());
+      CAPTURE(part);
+      std::string decoded;
+      JsonCursor taken(part);
+      taken.take_string(decoded);
+      CHECK(taken.position() <= length);
+      JsonCursor values(part);
+      CHECK(values.take_value().size() <= length);
+      CHECK_FALSE((length == 0 && values.take_whole_number()));
+      std::size_t calls = 0;
+      JsonCursor object(part);
+      CHECK(object.for_each_member([&](std::string_view, std::size_t) -> Result<void> {
+        ++calls;
+        return object.for_each_member([&](std::string_view, std::size_t) -> Result<void> {
+          object.take_value();
+          return {};
+        });
+      }));
+      JsonCursor array(part);
+      CHECK(array.for_each_element([&]() -> Result<void> {
+        ++calls;
+        array.take_string(decoded);
+        return {};
+      }));
+      CHECK(object.position() <= length);
+      CHECK(array.position() <= length);
+      CHECK(calls <= 2 * length);
+    }
+  }
 }

@@ -5,13 +5,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 
 #include "core/model/model_directory.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/intercepted_storage.h"
 #include "tests/support/model_content.h"
 #include "tests/support/plain.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_archive.h"
 
@@ -51,6 +54,19 @@ struct Files {
   }
 
   TemporaryDirectory directory;
+};
+
+/// Counts the reads of archives.
+class ReadCountingStorage final : private Interceptor, public InterceptedStorage {
+ public:
+  ReadCountingStorage() : InterceptedStorage(system_storage(), static_cast<Interceptor&>(*this)) {}
+  std::atomic<int> reads = 0;
+
+ private:
+  Verdict before(const SeamCall& call) override {
+    if (call.kind == FileCall::Read && call.role == FileRole::Archive) ++reads;
+    return {};
+  }
 };
 
 std::vector<Kind> kinds_of(const Model& model) {
@@ -190,6 +206,39 @@ TEST_CASE("a tensor in two shards of which the index names neither is not served
   const auto model = files.open();
   CHECK(kinds_of(*model) == std::vector{Kind::TensorTwice});
   CHECK_FALSE(model->tensors().find("b"));
+}
+
+TEST_CASE("the header of a file with many names is read once", "[core][model]") {
+  const Files files;
+  const auto reads_of = [&](const std::vector<std::pair<std::string, std::string>>& weights) {
+    files.index(weights);
+    ReadCountingStorage storage;
+    const auto model = Model::open(files.index_path(), {.storage = &storage, .io = Io::Pread});
+    REQUIRE(model);
+    CHECK((*model)->tensors().size() == 2);
+    CHECK((*model)->unserved().size() == weights.size() - 2);
+    return storage.reads.load();
+  };
+  for (int at = 0; at < 3; ++at) {
+    const std::string link = files.directory / fmt::format("c{}.safetensors", at);
+    std::filesystem::create_hard_link(files.directory / "a.safetensors", link);
+  }
+  const int of_one = reads_of({{"z", "a"}, {"b", "a"}});
+  CHECK(of_one > 0);
+  CHECK(reads_of({{"z", "a"}, {"b", "a"}, {"1", "c0"}, {"2", "c1"}, {"3", "c2"}}) == of_one);
+}
+
+TEST_CASE("a file is opened by another name if its first one can't be used", "[core][model]") {
+  const Files files;
+  if (::geteuid() != 0) return note_skip("needs root, to make a link of another user's");
+  constexpr uid_t kOther = 4242;
+  const std::string planted = files.directory / "a0.safetensors";
+  std::filesystem::create_symlink("b.safetensors", planted);
+  REQUIRE(::lchown(planted.c_str(), kOther, kOther) == 0);
+  files.index({{"z", "a0"}, {"a", "b"}, {"c", "b"}});
+  const auto model = Model::open(files.index_path(), {.links = Links::Trusted});
+  REQUIRE(model);
+  CHECK(tensor_content(**model, "a") == "aaaa");
 }
 
 TEST_CASE("a shard that can't be used is told with the reason, and the others are served", "[core][model]") {

@@ -17,6 +17,7 @@
 #include "tests/fuzz/index_oracle.h"
 #include "tests/fuzz/target.h"
 #include "tests/support/archive_mutator.h"
+#include "tools/sync/version_metadata.h"
 
 namespace stfs::test {
 namespace {
@@ -134,9 +135,19 @@ FuzzOutcome judge(std::span<const std::byte> input, GuardedStorage& storage) {
   return {(*model)->problems().empty() ? "whole" : "at odds", std::move(wrong)};
 }
 
+/// Of a directory that may be a published version, tools read the metadata first (is_version_directory()).
+std::string judge_metadata(std::string_view text) {
+  const auto metadata = sync::parse_version_metadata(text);
+  if (metadata) return "";
+  const int why = metadata.error().errno_value;
+  return why == EINVAL || why == EOPNOTSUPP ? judge_refusal(metadata.error()) : "metadata: another errno";
+}
+
 FuzzOutcome fuzz_one(std::span<const std::byte> input) {
   static GuardedStorage storage;
   FuzzOutcome outcome = judge(input, storage);
+  if (outcome.wrong.empty())
+    outcome.wrong = judge_metadata({reinterpret_cast<const char*>(input.data()), input.size()});
   const std::string trespass = storage.take_trespass();
   if (!trespass.empty()) outcome.wrong = trespass;
   return outcome;
@@ -197,7 +208,10 @@ std::string any_index(Choices& choices) {
   }
   static constexpr std::array kMetadata = {R"("metadata":{"total_size":"72"},)"sv,
                                            R"("metadata":{"a":[{}],"total_size":1e9},"weight_map":{},)"sv,
-                                           R"("metadata":null,)"sv, R"("metadata":{"total_size":72},)"sv};
+                                           R"("metadata":null,)"sv, R"("metadata":{"total_size":72},)"sv,
+                                           R"("metadata":{"version":"000002","base_version":"000001",)"
+                                           R"("delta_encoding":"xor","compression_format":"zstd",)"
+                                           R"("checksum_format":"adler32"},)"sv};
   const std::string_view metadata = choices.one_in(4) ? one_of(choices, kMetadata) : ""sv;
   return fmt::format("{{{}\"weight_map\":{{{}}}}}", metadata, map);
 }

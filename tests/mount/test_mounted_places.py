@@ -174,6 +174,24 @@ def test_a_link_into_a_mount_holds_up_nobody(shared, open_mounts, victim):
             os.unlink(link)
 
 
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_link_to_a_mount_holds_up_no_source_of_a_tool(shared, victim):
+    place = os.path.join(shared.archives, "sub")
+    with silent_mount(place, "allow_other"):
+        links = {name: os.path.join(shared.archives, name) for name in ("l.safetensors", "l.bin", "l.npy", "l.txt")}
+        for link in links.values():
+            as_mallory('ln -s sub "$1"', link)
+        for words in (["apply", shared.path, links["l.safetensors"]],
+                      ["put", shared.path, "a", links["l.safetensors"]],
+                      ["put", shared.path, "a", links["l.bin"]],
+                      ["put", shared.path, "a", links["l.npy"]],
+                      ["upload", shared.path, "--device", f"@{links['l.txt']}"]):
+            done = runs(victim, shared.stfs, *words)
+            assert done.returncode == 1 and TOLD in done.stderr, done
+        for link in links.values():
+            os.unlink(link)
+
+
 @pytest.mark.parametrize("of_link", [False, True], ids=["a mount", "a link into one"])
 @pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
 def test_a_pull_that_follows_waits_for_no_mount_on_a_version(planted_ground, victim, of_link):

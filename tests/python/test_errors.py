@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import stfs
-from archive_file import random_array, save_with_reference
+from archive_file import random_array, save_with_reference, write_raw
 
 
 def test_files_that_are_not_there(tmp_path):
@@ -45,6 +45,21 @@ def test_tensors_that_are_not_there(model):
             model[wrong]
     with pytest.raises(TypeError, match="come from a model"):
         stfs.Tensor()
+
+
+def test_a_shape_that_no_signed_number_holds_is_refused(tmp_path):
+    """Beside a 0, an extent may be of any size."""
+    fits = {"U8": [0, 2**63 - 1], "F32": [2**30, 0, 2**30], "F4": [0, 2**62]}
+    wrong = [("U8", [0, 2**64 - 1]), ("U8", [0, 2**63]), ("F32", [0, 2**62]), ("U8", [0, 2**40, 2**40]), ("F4", [0, 2**63])]
+    path = write_raw(tmp_path / "m.safetensors", [*((dtype, dtype, shape, b"") for dtype, shape in fits.items()),
+                                                  *((f"wrong{at}", *form, b"") for at, form in enumerate(wrong))])
+    with stfs.open(path) as model:
+        for dtype, shape in fits.items():
+            assert list(model[dtype].shape) == shape and min(model[dtype].strides or [1]) >= 0
+            assert bytes(model[dtype]) == b""
+        for at in range(len(wrong)):
+            with pytest.raises(ValueError, match=f"'wrong{at}': its shape has no elements, and is too large"):
+                model[f"wrong{at}"]
 
 
 @pytest.mark.parametrize("io", ["auto", "pread"])

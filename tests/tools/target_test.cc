@@ -3,15 +3,20 @@
 
 #include <sys/stat.h>
 #include <sys/xattr.h>
+#include <unistd.h>
 
 #include <array>
 #include <map>
 
+#include "core/model/model_directory.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
+#include "tests/support/silent_mount.h"
 #include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_archive.h"
+#include "tools/cli/version_change.h"
+#include "tools/device/device_rules.h"
 
 using namespace stfs;
 using tools::Use;
@@ -294,4 +299,35 @@ TEST_CASE("target takes an index, and a directory that holds one, for the model"
   CHECK(failure(empty) == empty + ": byte 0: the index has no weight_map");
   // Which of the two?
   CHECK(failure(directory.path().string()).find("empty.safetensors.index.json") != std::string::npos);
+}
+
+TEST_CASE("what asks a name's file system enters no mount of another user's", "[tools][target]") {
+  constexpr uid_t kMallory = 4242;
+  const test::TemporaryDirectory directory;
+  const std::filesystem::path archive = directory.write("m.safetensors", "");
+  const std::filesystem::path folder = directory / "l.safetensors";
+  std::filesystem::create_directory(folder);
+  const test::SilentMount of_file(archive, kMallory);
+  if (!of_file.is_made()) return test::note_skip("needs root, to mount as another user");
+  const test::SilentMount of_directory(folder, kMallory);
+  REQUIRE(of_directory.is_made());
+  // Another user's link, by whatever name.
+  const std::filesystem::path sub = directory / "sub";
+  std::filesystem::create_directory(sub);
+  const test::SilentMount behind(sub, kMallory);
+  REQUIRE(behind.is_made());
+  const std::filesystem::path link = directory / "l.bin";
+  std::filesystem::create_symlink("sub", link);
+  REQUIRE(::lchown(link.c_str(), kMallory, kMallory) == 0);
+  for (const auto& path : {archive, folder, link}) {
+    CAPTURE(path);
+    CHECK(follow_named_path(path).error().errno_value == EXDEV);
+    CHECK_FALSE(is_directory_of_models(path));
+    CHECK_FALSE(tools::read_mount_attribute(path, "user.safetensors.archive"));
+    CHECK(tools::locate_target(path, Use::Model).error().errno_value == EXDEV);
+    CHECK(tools::check_naming_mount({.archive = archive, .is_mounted = true}, path, {}).error().errno_value ==
+          EXDEV);
+    CHECK(upload::DeviceRules::read_file(path).error().errno_value == EXDEV);
+    CHECK_FALSE(tools::is_version_directory(path));
+  }
 }

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <filesystem>
 #include <istream>
 
+#include "core/model/model_directory.h"
 #include "core/tensor/npy.h"
 #include "tools/cli/mismatch.h"
 #include "tools/text/printable.h"
@@ -19,9 +19,7 @@ namespace {
 constexpr const char* kStreamName = "standard input";
 
 bool is_archive(const SourceName& name) {
-  std::error_code ignored;
-  return name.from_tensor || name.file.ends_with(".safetensors") ||
-         std::filesystem::is_directory(name.file, ignored);
+  return name.from_tensor || name.file.ends_with(".safetensors") || is_directory_of_models(name.file);
 }
 
 std::string wanted_text(const Tensor& wanted) {

@@ -6,10 +6,11 @@
 #include <filesystem>
 #include <optional>
 #include <ostream>
-#include <system_error>
 #include <utility>
 
 #include "core/model/model.h"
+#include "core/model/model_directory.h"
+#include "core/model/model_index.h"
 #include "core/storage/file.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/interrupt.h"
@@ -70,15 +71,15 @@ Result<TargetPath> locate_model(const VersionChange& change) {
 }  // namespace
 
 bool is_version_directory(const std::string& path) {
-  std::error_code failed;
+  if (!is_directory_of_models(path)) return false;
   const std::filesystem::path directory = path;
-  if (!std::filesystem::is_directory(directory, failed)) return false;
   const std::filesystem::path name =
       (directory.has_filename() ? directory : directory.parent_path()).filename();
   if (sync::version_of_directory(name.native())) return true;
   const auto index = system_storage().open(directory / sync::kVersionIndex, Access::ReadOnly);
-  if (!index) return false;
-  const auto text = read_text(**index);
+  const auto size_bytes = index ? (*index)->size_bytes() : tl::unexpected(index.error());
+  if (!size_bytes || *size_bytes > kMaxModelIndexBytes) return false;
+  const auto text = read_text(**index, {0, *size_bytes});
   if (!text) return false;
   const auto metadata = sync::parse_version_metadata(*text);
   return metadata && metadata->encoding;

@@ -2,6 +2,7 @@
 #include "tools/device/device_rules.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <charconv>
@@ -9,6 +10,7 @@
 #include <iterator>
 #include <string>
 
+#include "core/storage/trusted_links.h"
 #include "tools/device/selection.h"
 #include "tools/text/printable.h"
 
@@ -133,12 +135,16 @@ Result<DeviceRules> DeviceRules::parse(std::string_view text, const std::string&
 }
 
 Result<DeviceRules> DeviceRules::read_file(const std::filesystem::path& path) {
-  std::error_code failed;
-  if (std::filesystem::is_directory(path, failed)) return fail_system(EISDIR, path.string(), "read rules");
-  std::ifstream in(path);
-  if (!in) return fail_system(errno, path.string(), "read rules");
+  constexpr std::string_view kAction = "read rules";
+  const auto found = follow_all_links(path);
+  if (!found && found.error().errno_value == EXDEV) return tl::unexpected(found.error());
+  if (!found) return fail_system(found.error().errno_value, path.string(), kAction);
+  if (S_ISDIR(found->status.st_mode)) return fail_system(EISDIR, path.string(), kAction);
+  // The file that was checked, whatever the path leads to now. It may be a pipe.
+  std::ifstream in(fmt::format("/proc/self/fd/{}", found->fd.get()));
+  if (!in) return fail_system(errno, path.string(), kAction);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (in.bad()) return fail_system(EIO, path.string(), "read rules");
+  if (in.bad()) return fail_system(EIO, path.string(), kAction);
   return parse(text, path.string());
 }
 

@@ -4,9 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
+#include <utility>
 
+#include "core/base/utf8.h"
 #include "core/format/header.h"
+#include "core/format/json_cursor.h"
+#include "core/format/json_syntax.h"
 #include "tools/serve/serve_protocol.h"
 #include "tools/text/json_document.h"
 
@@ -14,6 +19,9 @@ namespace stfs::upload {
 namespace {
 
 using tools::Json;
+
+/// More than a command line names.
+constexpr std::size_t kMostSources = 1'000'000;
 
 tl::unexpected<Error> wrong(std::string_view what) {
   return fail(ErrorCode::InvalidArgument, EPROTO, fmt::format("the manifest is wrong: {}", what));
@@ -29,56 +37,160 @@ Result<std::string> device_text(const Device& device) {
               fmt::format("{}: has no UUID: other processes cannot find it", device.name()));
 }
 
-/// Returns a member; nothing if it is absent or has another type. The text is untrusted and may be anything.
-template <class T>
-std::optional<T> member(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end()) return std::nullopt;
-  if constexpr (std::is_same_v<T, std::string>) {
-    if (!found->is_string()) return std::nullopt;
-  } else {
-    if (!found->is_number_unsigned()) return std::nullopt;
-  }
-  return found->template get<T>();
-}
+/// Reads the text without a tree, so that a server can't make a client's memory much larger than the text.
+class ManifestReader {
+ public:
+  explicit ManifestReader(std::string_view text) : json_(text) {}
 
-const Json* array_member(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_array() ? &*found : nullptr;
-}
+  Result<ServeManifest> read() {
+    if (json_.peek() != '{') return wrong("it is not a JSON object");
+    auto taken =
+        json_.for_each_member([this](std::string_view key, std::size_t) { return take_member(key); });
+    if (!taken) return pass_on(std::move(taken));
+    if (!generation_ || !server_ || !version_ || !sources_ || !arenas_ || !tensors_)
+      return wrong("a member is missing");
+    // The arenas may stand behind the tensors.
+    for (const LeasedTensor& tensor : *tensors_) {
+      if (tensor.arena >= arenas_->size() || tensor.place.end() > (*arenas_)[tensor.arena].size_bytes)
+        return wrong("a tensor lies outside of its arena");
+    }
+    return ServeManifest{{*generation_, *server_, std::move(*sources_), std::move(*version_)},
+                         std::move(*arenas_),
+                         std::move(*tensors_)};
+  }
 
-std::optional<std::vector<std::uint64_t>> parse_shape(const Json& object) {
-  const Json* array = array_member(object, "shape");
-  if (array == nullptr) return std::nullopt;
-  std::vector<std::uint64_t> shape;
-  for (const Json& extent : *array) {
-    if (!extent.is_number_unsigned()) return std::nullopt;
-    shape.push_back(extent.get<std::uint64_t>());
+ private:
+  Result<void> take_member(std::string_view key) {
+    if (key == "generation") {
+      generation_ = json_.take_whole_number();
+    } else if (key == "server") {
+      server_ = json_.take_whole_number();
+    } else if (key == "version") {
+      version_ = take_text();
+    } else if (key == "sources") {
+      return take_items(sources_, kMostSources, [this] { return take_source(); });
+    } else if (key == "arenas") {
+      return take_items(arenas_, kMaxServeArenas, [this] { return take_arena(); });
+    } else if (key == "tensors") {
+      return take_items(tensors_, std::numeric_limits<std::size_t>::max(), [this] { return take_tensor(); });
+    } else {
+      json_.take_value();
+    }
+    return {};
   }
-  return shape;
-}
 
-Result<LeasedTensor> parse_tensor(const Json& object, const std::vector<ManifestArena>& arenas) {
-  if (!object.is_object()) return wrong("a tensor is not an object");
-  auto name = member<std::string>(object, "name");
-  const auto dtype = dtype_named(member<std::string>(object, "dtype").value_or(""));
-  auto shape = parse_shape(object);
-  const auto arena = member<std::uint64_t>(object, "arena");
-  const auto offset = member<std::uint64_t>(object, "offset");
-  const auto size_bytes = member<std::uint64_t>(object, "size_bytes");
-  const auto changed_in = member<std::uint64_t>(object, "changed_in");
-  if (!name || !dtype || !shape || !arena || !offset || !size_bytes || !changed_in)
-    return wrong("a tensor lacks a member");
-  const auto place = ByteRange::checked(*offset, *size_bytes);
-  if (*arena >= arenas.size() || !place || place->end() > arenas[*arena].size_bytes) {
-    return wrong("a tensor lies outside of its arena");
+  /// Takes any value. The result is nothing unless it is an array.
+  template <class Item, class Take>
+  Result<void> take_items(std::optional<std::vector<Item>>& items, std::size_t most, const Take& take) {
+    items.reset();
+    if (json_.peek() != '[') {
+      json_.take_value();
+      return {};
+    }
+    items.emplace();
+    return json_.for_each_element([&]() -> Result<void> {
+      if (items->size() == most) return wrong("an array is too long");
+      auto item = take();
+      if (!item) return pass_on(std::move(item));
+      items->push_back(std::move(*item));
+      return {};
+    });
   }
-  if (const auto due = data_size_bytes(*dtype, *shape); !due || *due != *size_bytes) {
-    return wrong("the size of a tensor is not the size of its elements");
+
+  /// Takes any value. The result is nothing unless it is a string.
+  std::optional<std::string> take_text() {
+    if (json_.peek() != '"') {
+      json_.take_value();
+      return std::nullopt;
+    }
+    std::string decoded;
+    return std::string(json_.take_string(decoded));
   }
-  return LeasedTensor{std::move(*name), *dtype,     std::move(*shape), static_cast<std::uint32_t>(*arena),
-                      *place,           *changed_in};
-}
+
+  Result<std::string> take_source() {
+    auto source = take_text();
+    if (!source) return wrong("a source is not a text");
+    return std::move(*source);
+  }
+
+  Result<ManifestArena> take_arena() {
+    if (json_.peek() != '{') return wrong("an arena is not an object");
+    std::optional<std::string> device;
+    std::optional<std::uint64_t> size_bytes;
+    std::optional<std::uint64_t> number;
+    static_cast<void>(json_.for_each_member([&](std::string_view key, std::size_t) -> Result<void> {
+      if (key == "device") {
+        device = take_text();
+      } else if (key == "size_bytes") {
+        size_bytes = json_.take_whole_number();
+      } else if (key == "number") {
+        number = json_.take_whole_number();
+      } else {
+        json_.take_value();
+      }
+      return {};
+    }));
+    if (!device || !size_bytes || !number) return wrong("an arena lacks a member");
+    if (std::ranges::find(*arenas_, *number, &ManifestArena::number) != arenas_->end())
+      return wrong("two arenas have the same number");
+    return ManifestArena{std::move(*device), *size_bytes, *number};
+  }
+
+  Result<LeasedTensor> take_tensor() {
+    if (json_.peek() != '{') return wrong("a tensor is not an object");
+    std::optional<std::string> name;
+    std::optional<Dtype> dtype;
+    std::optional<std::vector<std::uint64_t>> shape;
+    std::optional<std::uint64_t> arena;
+    std::optional<std::uint64_t> offset;
+    std::optional<std::uint64_t> size_bytes;
+    std::optional<std::uint64_t> changed_in;
+    auto taken = json_.for_each_member([&](std::string_view key, std::size_t) -> Result<void> {
+      if (key == "name") {
+        name = take_text();
+      } else if (key == "dtype") {
+        dtype = dtype_named(take_text().value_or(""));
+      } else if (key == "shape") {
+        return take_items(shape, std::numeric_limits<std::size_t>::max(), [this] { return take_extent(); });
+      } else if (key == "arena") {
+        arena = json_.take_whole_number();
+      } else if (key == "offset") {
+        offset = json_.take_whole_number();
+      } else if (key == "size_bytes") {
+        size_bytes = json_.take_whole_number();
+      } else if (key == "changed_in") {
+        changed_in = json_.take_whole_number();
+      } else {
+        json_.take_value();
+      }
+      return {};
+    });
+    if (!taken) return pass_on(std::move(taken));
+    if (!name || !dtype || !shape || !arena || !offset || !size_bytes || !changed_in)
+      return wrong("a tensor lacks a member");
+    const auto place = ByteRange::checked(*offset, *size_bytes);
+    if (*arena >= kMaxServeArenas || !place) return wrong("a tensor lies outside of its arena");
+    if (const auto due = data_size_bytes(*dtype, *shape); !due || *due != *size_bytes)
+      return wrong("the size of a tensor is not the size of its elements");
+    shape->shrink_to_fit();
+    return LeasedTensor{std::move(*name), *dtype,     std::move(*shape), static_cast<std::uint32_t>(*arena),
+                        *place,           *changed_in};
+  }
+
+  Result<std::uint64_t> take_extent() {
+    const auto extent = json_.take_whole_number();
+    if (!extent) return wrong("an extent is not a whole number");
+    return *extent;
+  }
+
+  JsonCursor json_;
+  std::optional<std::uint64_t> generation_;
+  std::optional<std::uint64_t> server_;
+  std::optional<std::string> version_;
+  std::optional<std::vector<std::string>> sources_;
+  std::optional<std::vector<ManifestArena>> arenas_;
+  std::optional<std::vector<LeasedTensor>> tensors_;
+};
 
 }  // namespace
 
@@ -131,42 +243,8 @@ std::string manifest_text(const ServeManifest& manifest) {
 
 Result<ServeManifest> parse_manifest(std::string_view text) {
   return guard_memory([&]() -> Result<ServeManifest> {
-    const Json document = tools::parse_json(text);
-    if (!document.is_object()) return wrong("it is not a JSON object");
-    ServeManifest manifest;
-    const auto generation = member<std::uint64_t>(document, "generation");
-    const auto server = member<std::uint64_t>(document, "server");
-    auto version = member<std::string>(document, "version");
-    const Json* sources = array_member(document, "sources");
-    const Json* arenas = array_member(document, "arenas");
-    const Json* tensors = array_member(document, "tensors");
-    if (!generation || !server || !version || sources == nullptr || arenas == nullptr || tensors == nullptr) {
-      return wrong("a member is missing");
-    }
-    manifest.identity.generation = *generation;
-    manifest.identity.server = *server;
-    manifest.identity.version = std::move(*version);
-    for (const Json& source : *sources) {
-      if (!source.is_string()) return wrong("a source is not a text");
-      manifest.identity.sources.push_back(source.get<std::string>());
-    }
-    for (const Json& object : *arenas) {
-      if (!object.is_object()) return wrong("an arena is not an object");
-      auto device = member<std::string>(object, "device");
-      const auto size_bytes = member<std::uint64_t>(object, "size_bytes");
-      const auto number = member<std::uint64_t>(object, "number");
-      if (!device || !size_bytes || !number) return wrong("an arena lacks a member");
-      if (std::ranges::find(manifest.arenas, *number, &ManifestArena::number) != manifest.arenas.end())
-        return wrong("two arenas have the same number");
-      manifest.arenas.push_back({std::move(*device), *size_bytes, *number});
-    }
-    manifest.tensors.reserve(tensors->size());
-    for (const Json& object : *tensors) {
-      auto tensor = parse_tensor(object, manifest.arenas);
-      if (!tensor) return pass_on(std::move(tensor));
-      manifest.tensors.push_back(std::move(*tensor));
-    }
-    return manifest;
+    if (!is_utf8(text) || find_json_error(text, tools::kMostJsonLevels)) return wrong("it is not JSON");
+    return ManifestReader(text).read();
   });
 }
 

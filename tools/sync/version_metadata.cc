@@ -43,8 +43,11 @@ Result<void> take_member(JsonCursor& json, std::string_view key, Texts& texts) {
 }
 
 Result<Texts> take_members(std::string_view text) {
+  if (const auto error = find_json_error(text, kMostLevels))
+    return damaged("byte {}: not JSON: {}", error->position, error->why);
   Texts texts;
   JsonCursor json(text);
+  if (json.peek() != '{') return damaged("byte {}: the index is not a JSON object", json.position());
   auto taken = json.for_each_member([&](std::string_view key, std::size_t) -> Result<void> {
     if (key == "metadata" && json.peek() == '{') {
       return json.for_each_member(

@@ -25,9 +25,9 @@ bool is_cut_short(std::string_view json);
 
 /// Reads metadata of an index. Ignores unknown members. An index with delta_encoding must have all members
 /// of version_writer.h's, and base_version must be smaller than version.
-/// @param json  a text that parse_model_index() accepts.
-/// @return EINVAL with the member, what was found, and what was expected; EOPNOTSUPP as
-///   parse_checksum_format().
+/// @param json  any text.
+/// @return EINVAL if the text is no JSON object, or with the member, what was found, and what was expected;
+///   EOPNOTSUPP as parse_checksum_format().
 Result<VersionMetadata> parse_version_metadata(std::string_view json);
 
 }  // namespace stfs::sync

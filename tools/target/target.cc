@@ -1,7 +1,6 @@
 // Finds the archive behind a path. Each kind of failure has its own message.
 #include "tools/target/target.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
@@ -20,6 +19,7 @@
 #include "core/storage/attribute_names.h"
 #include "core/storage/group_members.h"
 #include "core/storage/mount_record.h"
+#include "core/storage/trusted_links.h"
 #include "tools/target/mounted_path.h"
 #include "tools/text/near_names.h"
 #include "tools/text/printable.h"
@@ -75,9 +75,20 @@ std::vector<std::string> names_in(const fs::path& directory, Predicate is_wanted
   return names;
 }
 
-bool is_served_by_a_program(const fs::path& path) {
+/// Asks the file system of what was found, also one that another user's program serves.
+Result<struct statfs> file_system_of(const FollowedFile& found, const fs::path& named) {
   struct statfs status {};
-  return ::statfs(path.c_str(), &status) == 0 && status.f_type == FUSE_SUPER_MAGIC;
+  if (::fstatfs(found.fd.get(), &status) == 0) return status;
+  return fail_system(errno, named.string(), "look at the file system");
+}
+
+Result<struct statfs> file_system_at(const fs::path& named) {
+  auto found = follow_named_path(named);
+  return found ? file_system_of(*found, named) : pass_on(std::move(found));
+}
+
+bool is_served_by_a_program(const Result<struct statfs>& status) {
+  return status && status->f_type == FUSE_SUPER_MAGIC;
 }
 
 /// Refuses a directory inside a mount, and a directory that is a mount of several models.
@@ -89,7 +100,7 @@ Result<void> refuse_mounted_directory(const fs::path& named, const AttributeRead
   }
   // Look at the entries of FUSE file systems only. Elsewhere an entry may be another mount that does not
   // answer.
-  if (!is_served_by_a_program(named)) return {};
+  if (!is_served_by_a_program(file_system_at(named))) return {};
   const auto models = names_in(
       named, [&](const fs::path& entry) { return attributes(entry, kArchiveAttribute).has_value(); });
   if (models.empty()) return {};
@@ -139,7 +150,7 @@ Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named, const
 Result<bool> check_kind(const fs::path& named, Storage& storage) {
   if (named.empty()) return fail(ErrorCode::InvalidArgument, ENOENT, "the name of the target is empty");
   // stat(2) may still be answered from the kernel's caches, so ask with statfs(2).
-  if (struct statfs mount{}; ::statfs(named.c_str(), &mount) < 0 && errno == ENOTCONN) {
+  if (const auto mount = file_system_at(named); !mount && mount.error().errno_value == ENOTCONN) {
     return fail(
         ErrorCode::System, ENOTCONN,
         fmt::format("{}: lies in a dead mount (its daemon has ended): unmount it with `fusermount3 -u`",
@@ -147,7 +158,9 @@ Result<bool> check_kind(const fs::path& named, Storage& storage) {
   }
   auto there = storage.status(named);
   // A person may mean the directory that another user's program serves.
-  if (!there && there.error().errno_value == EXDEV) there = storage.status(named / "");
+  const auto is_foreign = [&] { return !there && there.error().errno_value == EXDEV; };
+  if (is_foreign() && !is_called_as_model(named)) there = storage.status(named / "");
+  if (is_foreign()) return tl::unexpected(there.error());
   if (!there) {
     const int why = there.error().errno_value;
     return fail(ErrorCode::System, why,
@@ -159,18 +172,9 @@ Result<bool> check_kind(const fs::path& named, Storage& storage) {
               fmt::format("{}: is not a regular file, so it cannot be mapped", named.string()));
 }
 
-/// Refuses another user's mount on a name of an archive or an index, which is no place for one. By another
-/// name, a person may mean it.
-Result<void> check_model_name(const fs::path& named, Storage& storage) {
-  const std::string name = named.filename();
-  if (!name.ends_with(kArchiveSuffix) && !name.ends_with(kModelIndexSuffix)) return {};
-  const auto there = storage.status(named);
-  return there || there.error().errno_value != EXDEV ? Result<void>() : tl::unexpected(there.error());
-}
-
 bool is_on_read_only_mount(const fs::path& path) {
-  struct statvfs status {};
-  return ::statvfs(path.c_str(), &status) == 0 && (status.f_flag & ST_RDONLY) != 0;
+  const auto status = file_system_at(path);
+  return status && (status->f_flags & ST_RDONLY) != 0;
 }
 
 /// check_naming_mount() for the archives that are open for writing.
@@ -190,15 +194,15 @@ Result<void> check_written(const TargetPath& path, const fs::path& named, const 
 Result<void> check_naming_mount(const TargetPath& path, const fs::path& named,
                                 std::optional<std::uint32_t> owner) {
   if (!path.is_mounted) return {};
-  const UniqueFd opened(::open(named.c_str(), O_PATH | O_CLOEXEC));
-  if (!opened) return fail_system(errno, named.string(), "open");
+  auto opened = follow_named_path(named);
+  if (!opened) return pass_on(std::move(opened));
   // The name may lead to another mount by now: this one must name the same archive.
-  const fs::path file = fmt::format("/proc/self/fd/{}", opened.get());
+  const fs::path file = fmt::format("/proc/self/fd/{}", opened->fd.get());
   auto archive = read_mount_attribute(file, kArchiveAttribute);
   const auto again = archive ? locate_in_mount(file, std::move(*archive), Use::Model, read_mount_attribute)
                              : Result<TargetPath>(TargetPath{});
   if (!again) return tl::unexpected(again.error());
-  const auto mount = mount_of(opened.get());
+  const auto mount = mount_of(opened->fd.get());
   const bool is_ours = mount && mount->user && mount->type == "fuse.safetensorsfs" &&
                        again->archive == path.archive && again->deltas == path.deltas;
   const std::string instead = fmt::format("to change {}, name it itself", path.archive.string());
@@ -215,9 +219,12 @@ Result<void> check_naming_mount(const TargetPath& path, const fs::path& named,
 }
 
 std::optional<std::string> read_mount_attribute(const fs::path& path, const char* name) {
-  if (!is_served_by_a_program(path)) return std::nullopt;
+  const auto found = follow_named_path(path);
+  if (!found || !is_served_by_a_program(file_system_of(*found, path))) return std::nullopt;
+  // The file that was checked: the path may lead to another mount by now.
+  const std::string file = fmt::format("/proc/self/fd/{}", found->fd.get());
   std::string value(64 * 1024, '\0');  // the most that the kernel passes on (XATTR_SIZE_MAX)
-  const ssize_t size_bytes = ::getxattr(path.c_str(), name, value.data(), value.size());
+  const ssize_t size_bytes = ::getxattr(file.c_str(), name, value.data(), value.size());
   if (size_bytes < 0) return std::nullopt;
   value.resize(static_cast<std::size_t>(size_bytes));
   return value;
@@ -226,7 +233,6 @@ std::optional<std::string> read_mount_attribute(const fs::path& path, const char
 Result<std::vector<TargetPath>> locate_targets(const fs::path& named, Use use,
                                                const AttributeReader& attributes, Storage& storage) {
   TargetPath path{.archive = named};
-  if (auto checked = check_model_name(named, storage); !checked) return pass_on(std::move(checked));
   if (auto archive = attributes(named, kArchiveAttribute)) {
     auto found = locate_in_mount(named, std::move(*archive), use, attributes);
     if (!found) return pass_on(std::move(found));

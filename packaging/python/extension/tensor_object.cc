@@ -1,6 +1,7 @@
 // The methods of _stfs.Tensor.
 #include "packaging/python/extension/tensor_object.h"
 
+#include <algorithm>
 #include <new>
 #include <string>
 #include <vector>
@@ -53,6 +54,16 @@ const char* format_of(std::int32_t dtype) {
   }
 }
 
+/// Whether Py_ssize_t and DLPack's int64_t hold each extent and each stride. A tensor without elements may
+/// have a shape of any size beside its 0; NumPy refuses the same shapes.
+bool has_signed_layout(const stfs_tensor_info& info) {
+  auto left = static_cast<std::uint64_t>(PY_SSIZE_T_MAX) / std::max(stfs_dtype_bits(info.dtype) / 8, 1U);
+  for (std::uint32_t dimension = 0; dimension < info.rank; ++dimension)
+    left /= std::max<std::uint64_t>(info.shape[dimension], 1);
+  return left > 0;
+}
+
+/// The tensor must have has_signed_layout().
 void fill_layout(Layout& layout) {
   const stfs_tensor_info& info = layout.info;
   const std::uint32_t bits = stfs_dtype_bits(info.dtype);
@@ -354,6 +365,11 @@ PyObject* new_tensor(PyObject* type, stfs_tensor* handle) {
   if (!layout) return PyErr_NoMemory();
   stfs_error error;
   if (stfs_tensor_describe(handle, &layout->info, &error) != 0) return raise(error);
+  if (!has_signed_layout(layout->info)) {
+    const Object name(text_of(layout->info.name));
+    if (name) PyErr_Format(PyExc_ValueError, "%R: its shape has no elements, and is too large", name.get());
+    return nullptr;
+  }
   try {
     fill_layout(*layout);
   } catch (const std::bad_alloc&) {

@@ -12,6 +12,7 @@
 #include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_archive.h"
+#include "tools/cli/version_change.h"
 #include "tools/sync/version_metadata.h"
 #include "tools/sync/version_name.h"
 
@@ -106,6 +107,39 @@ TEST_CASE("version is read as it was published", "[tools][sync]") {
     CHECK(moved.find(tensor.name) == &tensor);
   }
   CHECK(moved.find("d") == nullptr);
+}
+
+TEST_CASE("metadata of an index are read from any text", "[tools][sync]") {
+  // Some that once were read beyond their ends, or without one.
+  for (const char* text : {R"({"metadata":{"\)", "[]", R"({"a":[)", R"({"a":{)", R"({"a":])", "", " ", "7",
+                           "{", R"({"metadata":{"version":"1"}}})"}) {
+    CAPTURE(text);
+    const auto metadata = sync::parse_version_metadata(text);
+    REQUIRE_FALSE(metadata);
+    CHECK(metadata.error().errno_value == EINVAL);
+    CHECK(metadata.error().message.starts_with("byte "));
+  }
+  CHECK(sync::parse_version_metadata(R"({"metadata":{"version":"1"}})")->version->number == 1);
+  CHECK(sync::parse_version_metadata(R"({"metadata":[]})"));
+}
+
+TEST_CASE("directory is that of a version by its name or by its index", "[tools][sync]") {
+  Draft draft;
+  draft.name = "any";
+  REQUIRE(draft.open());
+  CHECK(tools::is_version_directory(draft.path()));
+  CHECK_FALSE(tools::is_version_directory(draft.directory.path()));
+  CHECK_FALSE(tools::is_version_directory(draft.path() / kFirst));
+  for (const char* text : {R"({"metadata":{"\)", "[]", R"({"a":[)", R"({"a":])", ""}) {
+    draft.directory.write("any/" + kIndexName, text);
+    CHECK_FALSE(tools::is_version_directory(draft.path()));
+  }
+  // Sparse: it takes no disk, and must take no memory.
+  draft.directory.write("any/" + kIndexName, draft.index());
+  std::filesystem::resize_file(draft.path() / kIndexName, std::uintmax_t{6} << 30);
+  CHECK_FALSE(tools::is_version_directory(draft.path()));
+  std::filesystem::create_directory(draft.directory.path() / "weight_v000001");
+  CHECK(tools::is_version_directory(draft.directory.path() / "weight_v000001"));
 }
 
 TEST_CASE("version without a changed tensor has no files", "[tools][sync]") {

@@ -1,6 +1,13 @@
 // Rules: the first that fits decides, and a mistake is told with its line.
 #include "tools/device/device_rules.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 #include "tools/device/selection.h"
@@ -28,6 +35,21 @@ TEST_CASE("the first rule that fits a name decides, and none leaves it where it 
   CHECK_FALSE(rules->rule_for("a.norm#1")->shard);
   CHECK(rules->rule_for("layers.3.mlp")->devices.front().name() == "cpu");
   CHECK(rules->rule_for("layers.4.mlp") == nullptr);
+}
+
+TEST_CASE("rules come from a link or a pipe as well as from a file", "[tools][upload]") {
+  const test::TemporaryDirectory directory;
+  directory.write("rules", "* cpu");
+  std::filesystem::create_symlink("rules", directory / "link");
+  CHECK(DeviceRules::read_file(directory / "link"));
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  REQUIRE(::write(ends[1], "* cpu", 5) == 5);
+  ::close(ends[1]);
+  CHECK(DeviceRules::read_file(fmt::format("/dev/fd/{}", ends[0])));
+  ::close(ends[0]);
+  CHECK(DeviceRules::read_file(directory.path()).error().errno_value == EISDIR);
+  CHECK(DeviceRules::read_file(directory / "none").error().errno_value == ENOENT);
 }
 
 TEST_CASE("a device list is one rule for every name", "[tools][upload]") {

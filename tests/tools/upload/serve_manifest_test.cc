@@ -1,9 +1,14 @@
 // The manifest: what is written is read, and nothing that would lead outside of an arena is.
 #include "tools/serve/serve_manifest.h"
 
+#include <sys/resource.h>
+
+#include <cerrno>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "tests/support/catch.h"
+#include "tools/serve/serve_protocol.h"
 
 using namespace stfs;
 using namespace stfs::upload;
@@ -90,4 +95,56 @@ TEST_CASE("a manifest that leads out of an arena, or lies, is refused", "[tools]
   for (const char* text : {"", "x", "[]", "null", "{", "{\"generation\": 1"})
     CHECK_FALSE(parse_manifest(text));
   CHECK_FALSE(parse_manifest(std::string(1'000'000, '[')));
+}
+
+TEST_CASE("members of a manifest may come in any order, and others are ignored", "[tools][serve]") {
+  const auto manifest_with = [](const std::string& arena_bytes) {
+    return parse_manifest(
+        R"({"tensors": [{"changed_in": 1, "size_bytes": 2, "offset": 4, "arena": 0, "more": [{}],)"
+        R"("shape": [2], "dtype": "U8", "name": "\u0061"}], "more": {"tensors": 1}, "generation": "x",)"
+        R"("arenas": [{"number": 7, "size_bytes": )" +
+        arena_bytes + R"(, "device": "cpu"}], "server": 1, "generation": 1, "version": "", "sources": []})");
+  };
+  const auto manifest = manifest_with("6");
+  REQUIRE(manifest);
+  CHECK(manifest->tensors.front().name == "a");
+  CHECK(manifest->identity.generation == 1);
+  CHECK(manifest_with("5").error().errno_value == EPROTO);
+}
+
+TEST_CASE("a long manifest takes little more memory than its text", "[tools][serve]") {
+  const auto peak_bytes = [] {
+    struct rusage used {};
+    ::getrusage(RUSAGE_SELF, &used);
+    return static_cast<std::size_t>(used.ru_maxrss) * 1024;
+  };
+  const auto refused = [&](const std::string& name, const std::string& item) {
+    std::string text = R"({"generation":1,"server":1,"version":"","sources":[],"arenas":[],"tensors":[],)";
+    text += '"' + name + "\":[" + item;
+    while (text.size() < 20'000'000) text += ',' + item;
+    text += "]}";
+    const std::size_t before_bytes = peak_bytes();
+    const auto manifest = parse_manifest(text);
+    CAPTURE(name, item);
+    REQUIRE_FALSE(manifest);
+    CHECK(manifest.error().errno_value == EPROTO);
+    CHECK(peak_bytes() - before_bytes < 5 * text.size());
+  };
+  refused("tensors", "{}");
+  refused("arenas", "{}");
+  refused("arenas", R"({"device":"cpu","size_bytes":1,"number":1})");
+  refused("sources", R"("")");
+}
+
+TEST_CASE("a manifest has no more arenas than a message has", "[tools][serve]") {
+  const auto with_arenas = [](std::size_t count) {
+    return errno_of_manifest([&](nlohmann::ordered_json& document) {
+      while (document["arenas"].size() < count) {
+        document["arenas"].push_back(
+            {{"device", "cpu"}, {"size_bytes", 1}, {"number", 1000 + document["arenas"].size()}});
+      }
+    });
+  };
+  CHECK(with_arenas(kMaxServeArenas) == 0);
+  CHECK(with_arenas(kMaxServeArenas + 1) == EPROTO);
 }
