@@ -244,11 +244,21 @@ Result<bool> has_journals(const File& record, const DirectoryNames& later) {
   return std::ranges::any_of(*journals, [&](const std::string& journal) { return later.has(journal); });
 }
 
+Result<bool> has_journals(Storage& storage, const std::filesystem::path& path, const File& record) {
+  const auto journals = names_in(record);
+  if (!journals) return tl::unexpected(journals.error());
+  return std::ranges::any_of(*journals, [&](const std::string& journal) {
+    const auto there = storage.status(path.parent_path() / journal);
+    return there || !says_gone(there.error());
+  });
+}
+
 Result<void> remove_without_journals(Storage& storage, const std::filesystem::path& path,
                                      const DirectoryNames& later) {
   const auto file = storage.open_no_link(path, Access::ReadOnly);
   if (!file) return file.error().errno_value == ENOENT ? Result<void>{} : tl::unexpected(file.error());
-  const auto has = has_journals(**file, later);
+  auto has = has_journals(**file, later);
+  if (has && !*has) has = has_journals(storage, path, **file);
   if (!has) return tl::unexpected(has.error());
   if (*has) return {};
   // Another recovery of the group may have removed it. Where only its owner may remove it, it stays: without

@@ -66,6 +66,9 @@ Result<std::vector<std::string>> journals_of_group(Storage& storage, const std::
 /// Whether one of the group record's journals still has its name.
 /// @param later  of its directory, listed after the group record was found. Its journals are older than it.
 Result<bool> has_journals(const File& record, const DirectoryNames& later);
+/// Asks for each journal by its name, before a record is removed: where a network file system keeps a
+/// listing, that one may be older than the record.
+Result<bool> has_journals(Storage& storage, const std::filesystem::path& path, const File& record);
 /// Removes a group record if none of its journals has its name.
 Result<void> remove_without_journals(Storage& storage, const std::filesystem::path& path,
                                      const DirectoryNames& later);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -129,6 +130,7 @@ class Scan {
     if (auto known = look_at_archive(); !known) return pass_on(std::move(known));
     strangers_.clear();  // the archive's mode may have changed
     group_records_.clear();
+    in_vain_.clear();
     others_.reset();
     std::size_t ignored = 0;
     std::size_t last_ignored = 0;  // its place in `found`
@@ -382,7 +384,7 @@ class Scan {
   }
 
   Result<bool> judge(FoundJournal& found, NameKind kind, const FileStatus& opened) {
-    const JudgedArchive archive{storage_, archive_, stamp_, status_, group_records_};
+    const JudgedArchive archive{storage_, archive_, stamp_, status_, group_records_, in_vain_};
     found.is_lane_journal = kind == NameKind::Lanes;
     Result<void> judged;
     switch (kind) {
@@ -429,9 +431,10 @@ class Scan {
   FileStatus status_;
   std::uint32_t mode_ = 0;  // of the archive, as stat(2) has it
   // Of one round:
-  std::set<std::uint32_t> strangers_;     // users whose files are ignored
-  bool has_examples_ = false;             // enough ignored files have a report
-  std::set<std::string> group_records_;   // JudgedArchive::group_records
+  std::set<std::uint32_t> strangers_;                           // users whose files are ignored
+  bool has_examples_ = false;                                   // enough ignored files have a report
+  std::set<std::string> group_records_;                         // JudgedArchive::group_records
+  std::map<std::string, std::optional<GroupVerdict>> in_vain_;  // JudgedArchive::in_vain
   std::optional<DirectoryNames> others_;  // all names in the directory, once a group record was found
 };
 

@@ -196,11 +196,13 @@ Result<bool> has_group_record(const JudgedArchive& archive, FoundJournal& found)
 /// an edit has changed the archive's stamp since. Gives the record's verdict.
 std::optional<GroupVerdict> waits_in_vain(const JudgedArchive& archive, const FoundJournal& found) {
   if (found.is_in_use || !is_group_record_name(found.record.group_record)) return std::nullopt;
-  if (!archive.group_records.insert(found.record.group_record).second) return std::nullopt;
+  const auto [known, is_new] = archive.in_vain.try_emplace(found.record.group_record);
+  if (!is_new) return known->second;
   const std::filesystem::path& path = found.report.path;
   const auto group = look_at_group_record(archive.storage, path.parent_path() / found.record.group_record,
                                           path.filename(), archive.status);
-  return group && group->state == GroupState::Absent ? std::optional(*group) : std::nullopt;
+  if (group && group->state == GroupState::Absent) known->second = *group;
+  return known->second;
 }
 
 /// Whether the record does not count, because its file was not made as its journal. Says so.

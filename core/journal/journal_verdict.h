@@ -36,10 +36,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "core/base/error.h"
+#include "core/journal/group_record.h"
 #include "core/journal/journal_format.h"
 #include "core/journal/journal_scan.h"
 #include "core/storage/file.h"
@@ -55,6 +58,8 @@ struct JudgedArchive {
   const ArchiveStamp& stamp;
   const FileStatus& status;  // of strict_status_of() (core/storage/permissions.h): tells who may write it
   std::set<std::string>& group_records;  // those that its journals were judged by in this scan
+  /// The verdicts of waits_in_vain() in this scan, by the name of the group record.
+  std::map<std::string, std::optional<GroupVerdict>>& in_vain;
 };
 
 /// Fills in the state of an open, believed journal. The caller has set `found.is_in_use`.

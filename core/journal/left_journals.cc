@@ -18,10 +18,11 @@ bool is_for_journals(const std::string& name) {
   return name.ends_with(kNewIndexSuffix) || name.ends_with(kGroupSuffix);
 }
 
-/// Whether the file with that name, which nobody uses, holds no commit.
+/// Whether the file at the path, which nobody uses, holds no commit.
 /// @param later  listed after the file was found.
-Result<bool> promises_nothing(const std::string& name, const File& file, const FileStatus& opened,
-                              const DirectoryNames& later) {
+Result<bool> promises_nothing(Storage& storage, const std::filesystem::path& path, const File& file,
+                              const FileStatus& opened, const DirectoryNames& later) {
+  const std::string name = path.filename();
   if (name.ends_with(kStagedSuffix)) return true;
   if (name.ends_with(kNewIndexSuffix))
     return !later.has(name.substr(0, name.size() - kNewIndexSuffix.size()));
@@ -30,6 +31,7 @@ Result<bool> promises_nothing(const std::string& name, const File& file, const F
     // gone, so every user who may make names here has the right to make a record.
     if (opened.links > 1) return false;
     auto has = has_journals(file, later);
+    if (has && !*has) has = has_journals(storage, path, file);
     return has ? Result<bool>(!*has) : has;
   }
   const std::uint64_t size_bytes = opened.identity.size_bytes;
@@ -50,7 +52,7 @@ Result<void> remove_if_left(Storage& storage, const std::filesystem::path& path,
   if (!opened) return pass_on(std::move(opened));
   auto is_there = is_at(storage, path, *opened);
   if (!is_there || !*is_there) return is_there ? Result<void>{} : pass_on(std::move(is_there));
-  auto is_left = promises_nothing(path.filename(), **file, *opened, later);
+  auto is_left = promises_nothing(storage, path, **file, *opened, later);
   if (!is_left) return pass_on(std::move(is_left));
   return *is_left ? storage.remove(path) : Result<void>{};
 }

@@ -77,6 +77,10 @@ Result<bool> take_named(Storage& storage, FoundJournal& found) {
     return fail(ErrorCode::Busy, EBUSY, found.report.path.string() + ": another process is using it");
   }
   if (!is_there || !*is_there) return is_there;
+  if (is_group_record_name(found.report.path.filename().native())) {
+    auto has = has_journals(storage, found.report.path, *found.file);
+    if (!has || *has) return has ? Result<bool>(false) : has;
+  }
   auto taken_back = is_taken_back(found);
   if (!taken_back) return taken_back;
   return !*taken_back || found.report.state == JournalState::Unfinished;
@@ -359,10 +363,10 @@ Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesyst
     }
     std::vector<JournalReport> reports;
     std::set<std::filesystem::path> group_records;  // of journals that were removed
+    Result<void> settled;
     for (FoundJournal& found : *journals) {
-      if (auto settled = settle(storage, archive_path, archive, found, options); !settled) {
-        return pass_on(std::move(settled));
-      }
+      settled = settle(storage, archive_path, archive, found, options);
+      if (!settled) break;
       found.file.reset();  // there may be thousands
       if (found.report.action != JournalAction::None) {
         if (auto group_record = group_record_of(found); !group_record.empty())
@@ -370,8 +374,9 @@ Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesyst
       }
       if (!found.is_hidden) reports.push_back(std::move(found.report));
     }
-    if (auto removed = remove_group_records(storage, group_records); !removed)
-      return pass_on(std::move(removed));
+    const auto removed = remove_group_records(storage, group_records);
+    if (!settled) return pass_on(std::move(settled));
+    if (!removed) return tl::unexpected(removed.error());
     return reports;
   });
 }

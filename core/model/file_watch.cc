@@ -52,7 +52,7 @@ bool FileWatch::watch_name(const std::filesystem::path& file, std::size_t positi
   const std::uint32_t events = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR |
                                IN_MASK_ADD | (is_any ? IN_CLOSE_WRITE : 0U);
   // This fails if the directory may not be read. Then only the file itself is watched.
-  const auto found = follow_all_links(file.parent_path());
+  const auto found = follow_all_links(file.parent_path() / "");
   if (!found) return false;
   const std::string directory = fmt::format("/proc/self/fd/{}", found->fd.get());
   const int watch = ::inotify_add_watch(events_.get(), directory.c_str(), events);

@@ -25,7 +25,7 @@ std::filesystem::path in(const OpenDirectory& directory, const std::string& name
 /// The directory by its path, with links. Another user's mount there is not entered.
 Result<OpenDirectory> open_above(Storage& storage, const std::filesystem::path& path) {
   if (&storage != &system_storage()) return open_directory(storage, path, LastLink::Followed);
-  auto found = follow_all_links(path.empty() ? "." : path);
+  auto found = follow_all_links(path / "");
   if (!found) return tl::unexpected(found.error());
   OpenDirectory above;
   above.fd = std::move(found->fd);
@@ -79,10 +79,10 @@ bool is_scratch_directory_name(std::string_view name) {
 ScratchDirectory::ScratchDirectory(const std::filesystem::path& model, std::shared_ptr<const File> archive,
                                    const std::filesystem::path& at, Storage& storage)
     : path_(path_of(model)), archive_(std::move(archive)), storage_(storage) {
-  const auto above = open_above(storage_, model.parent_path());
-  const bool is_beside = above && at.parent_path() == model.parent_path();
+  if (at.parent_path() == model.parent_path()) beside_ = at.filename();
   // Of shards in another directory only the index lies here, and it was just read.
-  if (above && (!is_beside || is_in(storage_, *above, at.filename(), *archive_)))
+  const auto above = open_above(storage_, model.parent_path());
+  if (above && (beside_.empty() || is_in(storage_, *above, beside_, *archive_)))
     above_ = above->status.identity;
 }
 
@@ -98,6 +98,8 @@ tl::unexpected<Error> ScratchDirectory::failed(int errno_value, const std::strin
 Result<OpenDirectory> ScratchDirectory::opened_above() const {
   auto above = open_above(storage_, path_.parent_path());
   if (!above || (above_ && above->status.identity.same_file(*above_))) return above;
+  // Some file systems of FUSE change the number of a directory that they have forgotten.
+  if (!beside_.empty() && is_in(storage_, *above, beside_, *archive_)) return above;
   return fail(ErrorCode::ArchiveChanged, ESTALE,
               path_.parent_path().string() + ": is another directory than the one of the archive");
 }

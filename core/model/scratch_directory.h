@@ -7,8 +7,9 @@
 //
 // Whoever may write the archive may use the directory: directory and files get owner, group and mode as
 // journals do (core/journal/journal_access.h). A directory of anybody else, or that others may write, is
-// refused. Every call opens the directory anew without following a link, and reaches the files through it. It lies
-// in the directory in which the archive was found: another user may give that one's path to another directory.
+// refused. Every call opens the directory anew without following a link, and reaches the files through it. It
+// lies in the directory in which the archive was found: another user may give that one's path to another
+// directory.
 #pragma once
 
 #include <sys/types.h>
@@ -86,6 +87,7 @@ class ScratchDirectory {
   const std::filesystem::path path_;
   const std::shared_ptr<const File> archive_;
   Storage& storage_;
+  std::filesystem::path beside_;  // the archive's name; empty if it lies in another directory than the model
   std::optional<FileIdentity> above_;  // of the directory of the model
 };
 

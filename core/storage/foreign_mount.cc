@@ -46,11 +46,11 @@ bool is_in_foreign_mount(int descriptor) {
   return mount && is_foreign(*mount);
 }
 
-Result<void> check_not_foreign(int descriptor, const std::string& path) {
+Result<void> check_not_foreign(int descriptor, const std::string& path, UnknownMount unknown) {
   const auto is_root = is_mount_root(descriptor);
   if (is_root && !*is_root) return {};
   const auto mount = mount_of(descriptor);
-  if (!mount && !is_root) return {};
+  if (!mount && (!is_root || unknown == UnknownMount::Entered)) return {};
   if (!mount) {
     return fail(ErrorCode::System, EXDEV,
                 path + ": another file system is mounted there, and /proc does not tell which: not entered");

@@ -8,6 +8,7 @@
 // Mounts of root and of this process's user are entered, whatever they are: containers mount single files.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -16,10 +17,14 @@
 
 namespace stfs {
 
+/// Whether to enter a mount of which /proc tells nothing.
+enum class UnknownMount : std::uint8_t { Refused, Entered };
+
 /// EXDEV if the descriptor, opened with O_PATH, is the root of another user's mount of FUSE. What lies
 /// deeper in one is not refused: whoever named it meant it.
 /// @param path  for the message, which names the user.
-Result<void> check_not_foreign(int descriptor, const std::string& path);
+Result<void> check_not_foreign(int descriptor, const std::string& path,
+                               UnknownMount unknown = UnknownMount::Refused);
 
 /// Whether the file lies anywhere in another user's mount of FUSE.
 bool is_in_foreign_mount(int descriptor);

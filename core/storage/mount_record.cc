@@ -1,6 +1,7 @@
 // Reads the lines of /proc/self/fdinfo and /proc/self/mountinfo.
 #include "core/storage/mount_record.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <sys/vfs.h>
@@ -8,6 +9,8 @@
 #include <charconv>
 #include <fstream>
 #include <string_view>
+
+#include "core/base/unique_fd.h"
 
 namespace stfs {
 namespace {
@@ -41,7 +44,10 @@ std::string mount_id_of(int descriptor) {
 bool is_in_this_namespace(int descriptor) {
   const std::string id = mount_id_of(descriptor);
   const bool is_told = !id.empty() && !line_of(kMounts, "").empty();
-  return !is_told || !line_of(kMounts, id + " ").empty();
+  if (!is_told || !line_of(kMounts, id + " ").empty()) return true;
+  // In a chroot the mount of the root itself is not listed.
+  const UniqueFd root(::open("/", O_PATH | O_CLOEXEC));
+  return mount_id_of(root.get()) == id;
 }
 
 std::optional<MountRecord> mount_of(int descriptor) {

@@ -78,8 +78,10 @@ class Walk {
     rest_.erase(0, name.size());
     UniqueFd next = open_name(name, !rest_.empty());
     if (!next) return failed();
-    if (rest_.empty() || is_chosen_by_others_ || mounts_ == OtherMounts::NotForeign) {
-      if (auto checked = check_not_foreign(next.get(), path_); !checked) return checked;
+    const bool is_named = rest_.empty() || is_chosen_by_others_;
+    if (is_named || mounts_ == OtherMounts::NotForeign) {
+      const auto unknown = is_named ? UnknownMount::Refused : UnknownMount::Entered;
+      if (auto checked = check_not_foreign(next.get(), path_, unknown); !checked) return checked;
     }
     struct stat status {};
     if (::fstat(next.get(), &status) != 0) return failed();
@@ -103,15 +105,18 @@ class Walk {
 
   Result<void> follow(const UniqueFd& link, const std::string& name, std::optional<uid_t> owner) {
     if (links_.size() == kMostLinks) return fail_system(ELOOP, path_, "follow the link");
+    struct statfs filesystem {};
+    if (::fstatfs(link.get(), &filesystem) != 0) return failed();
+    const bool is_in_proc = filesystem.f_type == PROC_SUPER_MAGIC;
+    // The kernel's own, which has no owner that a user namespace knows.
+    if (is_in_proc && (name == "self" || name == "thread-self")) owner = 0;
     const bool is_link_chosen_by_others = is_chosen_by_others_;
     links_.push_back({shown_ + (shown_.empty() || shown_.ends_with('/') ? "" : "/") + name, owner});
     is_chosen_by_others_ = is_chosen_by_others_ || !is_ours(owner);
-    struct statfs filesystem {};
-    if (::fstatfs(link.get(), &filesystem) != 0) return failed();
     if ((filesystem.f_flags & kNoLinks) != 0) return fail_system(ELOOP, path_, "follow the link");
-    if (filesystem.f_type == PROC_SUPER_MAGIC) {
+    if (is_in_proc) {
       // It leads to an open file, whatever its text says.
-      if (is_link_chosen_by_others) {
+      if (is_link_chosen_by_others && followed_ == Links::Trusted) {
         return fail(ErrorCode::System, EACCES,
                     path_ + ": another user's link leads into /proc: not followed: name the file itself");
       }

@@ -7,8 +7,8 @@
 // component, for the directories before it, and for each link of a chain. In a FUSE mount of another user's,
 // links and files belong to that user, whatever their server says.
 //
-// A link of /proc to an open file is not followed behind another user's link: that file may lie in a mount that
-// is not here.
+// A link of /proc to an open file is not followed behind another user's link: that file may lie in a mount
+// that is not here.
 //
 // The caller gets a descriptor, so what the links lead to later does not matter.
 //
@@ -50,8 +50,8 @@ Result<FollowedFile> follow_trusted_links(int directory, const std::string& path
 /// The same, whoever has made the links.
 Result<FollowedFile> follow_all_links(const std::string& path);
 
-/// From now on OtherMounts::Entered means NotForeign in this process: for a daemon, which nobody can end while
-/// it waits in such a mount.
+/// From now on OtherMounts::Entered means NotForeign in this process: for a daemon, which nobody can end
+/// while it waits in such a mount.
 void enter_no_foreign_mounts();
 
 /// The path of an open file without links. The kernel tells it, and no file system is asked.

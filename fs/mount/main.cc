@@ -46,16 +46,18 @@ int print(const stfs::CommandLine& line) {
   return failed(stfs::fail_system(errno, "standard output", "write").value());
 }
 
-/// Whether a person has named what lies in another user's file system of FUSE.
-bool names_foreign_mount(const std::vector<std::filesystem::path>& named) {
+/// Whether a person has named what lies in another user's file system of FUSE, or has a link there.
+bool names_foreign_mount(const std::vector<std::filesystem::path>& named, const stfs::Source& source) {
+  // Another user's links lead to none.
   const auto is_foreign = [](const std::filesystem::path& path) {
     const auto found = stfs::follow_all_links(path);
-    return found ? stfs::is_in_foreign_mount(found->fd.get()) : found.error().errno_value == EXDEV;
+    return found && stfs::is_in_foreign_mount(found->fd.get());
   };
-  // A delta, or a log, may not be there yet.
-  return std::ranges::any_of(named, [&](const std::filesystem::path& path) {
-    return is_foreign(path) || is_foreign(path.parent_path());
-  });
+  // A log may not be there yet. With the slash the top of such a mount is entered.
+  return std::ranges::any_of(stfs::files_of(source), is_foreign) ||
+         std::ranges::any_of(named, [&](const std::filesystem::path& path) {
+           return is_foreign(path) || is_foreign(path / "") || is_foreign(path.parent_path() / "");
+         });
 }
 
 /// Makes the forest of the models. Each member can reopen its model after the model was replaced.
@@ -128,13 +130,14 @@ int mount(stfs::Options& options) {
     if (!file) return failed(file.error());
     stfs::log::to_file(std::move(*file));
   }
-  if (!names_foreign_mount(named)) stfs::enter_no_foreign_mounts();
   how.makes_delta = true;  // only now: a delta that is gone later is not made again
   auto source = stfs::open_source(options.source, how);
   how.makes_delta = false;
   if (!source) return failed(source.error());
   if (auto seen = stfs::check_not_hidden(stfs::files_of(*source), mount_point->path); !seen)
     return failed(seen.error());
+
+  if (!names_foreign_mount(named, *source)) stfs::enter_no_foreign_mounts();
 
   // From here on a signal ends the mount in order.
   stfs::EndingSignals::block();

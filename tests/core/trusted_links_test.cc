@@ -112,7 +112,6 @@ TEST_CASE("a link of /proc is not followed behind another user's link, whoever o
   REQUIRE(open);
   ground.link("planted", "/proc/self/fd/" + std::to_string((*open)->descriptor()), kMallory);
   CHECK(ground.errno_of("planted") == EACCES);
-  CHECK(follow_all_links(ground.root / "planted").error().errno_value == EACCES);
   ground.link("own", "/proc/self/fd/" + std::to_string((*open)->descriptor()), 0);
   CHECK(ground.errno_of("own") == 0);
 }

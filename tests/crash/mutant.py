@@ -16,6 +16,7 @@ class Mutant:
     # In these a round of the explorer notices it soonest.
     kinds: tuple[str, ...] = KINDS
     more: tuple[tuple[str, str], ...] = ()  # further texts, each in one file
+    seed: int = 0  # the first one: of a moment that is rare, one before a seed that shows it
     scenario: str = ""  # the workload, or the scenario of hosts or edges, that shows it soonest
 
     def apply(self, root: Path) -> dict[Path, str]:

@@ -142,7 +142,8 @@ class Workshop:
         # A crash or a hang of the mutant is a way of being caught.
         seed = None
         try:
-            done = self.look_at(self.make(mutant), mutant, "--states", str(10**12), "--seconds", str(PATIENCE))
+            first = ["--seed", str(mutant.seed)]
+            done = self.look_at(self.make(mutant), mutant, *first, "--states", str(10**12), "--seconds", str(PATIENCE))
             assert done.returncode != 0, f"survived: {mutant.name}: {done.stdout.strip()}"
             verdict = f"exit status {done.returncode}"
             if done.returncode == 1:

@@ -181,6 +181,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "const bool is_hidden = !loaded && is_being_edited();\n    if (locks) locks->release();",
         "if (locks) locks->release();\n    const bool is_hidden = !loaded && is_being_edited();",
         ("edit-hosts",),
+        seed=16_800,
         scenario="one archive, users of a group",
     ),
     Mutant(

@@ -1,6 +1,8 @@
 # Mallory's link in a mounted directory of models leads to an archive of hers. Then she gives the path of that archive's
 # directory to somebody else's directory, or to a file system whose program never answers.
+import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -127,3 +129,24 @@ def test_a_link_to_an_open_file_of_a_mount_that_does_not_answer_holds_nobody(sce
                 assert is_run_by(0, 0, [STFS, verb, scene.models / "evil.safetensors"], timeout=WAIT).returncode == 1
     finally:
         attacker.stop()
+
+
+def test_in_a_user_namespace_that_does_not_know_root_the_links_of_proc_are_followed(scene):
+    # There /proc/self belongs to an unknown user, as every file of root's.
+    shards = scene.own / "sharded"
+    shards.mkdir()
+    for number in (1, 2):
+        write_bytes_tensors(shards / f"m-0000{number}-of-00002.safetensors", {f"t{number}": b"bytes"})
+    names = {f"t{number}": f"m-0000{number}-of-00002.safetensors" for number in (1, 2)}
+    (shards / "m.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    for path in (shards, *shards.iterdir()):
+        os.chown(path, ALICE, ALICE)
+    stfs = shutil.copy2(STFS, scene.point.parent)
+    alone = ["unshare", "--user", "--"]
+    if is_run_by(ALICE, ALICE, [*alone, "true"]).returncode != 0:
+        pytest.skip("no user namespaces")
+    done = is_run_by(ALICE, ALICE, [*alone, stfs, "mv", shards, "t1", "renamed"], timeout=WAIT)
+    assert done.returncode == 0, done
+    listed = is_run_by(ALICE, ALICE, [*alone, "bash", "-c", '"$1" ls /dev/stdin < "$2"', "bash", stfs,
+                                      shards / "m-00001-of-00002.safetensors"], timeout=WAIT)  # fmt: skip
+    assert "renamed" in listed.stdout, listed
