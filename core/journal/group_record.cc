@@ -204,7 +204,12 @@ Result<GroupVerdict> look_at_group_record(Storage& storage, const std::filesyste
   }
   auto content = content_of(**file);
   if (!content) return tl::unexpected(std::move(content).error().within(path.string()));
-  if (!*content) return GroupVerdict{};
+  if (!*content) {
+    // Its owner may have died before that was on the disk. A loss of power must not bring the record back
+    // after some of its journals have gone.
+    if (auto synced = (*file)->sync(); !synced) return pass_on(std::move(synced));
+    return GroupVerdict{};
+  }
   if (is_of_other_file(storage, (*content)->own, path, *opened, (*file)->descriptor(), archive))
     return fail(ErrorCode::InvalidArgument, EINVAL, fmt::format("{}: {}", path.string(), kOfOtherFile));
   if (is_named_in((*content)->journals, journal)) return GroupVerdict{GroupState::Committed};

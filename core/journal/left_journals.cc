@@ -54,7 +54,12 @@ Result<void> remove_if_left(Storage& storage, const std::filesystem::path& path,
   if (!is_there || !*is_there) return is_there ? Result<void>{} : pass_on(std::move(is_there));
   auto is_left = promises_nothing(storage, path, **file, *opened, later);
   if (!is_left) return pass_on(std::move(is_left));
-  return *is_left ? storage.remove(path) : Result<void>{};
+  if (!*is_left) return {};
+  // It may be void, and that not yet on the disk (look_at_group_record()).
+  if (path.native().ends_with(kGroupSuffix)) {
+    if (auto synced = (*file)->sync(); !synced) return synced;
+  }
+  return storage.remove(path);
 }
 
 Result<void> recover_other(Storage& storage, const std::filesystem::path& archive_path) {
