@@ -471,7 +471,9 @@ Forest::Change Forest::check_directory() {
   const bool is_elsewhere = !place && place.error().errno_value != ENOENT;
   if (!std::exchange(is_elsewhere_, is_elsewhere) && is_elsewhere) log::warning("{}", place.error().message);
   if (!place) {
-    change.is_due_again = is_elsewhere;  // no event tells that it is back
+    // No event tells that it is back, which other directory has got the path, or that the mode of a file in it
+    // has changed.
+    change.is_due_again = true;
     return change;
   }
   const auto found = source_->list_models();

@@ -138,8 +138,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recovery applies a journal that has gone meanwhile",
-        "if (!is_there || !*is_there) return is_there;\n  auto taken_back",
-        "if (!is_there) return is_there;\n  auto taken_back",
+        "if (!is_there || !*is_there) return is_there;\n  if (is_group_record_name",
+        "if (!is_there) return is_there;\n  if (is_group_record_name",
         ("hosts",),
         scenario="without unnamed files",
         # Either look alone is enough: what has gone was made void before.
