@@ -57,9 +57,17 @@ def place_for_images():
 
 
 def make_image(path, kind, size_bytes=None, more=()):
-    with open(path, "wb") as image:
-        image.truncate(size_bytes or SIZES[kind])
-    subprocess.run([*_MKFS[kind], *more, str(path)], check=True, capture_output=True, timeout=120)
+    # mkfs asks each mount of the machine. Those of tests beside this one may not answer, or end just then.
+    for attempts_left in reversed(range(20)):
+        with open(path, "wb") as image:
+            image.truncate(size_bytes or SIZES[kind])
+        try:
+            subprocess.run([*_MKFS[kind], *more, str(path)], check=True, capture_output=True, timeout=30)
+            break
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+            if attempts_left == 0:
+                raise
+            time.sleep(0.2)
     subprocess.run(["fallocate", "--dig-holes", str(path)], check=False, capture_output=True)
     return path
 
