@@ -30,12 +30,6 @@ MUTANTS: tuple[Mutant, ...] = (
         ("journals",),
     ),
     Mutant(
-        "a journal that can't be read is passed over",
-        "case EPERM: break;",
-        "case EPERM: return false;",
-        ("journals",),
-    ),
-    Mutant(
         "a look takes the journal's lock for a moment",
         "auto in_use = found.file->is_locked_by_other(kOwnerByte, LockKind::Shared);",
         "auto taken = found.file->try_lock(kOwnerByte, found.is_read_only ? LockKind::Shared : LockKind::Exclusive);\n"
@@ -76,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "  part.index = transaction.index_;\n  if (part.index && !transaction.edit_) {\n"
         "    static_cast<void>(replace_index(archive.storage(),\n"
         "                                    archive.real_path().parent_path() / \"x.stj.\", part.journal().file(),\n"
-        "                                    *part.index, part.durability()));\n    part.index.reset();\n  }\n",
+        "                                    *part.index, RightOf::Process, part.durability()));\n    part.index.reset();\n  }\n",
         ("groups",),
     ),
     Mutant(
