@@ -29,7 +29,7 @@ std::optional<std::vector<std::size_t>> in_order(const Arrangement& now, const G
     blocks.push_back(reached.block);
     sum = reached.before;
   }
-  // A block lies before those that were added sooner: so far they are in the order of the archive.
+  // The search adds blocks from the end of the archive, so these are in the archive's order already.
   std::ranges::stable_sort(blocks, std::ranges::greater{},
                            [&](std::size_t block) { return now.blocks[block].alignment; });
   for (const std::size_t block : blocks) {

@@ -75,8 +75,9 @@ struct Disbelief {
 std::optional<Disbelief> why_not_believed(const Storage& storage, const FileStatus& found, int descriptor,
                                           const FileStatus& archive, std::string_view noun = "the archive");
 
-/// Whether a writer of the archive may have made an open file that only says what may be removed: it belongs
-/// to such a user, and has one name. Other users may have written it: then why_not_believed() says so.
+/// Whether a writer of the archive may have made the open file: such a user owns it, and it has one name.
+/// Other users may have written to it, so this is enough only for a file that says what may be removed. Else
+/// ask why_not_believed().
 bool is_of_writer(const Storage& storage, const FileStatus& found, const FileStatus& archive);
 
 /// Whether the bytes of a journal or a group record were copied into this file: the record stores an inode

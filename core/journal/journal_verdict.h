@@ -57,7 +57,7 @@ struct JudgedArchive {
   const File& file;
   const ArchiveStamp& stamp;
   const FileStatus& status;  // of strict_status_of() (core/storage/permissions.h): tells who may write it
-  std::set<std::string>& group_records;  // those that its journals were judged by in this scan
+  std::set<std::string>& group_records;  // the records by which this scan has judged its journals
   /// The verdicts of waits_in_vain() in this scan, by the name of the group record.
   std::map<std::string, std::optional<GroupVerdict>>& in_vain;
 };

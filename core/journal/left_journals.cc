@@ -13,7 +13,7 @@
 namespace stfs {
 namespace {
 
-/// Whether other names tell if the file promises anything: it is younger than the journals that it is for.
+/// Whether the file serves journals. It is younger than they are, and without them it promises nothing.
 bool is_for_journals(const std::string& name) {
   return name.ends_with(kNewIndexSuffix) || name.ends_with(kGroupSuffix);
 }
@@ -55,7 +55,7 @@ Result<void> remove_if_left(Storage& storage, const std::filesystem::path& path,
   auto is_left = promises_nothing(storage, path, **file, *opened, later);
   if (!is_left) return pass_on(std::move(is_left));
   if (!*is_left) return {};
-  // It may be void, and that not yet on the disk (look_at_group_record()).
+  // The zero that makes the record void may not be on the disk yet (look_at_group_record()).
   if (path.native().ends_with(kGroupSuffix)) {
     if (auto synced = (*file)->sync(); !synced) return synced;
   }

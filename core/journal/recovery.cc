@@ -80,7 +80,7 @@ Result<bool> take_named(Storage& storage, FoundJournal& found) {
   if (is_group_record_name(found.report.path.filename().native())) {
     auto has = has_journals(storage, found.report.path, *found.file);
     if (!has || *has) return has ? Result<bool>(false) : has;
-    // It may be void, and that not yet on the disk (look_at_group_record()).
+    // The zero that makes the record void may not be on the disk yet (look_at_group_record()).
     if (auto synced = found.file->sync(); !synced) return pass_on(std::move(synced));
   }
   auto taken_back = is_taken_back(found);
