@@ -471,7 +471,7 @@ Forest::Change Forest::check_directory() {
   const bool is_elsewhere = !place && place.error().errno_value != ENOENT;
   if (!std::exchange(is_elsewhere_, is_elsewhere) && is_elsewhere) log::warning("{}", place.error().message);
   if (!place) {
-    // No event tells that the directory is back, that another one has got its path, or that the mode of a file
+    // No event tells that the directory is back, that another one has got its path, or that a file's mode
     // has changed.
     change.is_due_again = true;
     return change;
