@@ -225,24 +225,33 @@ class Workshop:
     def blamed(
         self, output: str, touched: dict[str, MutatedFile], faults: dict[int, Candidate], everything: bool
     ) -> set[int]:
-        """The faults whose lines the compiler names: the inner one of each."""
-        bad: set[int] = set()
+        """The faults whose lines the compiler names: the inner one of each. Where it names none, those of the header or,
+        without one, of the source that failed: but only once no other fault is to blame, because a fault in a header may
+        stop sources at lines that are sound."""
+        located: set[int] = set()
+        elsewhere: list[set[int]] = []
         for block in re.split(r"^FAILED: ", output, flags=re.M)[1:]:
-            places = re.findall(r"^(\S+?):(\d+):\d+: +(error|note|fatal error|required)", block, re.M)
-            places += [(*place, "required") for place in re.findall(r"^(\S+?):(\d+):\d+: +required from here", block, re.M)]
-            found: set[int] = set()
-            for wanted in (("error", "fatal error"), ("note", "required")):
-                for path, line, kind in places:
-                    name = self.name_of(path)
-                    if kind in wanted and name in touched and (numbers := touched[name].faults_at(int(line))):
-                        found.add(numbers[-1])
-                if found:
-                    break
+            found = self.located(block, touched)
+            located |= found
             if everything or not found:
-                names = {self.name_of(word) for word in block.split()} & set(touched)
-                found |= {number for number, candidate in faults.items() if candidate.file in names}
-            bad |= found
-        return bad
+                names = {self.name_of(re.sub(r"(:\d+)*[:,]*$", "", word)) for word in block.split()} & set(touched)
+                headers = {name for name in names if name.endswith(".h")}
+                chosen = names if everything else headers or names
+                elsewhere.append({number for number, candidate in faults.items() if candidate.file in chosen})
+        return located if located and not everything else located.union(*elsewhere)
+
+    def located(self, block: str, touched: dict[str, MutatedFile]) -> set[int]:
+        places = re.findall(r"^(\S+?):(\d+):\d+: +(error|note|fatal error|required)", block, re.M)
+        places += [(*place, "required") for place in re.findall(r"^(\S+?):(\d+):\d+: +required from here", block, re.M)]
+        for wanted in (("error", "fatal error"), ("note", "required")):
+            found = set()
+            for path, line, kind in places:
+                name = self.name_of(path)
+                if kind in wanted and name in touched and (numbers := touched[name].faults_at(int(line))):
+                    found.add(numbers[-1])
+            if found:
+                return found
+        return set()
 
     def name_of(self, path: str) -> str:
         return os.path.relpath(os.path.normpath(os.path.join(self.build, path)), self.sources)
