@@ -36,12 +36,13 @@ Archive::Archive(std::filesystem::path path, std::filesystem::path real_path, Ac
       lane_journal_(storage, this->real_path(), opened_file()) {}
 
 Result<std::unique_ptr<Archive>> Archive::open(const std::filesystem::path& path, Access access,
-                                               Storage& storage, Io io, Links links) {
-  return guard_memory([&] { return open_unguarded(path, access, storage, io, links); });
+                                               Storage& storage, Io io, Links links, Deadline wait_until) {
+  return guard_memory([&] { return open_unguarded(path, access, storage, io, links, wait_until); });
 }
 
 Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::path& path, Access access,
-                                                         Storage& storage, Io io, Links links) {
+                                                         Storage& storage, Io io, Links links,
+                                                         Deadline wait_until) {
   auto absolute = absolute_path(path);
   if (!absolute) return pass_on(std::move(absolute));
   auto file = storage.open_behind(*absolute, access == Access::ReadWrite ? Links::Trusted : links);
@@ -57,20 +58,19 @@ Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::
     if (auto writable = storage.check_writable(archive->path()); !writable)
       return pass_on(std::move(writable));
   }
-  if (auto loaded = archive->recover_and_load(io); !loaded) {
+  if (auto loaded = archive->recover_and_load(io, wait_until); !loaded) {
     return tl::unexpected(std::move(loaded).error().within(path.string()));
   }
   return archive;
 }
 
-Result<void> Archive::recover_and_load(Io io) {
+Result<void> Archive::recover_and_load(Io io, Deadline wait_until) {
   constexpr std::chrono::milliseconds kPause{5};
-  const auto deadline = std::chrono::steady_clock::now() + kEditPatience;
-  if (auto locked = lock_as_reader(); !locked) return locked;
+  if (auto locked = lock_as_reader(wait_until); !locked) return locked;
   for (bool is_left_by_dead = false;;) {
-    if (auto recovered = recover_journals(); !recovered) return recovered;
+    if (auto recovered = recover_journals(wait_until); !recovered) return recovered;
     // No edit begins while the header is read.
-    auto locks = ArchiveLocks::for_patch(file(), path(), {}, kEditPatience);
+    auto locks = ArchiveLocks::for_patch(file(), path(), {}, time_left(wait_until));
     if (!locks && !lacks_readers_lock(locks.error())) return pass_on(std::move(locks));
     auto loaded = load(io);
     // Under the lock: a recovery would show the header again, and the error would be about another state.
@@ -88,14 +88,13 @@ Result<void> Archive::recover_and_load(Io io) {
                               "whether that can be finished",
                               shell_word(path().native())));
     }
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return fail(ErrorCode::Busy, EBUSY, "another process has been changing its structure for a minute");
-    }
+    if (time_left(wait_until).count() == 0)
+      return fail(ErrorCode::Busy, EBUSY, "another process is changing its structure");
     std::this_thread::sleep_for(kPause);
   }
 }
 
-Result<void> Archive::recover_journals() {
+Result<void> Archive::recover_journals(Deadline wait_until) {
   if (access_ == Access::ReadOnly) {
     auto not_shown = show_pending_journals();
     // A directory that can't be listed can't be searched for journals. Reading goes on without them.
@@ -110,7 +109,8 @@ Result<void> Archive::recover_journals() {
   if (!has_journal) return pass_on(std::move(has_journal));
   if (!*has_journal) return {};
   if (auto opened = open_for_writing(); !opened) return opened;
-  auto reports = recover(storage(), real_path(), file());
+  auto reports = recover(storage(), real_path(), file(),
+                         {.wait_until = std::min(wait_until, deadline_in(kRecoveryPatience))});
   // Nothing can be committed either: each commit looks again, and fails.
   if (!reports && reports.error().code == ErrorCode::Unlistable) return {};
   // A user who may only read the archive can hold a lock on it for ever. Reads go through the journals, and

@@ -15,6 +15,7 @@
 
 #include "core/archive/local_reader.h"
 #include "core/archive/write_stop.h"
+#include "core/base/deadline.h"
 #include "core/base/durability.h"
 #include "core/base/error.h"
 #include "core/base/name_hash.h"
@@ -23,6 +24,9 @@
 #include "core/storage/file.h"
 
 namespace stfs {
+
+/// How long an opening waits, unless its caller knows better, for an edit by another process.
+inline constexpr std::chrono::minutes kEditPatience{1};
 
 /// What the first write has copied. On overlayfs, a file on a lower layer is copied whole to the upper layer
 /// when it is opened for writing.
@@ -40,9 +44,11 @@ class Archive final : public LocalReader {
   /// with EACCES or EROFS if the file can't be written; the caller decides whether to try ReadOnly then. The
   /// file is opened for writing only if a journal lies beside it; otherwise open_for_writing() does that
   /// later.
+  /// @param wait_until  how long to wait for a process that changes its structure. Then EBUSY (Busy).
   static Result<std::unique_ptr<Archive>> open(const std::filesystem::path& path, Access access,
                                                Storage& storage = system_storage(), Io io = Io::Auto,
-                                               Links links = Links::All);
+                                               Links links = Links::All,
+                                               Deadline wait_until = deadline_in(kEditPatience));
 
   [[nodiscard]] Access access() const { return access_; }
   /// The journals that recovery found at opening. ReadOnly: only journals that may hold a commit that readers
@@ -137,12 +143,13 @@ class Archive final : public LocalReader {
   Archive(std::filesystem::path path, std::filesystem::path real_path, Access access, Storage& storage,
           std::unique_ptr<File> file);
   static Result<std::unique_ptr<Archive>> open_unguarded(const std::filesystem::path& path, Access access,
-                                                         Storage& storage, Io io, Links links);
+                                                         Storage& storage, Io io, Links links,
+                                                         Deadline wait_until);
   /// Takes the readers' lock, settles or overlays the journals, and loads the first version. Waits while
   /// another process changes the archive's structure.
-  Result<void> recover_and_load(Io io);
+  Result<void> recover_and_load(Io io, Deadline wait_until);
   [[nodiscard]] bool has_journal_that_is(std::initializer_list<JournalState> states) const;
-  Result<void> recover_journals();
+  Result<void> recover_journals(Deadline wait_until);
   Result<void> open_for_writing_unguarded();
 
   const Access access_;

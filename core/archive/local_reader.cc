@@ -25,9 +25,8 @@ LocalReader::LocalReader(std::filesystem::path path, std::filesystem::path real_
       is_layered_(file_->filesystem_type() == OVERLAYFS_SUPER_MAGIC),
       present_(file_.get()) {}
 
-Result<void> LocalReader::lock_as_reader() {
+Result<void> LocalReader::lock_as_reader(Deadline wait_until) {
   constexpr std::chrono::milliseconds kPause{5};
-  const auto deadline = std::chrono::steady_clock::now() + kEditPatience;
   for (;;) {
     auto conflict = file().try_lock(kReadersByte, LockKind::Shared);
     if (!conflict && lacks_readers_lock(conflict.error())) return {};
@@ -36,9 +35,8 @@ Result<void> LocalReader::lock_as_reader() {
       is_locked_ = true;
       return {};
     }
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return fail(ErrorCode::Busy, EBUSY, "another process has been changing its structure for a minute");
-    }
+    if (time_left(wait_until).count() == 0)
+      return fail(ErrorCode::Busy, EBUSY, "another process is changing its structure");
     std::this_thread::sleep_for(kPause);
   }
 }

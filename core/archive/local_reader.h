@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -14,6 +13,7 @@
 
 #include "core/archive/archive_reader.h"
 #include "core/archive/journal_overlay.h"
+#include "core/base/deadline.h"
 #include "core/base/error.h"
 #include "core/storage/file.h"
 #include "core/storage/file_byte_source.h"
@@ -54,9 +54,9 @@ class LocalReader : public ArchiveReader {
   /// Reads the status and the header, through pending journals, makes all checks (1 to 10, format/header.h),
   /// and opens the byte source. Makes the first version.
   Result<void> load(Io io);
-  /// Takes the readers' byte (journal/file_lock.h). Waits up to kEditPatience for an edit that needs the
-  /// archive without readers. Does nothing where the file system has no locks.
-  Result<void> lock_as_reader();
+  /// Takes the readers' byte (journal/file_lock.h). Waits for an edit that needs the archive without readers.
+  /// Does nothing where the file system has no locks.
+  Result<void> lock_as_reader(Deadline wait_until);
   /// Whether an error of try_lock() means that the store has no locks, and that reading goes on without: some
   /// stores have odd errors for that.
   [[nodiscard]] static bool lacks_readers_lock(const Error& error) {
@@ -64,7 +64,6 @@ class LocalReader : public ArchiveReader {
   }
   /// Whether the file begins with kNoHeaderLength: an edit is being applied, or waits for recovery.
   [[nodiscard]] bool is_being_edited() const;
-  static constexpr std::chrono::seconds kEditPatience{60};
   /// From now on, everything uses the file that was opened again for writing.
   /// @param opened  must outlive the reader.
   /// @param before  the status of the file that is open for reading, before `opened` was opened.

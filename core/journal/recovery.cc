@@ -24,7 +24,6 @@
 namespace stfs {
 namespace {
 
-constexpr std::chrono::seconds kLockPatience{10};
 constexpr std::array kWholeFile = {ByteRange{0, std::uint64_t{1} << 62U}};
 
 /// Whether every block of the archive is the old one or the new one: applying then destroys nothing else.
@@ -98,19 +97,17 @@ Result<bool> take(Storage& storage, FoundJournal& found) {
 }
 
 /// The same for a dead owner's journal, under the archive's locks. Another process that holds the journal's
-/// lock without the archive's is about to remove the journal, so this waits for it up to kLockPatience.
-Result<bool> take_from_dead(Storage& storage, FoundJournal& found) {
+/// lock without the archive's is about to remove the journal, so this waits for it.
+Result<bool> take_from_dead(Storage& storage, FoundJournal& found, Deadline wait_until) {
   constexpr std::chrono::milliseconds kPause{2};
-  const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
   for (;;) {
     auto taken = take(storage, found);
     const bool is_busy = !taken && taken.error().code == ErrorCode::Busy;
     if (!is_busy) return taken;
-    if (std::chrono::steady_clock::now() >= deadline) {
+    if (time_left(wait_until).count() == 0) {
       return fail(ErrorCode::Busy, EBUSY,
-                  fmt::format("{}: {} holds a lock on it and has not released it for {} s",
-                              found.report.path.string(), holder_text(found.file->lock_holder(kOwnerByte)),
-                              kLockPatience.count()));
+                  fmt::format("{}: {} holds a lock on it and does not release it", found.report.path.string(),
+                              holder_text(found.file->lock_holder(kOwnerByte))));
     }
     std::this_thread::sleep_for(kPause);
   }
@@ -198,16 +195,17 @@ Result<bool> remove_or_leave(Storage& storage, FoundJournal& found, bool made_vo
 /// If the journal has gone meanwhile, its owner or another recovery has finished it.
 /// @param only_judges  judges the journal of an owner that was alive during the scan, and applies nothing.
 Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, File& archive,
-                   FoundJournal& found, bool only_judges = false) {
+                   FoundJournal& found, Deadline wait_until, bool only_judges = false) {
   std::vector<ByteRange> ranges;
   for (const JournalRange& range : found.record.ranges) ranges.push_back(range.archive);
   auto locks = found.record.after
-                   ? ArchiveLocks::for_edit(archive, archive_path, kLockPatience)
-                   : ArchiveLocks::for_patch(archive, archive_path, std::move(ranges), kLockPatience);
+                   ? ArchiveLocks::for_edit(archive, archive_path, time_left(wait_until))
+                   : ArchiveLocks::for_patch(archive, archive_path, std::move(ranges), time_left(wait_until));
   if (!locks && !lacks_locks(locks.error())) return pass_on(std::move(locks));
   const bool is_in_use = found.report.state == JournalState::InUse;
   // Do not wait for an owner that was alive during the scan, whatever state its journal has now.
-  auto still = is_in_use || found.is_in_use ? take(storage, found) : take_from_dead(storage, found);
+  auto still =
+      is_in_use || found.is_in_use ? take(storage, found) : take_from_dead(storage, found, wait_until);
   if (!still) return pass_on(std::move(still));
   if (!*still) return {};
   if (is_in_use) {
@@ -244,7 +242,7 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
 
 /// Finishes the other archives of the transaction of a journal that replaces the index. The caller holds no
 /// lock of the archive.
-Result<void> finish_others(Storage& storage, const FoundJournal& found) {
+Result<void> finish_others(Storage& storage, const FoundJournal& found, Deadline wait_until) {
   const std::filesystem::path directory = found.report.path.parent_path();
   auto journals = journals_of_group(storage, directory / found.record.group_record);
   if (!journals) return pass_on(std::move(journals));
@@ -258,7 +256,7 @@ Result<void> finish_others(Storage& storage, const FoundJournal& found) {
     auto archive = storage.open_no_link(*path, Access::ReadWrite);
     if (!archive && archive.error().errno_value == ENOENT) continue;
     if (!archive) return pass_on(std::move(archive));
-    auto recovered = recover(storage, *path, **archive, {.is_alone = true});
+    auto recovered = recover(storage, *path, **archive, {.is_alone = true, .wait_until = wait_until});
     if (!recovered) return pass_on(std::move(recovered));
   }
   return {};
@@ -268,13 +266,13 @@ Result<void> finish_others(Storage& storage, const FoundJournal& found) {
 Result<void> apply_in_order(Storage& storage, const std::filesystem::path& archive_path, File& archive,
                             FoundJournal& found, const RecoveryOptions& options) {
   const bool comes_last = found.record.index && !found.record.group_record.empty() && !options.is_alone;
-  if (!comes_last) return apply(storage, archive_path, archive, found);
+  if (!comes_last) return apply(storage, archive_path, archive, found, options.wait_until);
   if (found.report.state == JournalState::InUse) {
-    auto judged = apply(storage, archive_path, archive, found, true);
+    auto judged = apply(storage, archive_path, archive, found, options.wait_until, true);
     if (!judged || found.report.state != JournalState::Committed) return judged;
   }
-  if (auto finished = finish_others(storage, found); !finished) return finished;
-  return apply(storage, archive_path, archive, found);
+  if (auto finished = finish_others(storage, found, options.wait_until); !finished) return finished;
+  return apply(storage, archive_path, archive, found, options.wait_until);
 }
 
 /// Does for one journal what its state demands.

@@ -3,6 +3,7 @@
 // The same code runs when an archive is opened for writing, before every commit, and in `stfs recover`.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -11,12 +12,15 @@
 #include <string>
 #include <vector>
 
+#include "core/base/deadline.h"
 #include "core/base/error.h"
 #include "core/journal/journal_format.h"
 #include "core/journal/journal_scan.h"
 #include "core/storage/file.h"
 
 namespace stfs {
+
+inline constexpr std::chrono::seconds kRecoveryPatience{10};
 
 struct RecoveryOptions {
   bool is_dry_run = false;  // only report; change nothing
@@ -25,6 +29,8 @@ struct RecoveryOptions {
   bool is_forced = false;
   /// Only this archive, not the others of a transaction: the caller recovers these.
   bool is_alone = false;
+  /// Waits so long for locks that others hold.
+  Deadline wait_until = deadline_in(kRecoveryPatience);
 };
 
 /// What blocks a commit that holds the archive's locks on `locked`.

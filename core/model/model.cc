@@ -54,7 +54,9 @@ Result<std::unique_ptr<Model>> Model::open(const std::filesystem::path& source, 
 
 Result<std::unique_ptr<Model>> Model::open_unguarded(const std::filesystem::path& source,
                                                      const ModelOptions& options) {
-  auto model = open_layers(source, options);
+  ModelOptions dated = options;
+  dated.wait_until = options.deadline();
+  auto model = open_layers(source, dated);
   if (model && options.access == Access::ReadWrite) (*model)->remove_left_journals();
   return model;
 }
@@ -81,7 +83,8 @@ Result<std::unique_ptr<Model>> Model::open_base(const std::filesystem::path& sou
     return open_index(*index, options);
   }
   if (source.native().ends_with(kAnyIndexSuffix)) return open_index(source, options);
-  auto archive = Archive::open(source, options.access, *options.storage, options.io, options.links);
+  auto archive =
+      Archive::open(source, options.access, *options.storage, options.io, options.links, options.deadline());
   if (!archive) return pass_on(std::move(archive));
   return std::make_unique<Model>(std::move(*archive));
 }

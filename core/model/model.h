@@ -37,6 +37,9 @@ struct ModelOptions {
   Io io = Io::Auto;
   /// Which links lead to archives and indexes. With ReadWrite only trusted ones, whatever this says.
   Links links = Links::All;
+  /// How long to wait for processes that change the structure of archives. Nothing: kEditPatience, for all
+  /// archives together.
+  std::optional<Deadline> wait_until{};
   /// Opens shards with several threads. False: the caller's thread opens them, one after the other.
   bool uses_threads = true;
   /// Deltas (delta.h) whose changes the model shows on top of the source, each on top of those before it. The
@@ -45,6 +48,8 @@ struct ModelOptions {
   /// Runs for each delta once it lies on its base. A failure ends the opening. Null: the bytes of the base
   /// are not checked, only names, dtypes and shapes of its tensors.
   std::function<Result<void>(const Model& model)> check_base{};
+
+  [[nodiscard]] Deadline deadline() const { return wait_until.value_or(deadline_in(kEditPatience)); }
 };
 
 /// Owns its archives. Everything that is const here never changes after open(), so any number of threads may

@@ -13,7 +13,8 @@ namespace stfs {
 Result<std::unique_ptr<Model>> Model::add_delta(std::unique_ptr<Model> base,
                                                 const std::filesystem::path& delta,
                                                 const ModelOptions& options) {
-  auto archive = Archive::open(delta, options.access, *options.storage, options.io, options.links);
+  auto archive =
+      Archive::open(delta, options.access, *options.storage, options.io, options.links, options.deadline());
   if (!archive) return pass_on(std::move(archive));
   for (const Shard& shard : base->shards()) {
     if (!shard.version) continue;

@@ -17,7 +17,8 @@ namespace {
 constexpr unsigned kMostThreads = 8;
 
 void open_shard(Shard& shard, const ModelOptions& options) {
-  auto archive = Archive::open(shard.path, options.access, *options.storage, options.io, options.links);
+  auto archive = Archive::open(shard.path, options.access, *options.storage, options.io, options.links,
+                               options.deadline());
   if (archive) {
     shard.adopt(std::move(*archive));
   } else {

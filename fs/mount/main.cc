@@ -75,7 +75,7 @@ std::unique_ptr<stfs::Forest> forest_of(stfs::Source& source, const stfs::Filesy
       stfs::SourceOptions now = how;
       now.is_ending = heritage.is_ending;
       // Each change and each second lead to another try.
-      now.settle_patience = std::min(now.settle_patience, std::chrono::milliseconds(100));
+      now.wait_until = stfs::deadline_in(std::chrono::milliseconds(100));
       auto model = stfs::open_model(path, now);
       if (!model) return stfs::pass_on(std::move(model));
       stfs::FilesystemOptions its = options;
@@ -112,7 +112,7 @@ int mount(stfs::Options& options) {
     if (!absolute) return failed(absolute.error());
     how.deltas.push_back(std::move(*absolute));
   }
-  if (options.filesystem.fails_on_change) how.settle_patience = std::chrono::minutes(1);
+  how.must_be_settled = options.filesystem.fails_on_change;
   auto mount_point = stfs::check_mount_point(options.mount_point, options.may_cover_files);
   if (!mount_point) return failed(mount_point.error());
   options.mount_point = mount_point->path;

@@ -242,19 +242,17 @@ Result<void> check_journals_possible(const Model& model) {
 Result<std::unique_ptr<Model>> open_settled(const std::filesystem::path& source, const ModelOptions& how,
                                             const SourceOptions& options) {
   constexpr std::chrono::milliseconds kPause{5};
-  const auto deadline = std::chrono::steady_clock::now() + options.settle_patience;
   for (;;) {
     auto model = Model::open(source, how);
-    if (!model || options.settle_patience.count() == 0) return model;
+    if (!model || !options.must_be_settled) return model;
     auto settled = check_one_moment(**model);
     if (settled) return model;
     if (settled.error().errno_value != EAGAIN) return pass_on(std::move(settled));
     if (options.is_ending != nullptr && options.is_ending())
       return fail(ErrorCode::System, EINTR, settled.error().message);
-    if (std::chrono::steady_clock::now() >= deadline) {
+    if (time_left(options.wait_until).count() == 0) {
       return fail(ErrorCode::Busy, EBUSY,
-                  fmt::format("{}: on_change=fail waits until it has ended, and has waited for {} s",
-                              settled.error().message, options.settle_patience.count() / 1000));
+                  settled.error().message + ": on_change=fail waits until it has ended; try again then");
     }
     std::this_thread::sleep_for(kPause);
   }
@@ -267,6 +265,7 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
                    .is_strict = options.is_strict,
                    .io = options.io,
                    .links = Links::Trusted,
+                   .wait_until = options.wait_until,
                    .deltas = options.deltas,
                    .check_base = [&](const Model& model) { return check_base_of(model, options.is_ending); }};
   const auto begin = [](const Model& base) {

@@ -1,7 +1,6 @@
 // Opens the source that the user wants to mount: one model, or a directory of models.
 #pragma once
 
-#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -35,9 +34,10 @@ struct SourceOptions {
   /// Makes the last delta, without changes, if there is none. Not for a read-only mount.
   bool makes_delta = false;
   /// Waits until no other process is in the middle of a commit, so that the model shows one version of each
-  /// tensor (core/model/settled_model.h). Only for a read-only mount. Zero: does not wait. EBUSY after that
-  /// time.
-  std::chrono::milliseconds settle_patience{};
+  /// tensor (core/model/settled_model.h). Only for a read-only mount.
+  bool must_be_settled = false;
+  /// How long to wait for other processes, for all models together. Then EBUSY.
+  Deadline wait_until = deadline_in(kEditPatience);
   /// Whether a long check of a base, or that wait, must end. Null: never.
   std::function<bool()> is_ending{};
 };

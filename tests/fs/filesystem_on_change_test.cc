@@ -118,8 +118,7 @@ TEST_CASE("a mount that fails on changes begins when no other process is in a co
           "[fs][source][on_change]") {
   const TemporaryDirectory directory;
   const std::string path = directory.write("m.safetensors", archive_of({{"first", std::string(12288, 'A')}}));
-  constexpr std::chrono::milliseconds kPatience{100};
-  const SourceOptions how{.is_read_only = true, .settle_patience = kPatience};
+  SourceOptions how{.is_read_only = true, .must_be_settled = true, .wait_until = Deadline()};
   const std::string next(4096, 'j');
   constexpr std::uint64_t at = 4096;
   auto journal = plant_living_journal(path, at, next);
@@ -128,11 +127,11 @@ TEST_CASE("a mount that fails on changes begins when no other process is in a co
   CHECK(early.error().message.find("another process is changing it: on_change=fail waits") !=
         std::string::npos);
   CHECK(open_model(path, {.is_read_only = true}));
-  const SourceOptions ending{
-      .is_read_only = true, .settle_patience = std::chrono::hours(1), .is_ending = [] { return true; }};
+  const SourceOptions ending{.is_read_only = true, .must_be_settled = true, .is_ending = [] { return true; }};
   CHECK(errno_of(open_model(path, ending)) == EINTR);
   journal.reset();
   // Its process has died: the model shows its commit.
+  how.wait_until = deadline_in(std::chrono::seconds(10));
   const auto model = open_model(path, how);
   REQUIRE(model);
   std::vector<std::byte> scratch;

@@ -4,8 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
 
+#include "core/journal/file_lock.h"
 #include "tests/fs/driven_filesystem.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
@@ -210,4 +216,26 @@ TEST_CASE("a directory without archives says so", "[fs][source]") {
   REQUIRE_FALSE(refused);
   CHECK(refused.error().errno_value == ENOENT);
   CHECK(contains(refused.error().message, "is a directory without .safetensors archives"));
+}
+
+TEST_CASE("a mount of a directory waits for all its locked archives together, and shows the others",
+          "[fs][source]") {
+  const TemporaryDirectory directory;
+  std::vector<std::unique_ptr<File>> edited;
+  for (const char* name : {"a.safetensors", "b.safetensors", "c.safetensors"}) {
+    const std::string path = directory.write(name, archive_of(kTwoTensors));
+    if (name[0] == 'c') continue;
+    edited.push_back(system_storage().open(path, Access::ReadWrite).value());
+    REQUIRE(edited.back()->try_lock(kReadersByte, LockKind::Exclusive).value() == std::nullopt);
+  }
+  constexpr std::chrono::seconds kTogether{1};
+  const auto before = std::chrono::steady_clock::now();
+  const auto source = open_source(directory.path(), {.wait_until = before + kTogether});
+  REQUIRE(source);
+  REQUIRE(source->members.size() == 3);
+  for (const auto& member : std::span(source->members).first(2))
+    CHECK((member.why_absent && member.why_absent->errno_value == EBUSY));
+  CHECK(source->members[2].model != nullptr);
+  // Each would take a minute.
+  CHECK(std::chrono::steady_clock::now() - before < kEditPatience);
 }
