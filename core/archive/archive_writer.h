@@ -17,7 +17,7 @@
 namespace stfs {
 
 struct NewArchiveOptions {
-  // As of format_header(). Later edits of the header then need not move the data (DURABILITY.md).
+  // As of format_header(). Later edits of the header then need not move the data (core/DURABILITY.md).
   std::uint64_t alignment = 4096;
   std::uint64_t slack_bytes = 64 * 1024;
   NewFileMode mode{};  // as of NewFile::create()

@@ -1,6 +1,6 @@
 // Executes commit plans: of one archive, or of several as one, all of them or none, even after a crash.
 //
-// commit() takes these steps (DURABILITY.md), each for all archives in order of their paths, so that two
+// commit() takes these steps (core/DURABILITY.md), each for all archives in order of their paths, so that two
 // groups can't wait for each other. A failure before step 6 leaves the archives untouched and the stages as
 // they were, so that the caller may try again or give up. Only the stages of a journal that has failed itself
 // are lost (journal.h).

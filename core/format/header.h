@@ -10,6 +10,19 @@
 // Accepts and rejects what the reference library does, with these exceptions: we refuse duplicate keys, the
 // array form of an entry, the map form of a dtype, and numbers of more than a million digits in ignored
 // fields (tests/reference). Source: safetensors/src/tensor.rs.
+//
+// The checks, in the order in which the reference makes them:
+//    1  the file has 8 bytes
+//    2  N <= kMaxHeaderBytes
+//    3  8 + N <= the size of the file
+//    4  the header is UTF-8
+//    5  it is JSON of the form above, without NULs, comments, a byte order mark, lone surrogates, or numbers
+//       that are negative or have a fraction or an exponent; each field once, each dtype a known one
+//    6  in order of data_offsets, each tensor begins where the one before it ends, an empty one as well
+//    7  the number of elements and of bits fits into 64 bits
+//    8  the bits are whole bytes
+//    9  end - begin is the size that shape and dtype tell
+//   10  the last tensor ends with the file
 #pragma once
 
 #include <cstdint>

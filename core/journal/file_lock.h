@@ -1,9 +1,9 @@
 // Locks between processes and hosts, on ranges of an archive.
 //
 // Open-file-description locks at 2^62 + offset, rounded out to whole blocks. They never cover the data
-// itself, so mandatory locks elsewhere do no harm, and no two hosts write one page (DURABILITY.md). A patch
-// holds the header's byte shared and its blocks exclusively. An edit of the structure holds the header's byte
-// exclusively, so it has the archive to itself.
+// itself, so mandatory locks elsewhere do no harm, and no two hosts write one page (core/DURABILITY.md). A
+// patch holds the header's byte shared and its blocks exclusively. An edit of the structure holds the
+// header's byte exclusively, so it has the archive to itself.
 //
 // Whoever reads an archive holds the readers' byte shared while it has it open. An edit overwrites, cuts off
 // and gives back bytes of deleted or moved tensors only if it holds the readers' byte exclusively.

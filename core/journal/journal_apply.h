@@ -12,7 +12,7 @@
 
 namespace stfs {
 
-/// From this size on, sharing blocks is cheaper than writing or reading them (DURABILITY.md).
+/// From this size on, sharing blocks is cheaper than writing or reading them (core/DURABILITY.md).
 inline constexpr std::uint64_t kCloneFromBytes = 1 << 20;
 
 /// Called with the number of bytes that were done since the last call.

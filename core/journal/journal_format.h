@@ -45,8 +45,8 @@
 // the archive need not be read for their hashes. A copy of such a journal still has the old blocks.
 //
 // All numbers are little-endian. Hashes are XXH3-64. A journal whose hashes do not agree was not committed,
-// or was damaged later. Nothing of it may be used. (DURABILITY.md: without hashes over the data, one fsync
-// would not be enough, and torn data was replayed.)
+// or was damaged later. Nothing of it may be used. (Without hashes over the data, one fsync
+// would not be enough, and torn data would be replayed.)
 //
 // A lane journal has two lanes with room for 16 blocks of new bytes each. A lane's bytes lie beside the
 // heads, so that a commit is one contiguous write:

@@ -103,8 +103,8 @@ class File {
   /// Gives the disk space of a range of whole blocks back, which may be empty. They read as zeros from now
   /// on. EOPNOTSUPP is no failure: the space stays in use.
   virtual Result<void> punch(ByteRange range);
-  /// fdatasync. After a failure the kernel marks pages clean that never reached the disk (DURABILITY.md), so
-  /// a later success proves nothing.
+  /// fdatasync. After a failure the kernel marks pages clean that never reached the disk
+  /// (core/DURABILITY.md), so a later success proves nothing.
   virtual Result<void> sync() = 0;
   /// fsync: the mode, the owner and the attributes as well. Fails as sync() does.
   virtual Result<void> sync_all() { return sync(); }

@@ -1,5 +1,5 @@
 // Checks the file's size after each copy: if the file's new end lies inside a page, bytes behind that end
-// read as zeros, without an error (KERNEL-NOTES.md). A truncation after the copy has not changed the copied
+// read as zeros, without an error (fs/KERNEL.md). A truncation after the copy has not changed the copied
 // bytes.
 #include "core/storage/file_byte_source.h"
 

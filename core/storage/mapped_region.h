@@ -65,7 +65,7 @@ class MappedRegion {
   /// valid. The file need not stay open. After a failure the region is unchanged.
   [[nodiscard]] Result<void> remap(const File& file);
   /// Brings the range into memory and into this process's page table in one system call: otherwise each 4 KiB
-  /// costs a fault at first touch (KERNEL-NOTES.md). EFAULT or EIO: the file no longer covers the range, or
+  /// costs a fault at first touch (fs/KERNEL.md). EFAULT or EIO: the file no longer covers the range, or
   /// its device failed. On kernels before 5.14 it reads the range instead.
   [[nodiscard]] Result<void> populate(ByteRange range, const File& file) const;
 

@@ -20,7 +20,7 @@
 namespace stfs {
 namespace {
 
-constexpr unsigned kMaxBackgroundRequests = 64;  // KERNEL-NOTES.md: the default of 12 is too few
+constexpr unsigned kMaxBackgroundRequests = 64;  // fs/KERNEL.md: the default of 12 is too few
 constexpr unsigned kCongestedRequests = 48;
 
 tl::unexpected<Error> is_a_directory() {

@@ -1,6 +1,6 @@
 // Tells the kernel's caches what they must forget, from threads of its own. A notification from inside a
 // handler could deadlock: the kernel may wait for a page that the handler's own request locks
-// (KERNEL-NOTES.md).
+// (fs/KERNEL.md).
 //
 // Notices of names have a thread apart: the kernel takes the directory's lock for them, and any user who may
 // list a directory can hold that lock for as long as they like. No reply waits behind these notices without

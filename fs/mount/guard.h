@@ -2,7 +2,7 @@
 //
 // The kernel ends a connection when the daemon's last descriptor of /dev/fuse is closed. A killed daemon may
 // keep it open for good: one of its threads is inside a notification and waits for a lock of the kernel,
-// which a client holds while it waits for a reply that no thread sends any more (KERNEL-NOTES.md). Then the
+// which a client holds while it waits for a reply that no thread sends any more (fs/KERNEL.md). Then the
 // daemon, its clients and the mount point hang. Its files are not closed and pidfds do not become ready, but
 // the kernel tells the children of a thread that it has ended (PR_SET_PDEATHSIG in prctl(2)). The guard is
 // such a child, of the main thread.

@@ -49,7 +49,7 @@ std::filesystem::path present_path(const UniqueFd& directory);
 std::string path_of_descriptor(const UniqueFd& file);
 
 /// Makes the kernel read ahead by 1 MiB instead of 128 KiB. This makes the first read of a tensor 40% faster
-/// (KERNEL-NOTES.md). It needs root, and does nothing without it. Call it after INIT, because INIT resets the
+/// (fs/KERNEL.md). It needs root, and does nothing without it. Call it after INIT, because INIT resets the
 /// setting. It never accesses the mount, which may be unmounted at any time.
 /// @param device    as in MountEntry
 /// @param settings  the folder with a directory for each device; a test has its own

@@ -1,5 +1,5 @@
 // The views in `.safetensors/`: the model in other forms. This class only reads; npy/ and archive.safetensors
-// are written elsewhere (fs/model/filesystem_new.cc, filesystem_checkpoint.cc). A tensor's view is not
+// are written elsewhere (fs/model/draft_files.h, checkpoint_files.h). A tensor's view is not
 // kept in memory: each read makes its bytes.
 //
 //   npy/NAME.npy           a tensor with a NumPy header before it; at most kMaxNpyRank dimensions

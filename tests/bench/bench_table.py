@@ -2,7 +2,7 @@
 
 Ways alternate within a round, so that what a machine does by itself (a neighbour, a disk that slows down) meets
 all of them alike. A figure is the median with its lowest and highest; a ratio is that of the medians, with the
-lowest and highest of the rounds' own. Goals are those of BENCH.md: `missed` is a finding, not a failure.
+lowest and highest of the rounds' own. `missed` is a finding, not a failure.
 """
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast a mount is, beside the plain file, the ceiling of FUSE and squashfuse (BENCH.md).
+"""How fast a mount is, beside the plain file, the ceiling of FUSE and squashfuse.
 
 Everything runs side by side: in each round every way once, one round to warm up and five that count;
 medians, the ratio to the plain twin, and the spread. Data are random and every byte is read.

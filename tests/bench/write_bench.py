@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a durable and atomic write costs, beside the same write into the plain file (BENCH.md).
+"""What a durable and atomic write costs, beside the same write into the plain file.
 
 Everything runs side by side: in each round every way once, one round to warm up and five that count; medians with
 the lowest and highest, the ratio to the native twin, and the goal. Data are random, and every write is looked for

@@ -1,5 +1,5 @@
-// core/format/header.h, reading: one test for each row of FORMAT.md's table and each point of "What it
-// accepts that surprises". tests/reference compares the same rules with the reference library.
+// core/format/header.h, reading: one test for each of its ten checks, and for each thing that the
+// reference accepts and that surprises. tests/reference compares the same rules with the reference library.
 #include "core/format/header.h"
 
 #include <array>

@@ -11,7 +11,7 @@
 namespace stfs::test {
 namespace {
 
-constexpr std::uint64_t kStates = 100'000;  // of all workloads together (DURABILITY.md)
+constexpr std::uint64_t kStates = 100'000;  // of all workloads together
 
 /// So many random crashes of each workload.
 CrashCounts crash_everywhere(std::uint64_t crashes) {

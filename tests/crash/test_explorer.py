@@ -1,4 +1,4 @@
-"""The long column of DURABILITY.md's table: crash states without a torn or lost tensor, by the hundred million."""
+"""Crash states without a torn or lost tensor, by the hundred million."""
 
 import os
 import subprocess

@@ -15,7 +15,7 @@ SHORTENED = re.compile(r"~[0-9a-f]{16}\Z")
 
 
 def encoded(name):
-    """What DESIGN.md says about names, written down a second time."""
+    """The rules of names, written down a second time."""
     if name == "":
         return "%"
     if name in (".", "..", ".safetensors"):

@@ -1,5 +1,5 @@
 // A model of Linux above the driver: programs with descriptors and mappings, the caches of names, attributes
-// and pages, and the requests that Linux sends for each system call (KERNEL-NOTES.md).
+// and pages, and the requests that Linux sends for each system call (fs/KERNEL.md).
 //
 // The page cache and the attributes are not the driver's: what it must forget it is told, and what the driver
 // does not tell stays, for ever. One page of the model is 4096 bytes.
