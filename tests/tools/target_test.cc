@@ -103,6 +103,11 @@ TEST_CASE("target says which archive of a mount is gone", "[tools][target]") {
   REQUIRE_FALSE(target);
   CHECK(target.error().message.find("/mnt/m: its archive " + archive + ": ") == 0);
   CHECK(target.error().message.find("No such file or directory") != std::string::npos);
+  const std::string index = directory / "gone.safetensors.index.json";
+  const FakeMount sharded{{{"/mnt/m", {{"user.safetensors.archive", index}}}}};
+  CHECK(
+      tools::open_target("/mnt/m", Use::Tensors, {}, sharded).error().message.find(": its index " + index) ==
+      6);
 }
 
 TEST_CASE("target sends from a directory of a mount to the mount", "[tools][target]") {

@@ -45,7 +45,10 @@ Error told_about(Error error, const fs::path& archive, const fs::path& named) {
     }
   }
   std::string subject = named.string();
-  if (archive != named) subject += fmt::format(": its archive {}", archive.string());
+  if (archive != named) {
+    const bool is_index = archive.native().ends_with(".index.json");
+    subject += fmt::format(": its {} {}", is_index ? "index" : "archive", archive.string());
+  }
   error.message = is_about_format(error.code) ? fmt::format("{}: not a safetensors archive: {}", subject, why)
                                               : fmt::format("{}: {}", subject, why);
   return error;
