@@ -17,8 +17,6 @@
 namespace stfs {
 namespace {
 
-constexpr std::string_view kNoModel = "nothing can be made or removed here: only in the directory of a model";
-
 void look_up(fuse_req_t req, fuse_ino_t parent, std::string_view name, const Forest::Pin& model) {
   // The request must not be used after its reply, so the mount is fetched first.
   Mount& mount = mount_of(req);
@@ -141,9 +139,8 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
 }
 
 void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode) {
-  if (forest_of(req).is_of_source(parent)) return make_directory_in_source(req, parent, name, mode);
   guarded_slowly(req, parent, Request::Mkdir, [=, name = std::string(name)](const Forest::Pin& model) {
-    if (!model) return refuse(req, parent, kNoModel, name);
+    if (!model) return refuse_beside_models(req, parent, name);
     // The request must not be used after its reply, so the mount is fetched first.
     const Forest& forest = forest_of(req);
     const auto made = model->make_directory(parent, name, caller_of(req), mode);
@@ -155,9 +152,8 @@ void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode) 
 }
 
 void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* fi) {
-  if (forest_of(req).is_of_source(parent)) return create_in_source(req, parent, name, mode, *fi);
   const auto create = [=, name = std::string(name), asked = *fi](const Forest::Pin& model) {
-    if (!model) return refuse(req, parent, kNoModel, name);
+    if (!model) return refuse_beside_models(req, parent, name);
     const Forest& forest = forest_of(req);
     const fuse_ctx& caller = *fuse_req_ctx(req);
     const auto made = model->create(parent, name, asked.flags, caller.pid, mode,
@@ -169,10 +165,10 @@ void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode,
     model.note_lookup(entry.ino);
     if (fuse_reply_create(req, &entry, &reply) == 0) return;
     if (made->file != nullptr) model->release(made->file);
-    if (made->file == nullptr) close_unused_source(forest, model, entry.ino);
+    if (made->file == nullptr) close_unused_source(model, entry.ino);
     forest.forget(entry.ino, 1);
   };
-  if (is_served(forest_of(req), parent)) return guarded_slowly(req, parent, Request::Open, create);
+  if (is_served(parent)) return guarded_slowly(req, parent, Request::Open, create);
   guarded(req, parent, Request::Open, create);
 }
 
@@ -187,9 +183,8 @@ Outdated without_names(Outdated outdated, const std::vector<Invalidator::Entry>&
 
 /// mknod(2) of a regular file is a create: tar restores files with it.
 void on_mknod(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, dev_t) {
-  if (forest_of(req).is_of_source(parent)) return make_node_in_source(req, parent, name, mode);
   guarded_slowly(req, parent, Request::Open, [=, name = std::string(name)](const Forest::Pin& model) {
-    if (!model) return refuse(req, parent, kNoModel, name);
+    if (!model) return refuse_beside_models(req, parent, name);
     if (!S_ISREG(mode)) return refuse(req, parent, "devices, pipes and sockets can't be tensors", name);
     if (InodeSpace::local(parent) == Views::kNpy)
       return refuse(req, parent, "a NumPy file is made by open(2): it has to be written", name);
@@ -206,9 +201,8 @@ void on_mknod(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, 
 }
 
 void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  if (forest_of(req).is_of_source(parent)) return remove_in_source(req, parent, name);
   guarded_slowly(req, parent, Request::Unlink, [=, name = std::string(name)](const Forest::Pin& model) {
-    if (!model) return refuse(req, parent, kNoModel, name);
+    if (!model) return refuse_beside_models(req, parent, name);
     const auto removed = model->remove_file(parent, name);
     if (!removed) return reply_error(req, parent, removed.error(), name);
     Mount& mount = mount_of(req);
@@ -219,9 +213,8 @@ void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
 }
 
 void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  if (forest_of(req).is_of_source(parent)) return remove_directory_in_source(req, parent, name);
   guarded_slowly(req, parent, Request::Rmdir, [=, name = std::string(name)](const Forest::Pin& model) {
-    if (!model) return refuse(req, parent, kNoModel, name);
+    if (!model) return refuse_beside_models(req, parent, name);
     const auto removed = model->remove_directory(parent, name);
     if (!removed) return reply_error(req, parent, removed.error(), name);
     fuse_reply_err(req, 0);

@@ -28,31 +28,12 @@ void add_directory_operations(fuse_lowlevel_ops& ops);
 /// Sets how the kernel uses the descriptor of a file. @param file  null for a reader.
 void set_open_flags(Ino ino, OpenFile* file, fuse_file_info& fi);
 
-// Requests on the root of a directory of models and on the directories beside the models, and on the archives
-// that programs make (fuse_root_ops.cc):
-void create_in_source(fuse_req_t req, fuse_ino_t parent, std::string name, mode_t mode,
-                      const fuse_file_info& fi);
-void make_node_in_source(fuse_req_t req, fuse_ino_t parent, std::string name, mode_t mode);
-void make_directory_in_source(fuse_req_t req, fuse_ino_t parent, std::string name, mode_t mode);
-void remove_in_source(fuse_req_t req, fuse_ino_t parent, std::string name);
-void remove_directory_in_source(fuse_req_t req, fuse_ino_t parent, std::string name);
-void set_attributes_of_made(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set,
-                            fuse_file_info* fi);
-void set_attributes_of_archive(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set);
-void open_made(fuse_req_t req, fuse_ino_t ino, fuse_file_info& fi);
-void read_made(fuse_req_t req, fuse_ino_t ino, std::size_t size_bytes, std::uint64_t offset);
-void write_made(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at,
-                OpenFile* file, Caller caller);
-void flush_made(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi);
-void sync_made(fuse_req_t req, fuse_ino_t ino);
-void release_made(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi);
-
 // Requests on the files of a source directory, in `.safetensors/pretrained` and beside the models of a
 // directory (fuse_source_ops.cc):
 /// Whether the number is one of `pretrained`, or of a file or directory of the source directory. Requests on
 /// these wait for a disk.
-inline bool is_served(const Forest& forest, Ino ino) {
-  return PretrainedDirectory::owns(InodeSpace::local(ino)) && !forest.is_made(ino);
+inline bool is_served(Ino ino) {
+  return PretrainedDirectory::owns(InodeSpace::local(ino));
 }
 void get_attributes_of_source(fuse_req_t req, fuse_ino_t ino);
 void set_attributes_of_source(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set);
@@ -66,7 +47,7 @@ void sync_source(fuse_req_t req, fuse_ino_t ino);
 void forget_changed_source(Mount& mount, const Forest::Pin& model, Ino ino);
 
 /// Closes a file of a source directory that a program has made and does not get. Does nothing for others.
-void close_unused_source(const Forest& forest, const Forest::Pin& model, Ino ino);
+void close_unused_source(const Forest::Pin& model, Ino ino);
 
 /// Tells the kernel's caches what to forget, first the views that show it. Then calls `then`, either at once
 /// or on the invalidator's thread.
@@ -134,8 +115,11 @@ void note_refusal(fuse_req_t req, Ino ino, const Error& error, std::string_view 
 /// goes through it, except those that are an answer to a question.
 void reply_error(fuse_req_t req, Ino ino, const Error& error, std::string_view name = {});
 
+/// Refuses a change where there is no model: in the root of a directory of models, and beside the models.
+void refuse_beside_models(fuse_req_t req, Ino ino, std::string_view name = {});
+
 /// Refuses what this file system, or this directory, never does: EPERM; EROFS if it is read-only. Also serves
-/// as a whole handler.
+/// as a whole handler. Where there is no model, it does as refuse_beside_models().
 void refuse(fuse_req_t req, Ino ino, std::string_view why, std::string_view name = {});
 
 /// Runs a handler on the model of the inode, which is held meanwhile. There is none for the root of a

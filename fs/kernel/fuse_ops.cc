@@ -84,7 +84,7 @@ void on_init(void* userdata, fuse_conn_info* conn) {
 }
 
 void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
-  if (is_served(forest_of(req), ino)) return get_attributes_of_source(req, ino);
+  if (is_served(ino)) return get_attributes_of_source(req, ino);
   guarded(req, ino, Request::Getattr, [&](const Forest::Pin& model) {
     auto st = forest_of(req).attributes(ino);
     if (!st) return reply_error(req, ino, st.error());
@@ -95,11 +95,7 @@ void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
 }
 
 void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, fuse_file_info* fi) {
-  if (forest_of(req).is_made(ino)) return set_attributes_of_made(req, ino, *attr, to_set, fi);
-  if (is_served(forest_of(req), ino)) return set_attributes_of_source(req, ino, *attr, to_set);
-  if ((to_set & FUSE_SET_ATTR_SIZE) == 0 &&
-      forest_of(req).is_archive_in_root(forest_of(req).model_of(ino), ino))
-    return set_attributes_of_archive(req, ino, *attr, to_set);
+  if (is_served(ino)) return set_attributes_of_source(req, ino, *attr, to_set);
   // Only a change of the size may have to wait for a commit of the same tensor.
   const auto run = [&](const auto& handler) {
     if ((to_set & FUSE_SET_ATTR_SIZE) != 0) return guarded_slowly(req, ino, Request::Setattr, handler);
@@ -107,12 +103,12 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
   };
   run([=, wanted = *attr, file = open_file(fi),
        owner = fi == nullptr ? Owner{0} : fi->lock_owner](const Forest::Pin& model) {
-    const Forest& forest = forest_of(req);
-    const auto now = forest.attributes(ino);
+    if (!model) return refuse_beside_models(req, ino);
+    const auto now = forest_of(req).attributes(ino);
     if (!now) return reply_error(req, ino, now.error());
-    if (forest.is_read_only(model))
+    if (model->is_read_only())
       return reply_error(req, ino, {ErrorCode::ReadOnly, EROFS, "mounted read-only"});
-    if (const auto settable = model ? model->check_settable(ino) : Result<void>(); !settable)
+    if (const auto settable = model->check_settable(ino); !settable)
       return reply_error(req, ino, settable.error());
     // A tensor has the mode and the owner of its archive. Programs that copy files set both after they have
     // written the bytes, and then count the whole copy as failed if that fails.
@@ -125,14 +121,13 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
       const auto size_bytes = static_cast<std::uint64_t>(wanted.st_size);
       const Caller caller(owner, fuse_req_ctx(req)->pid);
       const auto resized = file != nullptr ? model->resize(*file, size_bytes, caller)
-                           : model         ? model->resize_by_name(ino, size_bytes, caller.thread)
-                                           : is_a_directory();
+                                           : model->resize_by_name(ino, size_bytes, caller.thread);
       if (!resized) {
         if (file != nullptr) forget_refused(req, ino, file);
         return reply_error(req, ino, resized.error());
       }
     }
-    if (const auto mtime = mtime_of(wanted, to_set); model && mtime) model->set_mtime(ino, *mtime);
+    if (const auto mtime = mtime_of(wanted, to_set); mtime) model->set_mtime(ino, *mtime);
     on_getattr(req, ino, nullptr);
   });
 }
@@ -179,8 +174,7 @@ bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] const Forest
 }
 
 void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  if (forest_of(req).is_made(ino)) return open_made(req, ino, *fi);
-  if (is_served(forest_of(req), ino) && !mount_of(req).kernel_keeps_open) return open_source(req, ino, *fi);
+  if (is_served(ino) && !mount_of(req).kernel_keeps_open) return open_source(req, ino, *fi);
   guarded(req, ino, Request::Open, [&](const Forest::Pin& model) {
     Mount& mount = mount_of(req);
     std::call_once(mount.has_opened, mount.on_first_open);
@@ -202,7 +196,6 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
 }
 
 void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
-  if (forest_of(req).is_made(ino)) return read_made(req, ino, size, static_cast<std::uint64_t>(offset));
   const auto read = [=](const Forest::Pin& model) {
     Forest& forest = forest_of(req);
     const auto bytes = forest.read(ino, static_cast<std::uint64_t>(offset), size);
@@ -211,7 +204,7 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_fil
     KernelReply::send(req, *bytes);
   };
   // A slice takes its elements from far apart: a megabyte of them can take seconds.
-  if (is_served(forest_of(req), ino) || Views::is_counted(InodeSpace::local(ino)))
+  if (is_served(ino) || Views::is_counted(InodeSpace::local(ino)))
     return guarded_slowly(req, ino, Request::Read, read);
   guarded(req, ino, Request::Read, read);
 }
@@ -223,7 +216,6 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_fil
 ///              inode counts.
 void write(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at, OpenFile* file,
            Caller caller) {
-  if (forest_of(req).is_made(ino)) return write_made(req, ino, bytes, at, file, caller);
   guarded(req, ino, Request::Write, [&](const Forest::Pin& model) {
     model->activity()->note_written(bytes.size());
     if (file == nullptr) {
@@ -258,8 +250,7 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
               fuse_file_info* fi) {
   const auto bytes = std::as_bytes(std::span(data, size));
   const auto at = static_cast<std::uint64_t>(offset);
-  if (is_served(forest_of(req), ino))
-    return write_source(req, ino, bytes, at, fi->writepage != 0 ? 0 : fi->flags);
+  if (is_served(ino)) return write_source(req, ino, bytes, at, fi->writepage != 0 ? 0 : fi->flags);
   OpenFile* const file = fi->writepage != 0 ? nullptr : open_file(fi);
   const Caller caller(fi->lock_owner, fuse_req_ctx(req)->pid);
   // The request owns the bytes, so another thread gets a copy.
@@ -274,21 +265,19 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
 
 void on_flush(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   OpenFile* file = open_file(fi);
-  if (is_served(forest_of(req), ino) && !forest_of(req).is_read_only()) return flush_source(req, ino);
+  if (is_served(ino) && !forest_of(req).is_read_only()) return flush_source(req, ino);
   if (file == nullptr) {
     guarded(req, ino, Request::Flush,
             [&](const Forest::Pin&) { fuse_reply_err(req, forest_of(req).errno_of_readers_flush()); });
     return;
   }
-  if (forest_of(req).is_made(ino)) return flush_made(req, ino, *fi);
   guarded_slowly(req, ino, Request::Flush, [=, owner = fi->lock_owner](const Forest::Pin& model) {
     reply_done(req, ino, *file, model->flush(*file, owner, fuse_req_ctx(req)->pid));
   });
 }
 
 void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
-  if (forest_of(req).is_made(ino)) return sync_made(req, ino);
-  if (is_served(forest_of(req), ino)) return sync_source(req, ino);
+  if (is_served(ino)) return sync_source(req, ino);
   guarded_slowly(req, ino, Request::Fsync, [=, file = open_file(fi)](const Forest::Pin& model) {
     if (file == nullptr) {
       fuse_reply_err(req, 0);  // a reader has no pending bytes
@@ -299,7 +288,6 @@ void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
 }
 
 void on_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  if (forest_of(req).is_made(ino)) return release_made(req, ino, *fi);
   guarded_slowly(req, ino, Request::Release, [=, file = open_file(fi)](const Forest::Pin& model) {
     if (file == nullptr) {
       if (mount_of(req).wants_passthrough) mount_of(req).passthrough.release(req, ino);
@@ -398,14 +386,7 @@ void set_attribute(fuse_req_t req, fuse_ino_t ino, const std::string& name,
     return;
   }
   guarded_slowly(req, ino, Request::Xattr, [=](const Forest::Pin& model) {
-    if (!model && forest_of(req).serves(ino) && !forest_of(req).is_read_only())
-      return reply_error(
-          req, ino,
-          {ErrorCode::InvalidArgument, EOPNOTSUPP, "files of the source directory have no attributes here"},
-          name);
-    if (!model)
-      return refuse(req, ino, "a directory of models has no attributes: set those of a model's directory",
-                    name);
+    if (!model) return refuse_beside_models(req, ino, name);
     const auto set = model->set_extended_attribute(ino, name, value, flags);
     if (!set) return reply_error(req, ino, set.error(), name);
     Mount& mount = mount_of(req);

@@ -51,16 +51,21 @@ void reply_error(fuse_req_t req, Ino ino, const Error& error, std::string_view n
   fuse_reply_err(req, error.errno_value);
 }
 
+void refuse_beside_models(fuse_req_t req, Ino ino, std::string_view name) {
+  reply_error(req, ino, forest_of(req).changes_no_files(), name);
+}
+
 void refuse(fuse_req_t req, Ino ino, std::string_view why, std::string_view name) {
   Requester requester = requester_of(req);
   const Forest& forest = forest_of(req);
-  const bool is_read_only = forest.is_read_only(forest.model_of(ino));
+  const Forest::Pin model = forest.model_of(ino);
+  const bool is_read_only = forest.is_read_only(model);
   const int errno_value = is_read_only ? EROFS : EPERM;
   survive("reply", [&] {
-    note_refusal(
-        req, ino,
-        {ErrorCode::InvalidArgument, errno_value, std::string(is_read_only ? "mounted read-only" : why)},
-        name);
+    const Error error = model ? Error{ErrorCode::InvalidArgument, errno_value,
+                                      std::string(is_read_only ? "mounted read-only" : why)}
+                              : forest.changes_no_files();
+    note_refusal(req, ino, error, name);
   });
   fuse_reply_err(req, errno_value);
 }

@@ -1,6 +1,8 @@
 // Implements the requests on the files of a source directory, in `.safetensors/pretrained` and beside the
 // models of a directory. The semantics are in ServedFiles. Each request may wait for the disk of the source
 // directory.
+#include <fcntl.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,14 +29,13 @@ void reply_to_source(fuse_req_t req, Ino ino, const Result<void>& done) {
 
 void forget_changed_source(Mount& mount, const Forest::Pin& model, Ino ino) {
   // No page is locked, and forgetting a page needs no directory's lock.
-  if (is_served(mount.forest, ino) && mount.forest.is_source_changed(model, ino))
+  if (is_served(ino) && mount.forest.is_source_changed(model, ino))
     mount.invalidator->forget_here(Stale::one(ino, Stale::What::Content));
 }
 
-void close_unused_source(const Forest& forest, const Forest::Pin& model, Ino ino) {
-  if (!is_served(forest, ino)) return;
-  const auto [files, node] = forest.served(model, ino);
-  static_cast<void>(files.close(node));  // nothing was written
+void close_unused_source(const Forest::Pin& model, Ino ino) {
+  if (is_served(ino))
+    static_cast<void>(model->served_files().close(model->node_of(ino)));  // nothing was written
 }
 
 void get_attributes_of_source(fuse_req_t req, fuse_ino_t ino) {
@@ -44,6 +45,7 @@ void get_attributes_of_source(fuse_req_t req, fuse_ino_t ino) {
 
 void set_attributes_of_source(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set) {
   guarded_slowly(req, ino, Request::Setattr, [=](const Forest::Pin& model) {
+    if (!model) return refuse_beside_models(req, ino);
     const auto [files, node] = forest_of(req).served(model, ino);
     ServedFiles::Change change{.mtime = mtime_of(wanted, to_set)};
     if ((to_set & FUSE_SET_ATTR_MODE) != 0) change.permissions = wanted.st_mode;
@@ -61,6 +63,7 @@ void set_attributes_of_source(fuse_req_t req, fuse_ino_t ino, const struct stat&
 
 void open_source(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi) {
   guarded_slowly(req, ino, Request::Open, [=](const Forest::Pin& model) {
+    if (!model && (fi.flags & O_ACCMODE) != O_RDONLY) return refuse_beside_models(req, ino);
     const auto [files, node] = forest_of(req).served(model, ino);
     const auto opened = files.open(node, fi.flags);
     if (!opened) return reply_error(req, ino, opened.error());

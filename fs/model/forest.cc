@@ -25,10 +25,6 @@ constexpr Editions::Number kNumbers = Editions::Number{1} << InodeSpace::kNumber
 
 }  // namespace
 
-tl::unexpected<Error> Forest::not_among_models() {
-  return fail(ErrorCode::InvalidArgument, EPERM, "models cannot be created, moved or removed");
-}
-
 Forest::Forest(Member only) : is_lone_(true), editions_(0, kNumbers) {
   add(std::move(only));
 }
@@ -55,14 +51,7 @@ void Forest::add(Member member) {
 void Forest::add(std::shared_ptr<Tree> tree) {
   const std::scoped_lock lock(mutex_);
   by_file_.emplace(tree->path.filename().string(), tree);
-  // A listing of the root has a position for each place.
-  const auto free = std::ranges::find_if(trees_, [](const auto& one) { return is_free(*one); });
-  if (trees_.size() < kMostMembers || free == trees_.end()) {
-    trees_.push_back(std::move(tree));
-    return;
-  }
-  by_file_.erase((*free)->path.filename().string());
-  *free = std::move(tree);
+  trees_.push_back(std::move(tree));
 }
 
 Forest::Pin Forest::model_of(Ino ino) const {
@@ -120,13 +109,13 @@ Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
 
 void Forest::note_lookup(Ino ino) const {
   if (ino == kRootIno || is_shared(ino)) return;
-  if (serves(ino) || is_made(ino)) return source_->note_lookup(ino);
+  if (serves(ino)) return source_->note_lookup(ino);
   if (const Pin member = editions_.pin(InodeSpace::number_of(ino))) member.note_lookup(ino);
 }
 
 void Forest::forget(Ino ino, std::uint64_t lookups) const {
   if (ino == kRootIno || is_shared(ino)) return;
-  if (serves(ino) || is_made(ino)) return source_->forget(ino, lookups);
+  if (serves(ino)) return source_->forget(ino, lookups);
   if (is_of_hidden(ino)) return logs_.forget(ino, lookups);
   const Pin member = editions_.pin(InodeSpace::number_of(ino));
   if (!member) return;
@@ -136,7 +125,7 @@ void Forest::forget(Ino ino, std::uint64_t lookups) const {
 
 Result<struct stat> Forest::attributes(Ino ino) const {
   if (const Pin member = model_of(ino)) return member->attributes(ino);
-  if (serves(ino) || is_made(ino)) return source_->attributes(ino);
+  if (serves(ino)) return source_->attributes(ino);
   if (is_of_hidden(ino) && (ino == kHiddenIno || logs_.exists(ino))) return stat_of_hidden(ino);
   if (ino != kRootIno) return no_such_inode(ino);
   return stat_of_root();
@@ -180,7 +169,7 @@ std::optional<struct stat> Forest::loosest_of_models() const {
       any->st_mode = S_IFDIR | loosest(permissions_in(*any), permissions_in(*its)).mode;
     }
   }
-  constexpr mode_t kWrite = 0222;  // the right to write a model is none to make another
+  constexpr mode_t kWrite = 0222;  // the right to write a model is none to write the directory
   if (any) any->st_mode &= ~kWrite;
   return any;
 }
@@ -250,16 +239,16 @@ Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
   if (!source_) return {};
   const auto shows = shows_entries();
   if (!shows) return tl::unexpected(shows.error());
+  if (!*shows) return {};
   source_->list_root(
       position < kOthers ? 0 : position - kOthers,
-      [&](std::string_view name, Ino ino, std::uint64_t next) { return visit(name, ino, kOthers + next); },
-      *shows);
+      [&](std::string_view name, Ino ino, std::uint64_t next) { return visit(name, ino, kOthers + next); });
   return {};
 }
 
 mode_t Forest::file_type(Ino ino) const {
   const Pin member = model_of(ino);
-  if (!member && (serves(ino) || is_made(ino))) return source_->file_type(ino);
+  if (!member && serves(ino)) return source_->file_type(ino);
   if (!member && (is_log_of_root(ino) || ino == Views::kLog)) return S_IFREG;
   return member ? member->file_type(ino) : S_IFDIR;
 }
@@ -289,14 +278,11 @@ Result<Outdated> Forest::rename(Ino parent, std::string_view name, Ino new_paren
     return fail(ErrorCode::InvalidArgument, EINVAL, "unknown flags of renameat2");
   const Pin member = model_of(parent);
   const Pin there = model_of(new_parent);
-  if (!is_lone_ && parent == kRootIno && !source_) return not_among_models();
-  if (is_of_source(parent) && is_of_source(new_parent))
-    return rename_in_source(parent, std::string(name), new_parent, std::string(new_name), flags);
-  if (!member) return fail(ErrorCode::InvalidArgument, EXDEV, "the other directory is in a model");
-  if (!there || there.number() != member.number()) {
+  if (!member || !there) return tl::unexpected(changes_no_files());
+  if (there.number() != member.number()) {
     // After EXDEV mv(1) would copy. After a replacement the kernel may know directories of both file systems,
     // so this case is ESTALE.
-    const bool is_replaced = !is_current(member.number()) || (there && !is_current(there.number()));
+    const bool is_replaced = !is_current(member.number()) || !is_current(there.number());
     if (is_replaced) return fail(ErrorCode::ArchiveChanged, ESTALE, "the model has been replaced");
     return fail(ErrorCode::InvalidArgument, EXDEV, "a transaction belongs to one model");
   }
@@ -332,7 +318,7 @@ void Forest::connect_to(Surroundings surroundings) {
 
 std::string Forest::label_of(Ino ino, std::string_view name) const {
   if (const Pin member = model_of(ino)) return member->label_of(ino, name);
-  if (serves(ino) || is_made(ino)) {
+  if (serves(ino)) {
     const std::filesystem::path path = source_->path_of(ino);
     return (name.empty() ? path : path / name).string();
   }

@@ -4,9 +4,9 @@
 //
 // In the root of a directory of models, the model of NAME.safetensors is the directory NAME. NAME.safetensors
 // itself can be looked up and is not listed: it is the model's archive.safetensors. `.safetensors` in the
-// root has the log alone. What else lies in the
-// source directory, and what programs make there, is SourceDirectory's (fs/model/source_directory.h). A new
-// model is shown as soon as its archive has its name, whoever made it.
+// root has the log alone. SourceDirectory has what else lies in the source directory
+// (fs/model/source_directory.h), and no request changes it. A new model is shown as soon as its archive in
+// the source directory is whole.
 #pragma once
 
 #include <sys/types.h>
@@ -17,12 +17,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <shared_mutex>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -69,8 +66,8 @@ class Forest {
 
   /// Returns how a model at this path is opened.
   using OpenerOf = std::function<Open(const std::filesystem::path&)>;
-  /// Shows what else lies in the directory of models, and lets programs make files there. Without it the root
-  /// has the models alone, and nothing can be made. Call before the first call.
+  /// Shows what else lies in the directory of models, and archives that come into it. Without it the root has
+  /// the models alone. Call before the first call.
   void show_source(std::unique_ptr<SourceDirectory> source, OpenerOf opener_of);
 
   /// Holds a model's file system for the length of a call. False: none.
@@ -96,33 +93,16 @@ class Forest {
   [[nodiscard]] Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const;
   /// Whether a number is one of that log.
   [[nodiscard]] bool is_log_of_root(Ino ino) const { return is_of_hidden(ino) && ino != kHiddenIno; }
-  /// EXDEV between two models; ESTALE between two file systems of a model that was replaced. In the root of a
-  /// directory of models, a file that gets the name NAME.safetensors becomes a model, or replaces that of the
-  /// name. EXDEV for a model or a new model between the root and another directory.
+  /// EXDEV between two models; ESTALE between two file systems of a model that was replaced;
+  /// changes_no_files() in the root of a directory of models and beside the models.
   Result<Outdated> rename(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,
                           unsigned flags = 0);
 
-  // A directory of models: the root and the directories beside the models. EPERM for a mount of one model,
-  // and without show_source().
-  using Created = SourceDirectory::Created;
-  /// Makes a file. EEXIST for NAME.safetensors in the root if something else is called NAME.
-  Result<Created> create(Ino parent, std::string_view name, int flags, mode_t mode, const Maker& maker,
-                         pid_t opener);
-  Result<struct stat> make_directory(Ino parent, std::string_view name, mode_t mode, const Maker& maker);
-  /// Deletes a file. NAME.safetensors in the root: the model. Programs that have its files open go on reading
-  /// them.
-  Result<Outdated> remove(Ino parent, std::string_view name);
-  Result<void> remove_directory(Ino parent, std::string_view name);
-  /// Whether a number is one of NAME.safetensors of a model, whose attributes change_archive() changes.
-  [[nodiscard]] bool is_archive_in_root(const Pin& model, Ino ino) const;
-  /// Changes attributes of a model's archive.
-  Result<void> change_archive(const Pin& model, const ServedFiles::Change& change);
+  /// Why nothing is made, moved, removed or changed where model_of() is none: EPERM; EROFS in a read-only
+  /// mount.
+  [[nodiscard]] Error changes_no_files() const;
   /// Whether a number is one of a file or directory beside the models.
   [[nodiscard]] bool serves(Ino ino) const { return source_ && SourceDirectory::serves(ino); }
-  /// The same, or the root.
-  [[nodiscard]] bool is_of_source(Ino ino) const { return serves(ino) || (source_ && ino == kRootIno); }
-  /// Whether a number is one of an archive that a program makes.
-  [[nodiscard]] bool is_made(Ino ino) const { return source_ && SourceDirectory::is_made(ino); }
   /// Who serves a file of a source directory: the root of a directory of models, or the model that has it in
   /// `pretrained`.
   struct Served {
@@ -134,18 +114,9 @@ class Forest {
   [[nodiscard]] bool is_source_changed(const Pin& model, Ino ino) const;
   /// Whether a look-up of the name may wait for the disk of the source directory.
   [[nodiscard]] bool reads_source(Ino parent, std::string_view name) const;
-  /// Whether names in the root come and go by requests of programs. The kernel must not cache them then.
+  /// Whether names in the root come and go with the files of the source directory. The kernel must not cache
+  /// them then.
   [[nodiscard]] bool has_changing_root() const { return source_ != nullptr; }
-  // Archives that programs make:
-  Result<OpenFile*> open_made(Ino ino, int flags) const;
-  [[nodiscard]] std::shared_ptr<MadeFile> made(Ino ino) const;
-  Result<void> write_made(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
-                          Caller caller);
-  Result<void> resize_made(OpenFile& file, std::uint64_t size_bytes, Caller caller);
-  /// Handles a close of one copy of a descriptor. Names an archive that is whole, and shows its model.
-  Result<Outdated> flush_made(OpenFile& file, Owner owner, pid_t closer);
-  /// Call when the descriptor's last copy is gone. Errors go to the log.
-  Outdated release_made(OpenFile* file);
 
   /// A file to watch for changes by others.
   struct WatchedFile {
@@ -230,14 +201,13 @@ class Forest {
     std::optional<Error> why_absent;  // set if current is kNone
   };
 
-  static tl::unexpected<Error> not_among_models();
   [[nodiscard]] Result<struct stat> find(Ino parent, std::string_view name) const;
   [[nodiscard]] Pin pin_current(const Tree& tree) const;
-  /// The tree of a model, also of one that was replaced; null: its archive was deleted or renamed here.
+  /// The tree of a model, also of one that was replaced.
   [[nodiscard]] std::shared_ptr<Tree> tree_of(const Pin& model) const;
   /// False for a file system whose model was replaced.
   [[nodiscard]] bool is_current(Number number) const;
-  /// The models, with those that are absent. Another model may get the place of one that was deleted.
+  /// The models, with those that are absent.
   [[nodiscard]] std::vector<std::shared_ptr<Tree>> trees() const {
     const std::shared_lock lock(mutex_);
     return trees_;
@@ -247,13 +217,7 @@ class Forest {
     return trees_.front();
   }
   void add(Member member);
-  /// The caller holds showing_mutex_, or is the constructor.
   void add(std::shared_ptr<Tree> tree);
-  /// Whether the model was deleted or renamed here, so that another one may get its place. The caller holds
-  /// mutex_.
-  [[nodiscard]] static bool is_free(const Tree& tree) {
-    return tree.current == kNone && tree.why_absent && tree.why_absent->code == ErrorCode::NotFound;
-  }
   /// EDQUOT if the owner of the archive has too many models (UserLimits::models, header_bytes). Root and the
   /// mounting user have no limit. Nothing for a mount of one model.
   [[nodiscard]] Result<UserCounts::Share> share_of_owner(const std::filesystem::path& archive);
@@ -263,8 +227,6 @@ class Forest {
   [[nodiscard]] Result<struct stat> find_in_root(std::string_view name) const;
   /// Finds an entry beside the models, and adds a look-up.
   [[nodiscard]] Result<struct stat> find_in_source(Ino parent, std::string_view name) const;
-  /// Whether a name in this directory is one of a model, or of an archive that is one or becomes one.
-  [[nodiscard]] bool is_of_model(Ino parent, std::string_view name) const;
   /// Whether a number is that of `.safetensors` in the root of a directory of models, or of a log in it.
   [[nodiscard]] bool is_of_hidden(Ino ino) const {
     return !is_lone_ && (ino == kHiddenIno || Views::is_log(ino));
@@ -277,28 +239,10 @@ class Forest {
   /// The tree of a model's directory, shown or not; null: there is none.
   [[nodiscard]] std::shared_ptr<Tree> tree_named(std::string_view name) const;
   [[nodiscard]] bool is_shown(const Tree& tree) const;
-  /// EEXIST, ENOSPC, EDQUOT if there can be no model of that archive.
+  /// EEXIST, ENOSPC if there can be no model of an archive that is new.
   [[nodiscard]] Result<void> check_model_name(std::string_view file_name) const;
-  /// The same, and EEXIST if the model's directory would hide another entry of the source directory.
-  [[nodiscard]] Result<void> check_new_model(std::string_view file_name) const;
-  /// Opens the archive, and shows its model in place of the one of that name. Waits for no other opening.
-  Result<Outdated> show_model(const std::string& file_name);
-  /// The part of show_model() for an archive that is open. False, and lets go of it: another thread has
-  /// shown or deleted the model meanwhile.
-  Result<bool> show_opened(const std::shared_ptr<Tree>& tree, const Pin& old, Number opened);
-  /// Held while a model opens that this user has saved. So a user who saves many large headers at once fills
-  /// neither the memory nor the cores, and nobody else waits for them.
-  [[nodiscard]] std::unique_lock<std::mutex> turn_to_open(uid_t owner);
-  /// Shows a model no more whose archive has gone or has another name.
-  Outdated retire(Tree& tree);
-  /// Gives a whole archive its name, and shows its model. The caller has its turn.
-  /// @param holds_root  the kernel holds the lock of the root meanwhile, so this waits for no turn_to_open().
-  Result<Outdated> name_archive(MadeFile& made, bool holds_root = false);
-  Result<Outdated> rename_in_source(Ino parent, const std::string& name, Ino new_parent,
-                                    const std::string& new_name, unsigned flags);
-  Result<Outdated> rename_in_root(const std::string& name, const std::string& new_name, unsigned flags);
-  Result<Outdated> rename_arriving(const std::shared_ptr<MadeFile>& made, const std::string& name,
-                                   const std::string& new_name);
+  /// Opens an archive that is not shown, and shows its model. Only check_directory() calls it.
+  Result<void> show_model(const std::string& file_name);
   /// Shows archives that have come into the source directory.
   Change check_directory();
   /// Gives a file system its inode numbers, and connects it to the mount. Call before it becomes current.
@@ -310,7 +254,7 @@ class Forest {
   /// Opens what the name in the open directory leads to, and nothing that another directory has at the path.
   Result<std::unique_ptr<Filesystem>> open_in_place(const Tree& tree, const Heritage& heritage) const;
   /// Makes a file system of open_next() current. False, and lets go of it: something else than `old` is
-  /// current, because a request of a program has replaced or deleted the model meanwhile.
+  /// current, because a request of a program has replaced the model meanwhile.
   bool make_current(Tree& tree, const Pin& old, Number next);
   /// Shows the archive that a save through the file system of that number has put in the place of its own.
   /// The kernel may hold the lock of a directory below the root for the request, so this waits for no
@@ -344,12 +288,8 @@ class Forest {
   mutable LogViews logs_{Views::kLogFiles, UserLimits().logs};  // in the root's `.safetensors`
   std::unique_ptr<SourceDirectory> source_;                     // null: there are the models alone
   OpenerOf opener_of_;
-  std::map<uid_t, std::mutex> opening_;      // a user's turn to open; taken before showing_mutex_
-  std::mutex showing_mutex_;                 // lets one model be shown at a time; guards opening_, not the
-                                             // mutexes in it; taken before mutex_
-  std::atomic<bool> has_new_files_ = false;  // to watch
-  std::atomic<unsigned> replacements_ = 0;   // that are about to be shown
-  std::atomic<bool> has_replaced_ = false;   // one was shown: its files must be watched
+  std::atomic<unsigned> replacements_ = 0;  // that are about to be shown
+  std::atomic<bool> has_replaced_ = false;  // one was shown: its files must be watched
   Surroundings surroundings_;
   mutable std::shared_mutex mutex_;  // guards what follows, and the members of Tree named there; taken before
                                      // Editions' mutex

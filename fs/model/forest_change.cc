@@ -219,7 +219,7 @@ bool Forest::make_current(Tree& tree, const Pin& old, Number next) {
 Outdated Forest::show_replacement(Number number) {
   const Pin old = editions_.pin(number);
   const std::shared_ptr<Tree> tree = tree_of(old);
-  if (tree == nullptr || !tree->open) return {};
+  if (!tree->open) return {};
   ++replacements_;
   const auto shown = guard_memory([&]() -> Result<Outdated> {
     if (is_current(number)) {  // else a check for changes has shown it already

@@ -125,7 +125,6 @@ Result<Bytes> ServedFiles::read(const Node& node, std::uint64_t offset, std::siz
 
 Result<void> ServedFiles::write(const Node& node, std::span<const std::byte> from, std::uint64_t offset,
                                 int flags) {
-  const std::shared_lock writing(writing_);
   const auto opened = writer(node);
   if (!opened) return tl::unexpected(opened.error());
   const int how = ((flags & O_APPEND) != 0 ? RWF_APPEND : 0) | ((flags & O_DSYNC) != 0 ? RWF_DSYNC : 0);
@@ -143,7 +142,6 @@ Result<void> ServedFiles::write(const Node& node, std::span<const std::byte> fro
 }
 
 Result<void> ServedFiles::resize(const Node& node, std::uint64_t size_bytes) {
-  const std::shared_lock writing(writing_);
   const auto opened = writer(node, size_bytes != 0);
   if (!opened) return tl::unexpected(opened.error());
   if (::ftruncate((*opened)->get(), static_cast<off_t>(size_bytes)) == 0) return {};
@@ -269,14 +267,6 @@ Result<void> ServedFiles::rename(const Node& directory, std::string_view name, c
   auto renamed = changes_.rename(*from, *to, flags);
   if (renamed) tree_.note_renamed(from->path, to->path);
   return renamed;
-}
-
-void ServedFiles::seal(std::string_view name) {
-  const std::string path(name);
-  tree_.keep_open(path);
-  const std::scoped_lock writing(writing_);
-  const std::scoped_lock lock(mutex_);
-  for (const Ino ino : tree_.note_removed(path)) writers_.erase(ino);
 }
 
 }  // namespace stfs

@@ -1,7 +1,7 @@
 // The files of a source directory that the mount serves: their attributes, bytes and changes. They are below
-// `.safetensors/pretrained`, and beside the models in the root of a directory of models. A mount with a delta
-// changes private copies, a read-only mount nothing (EROFS), every other mount the files of the source
-// directory.
+// `.safetensors/pretrained`, and beside the models in the root of a directory of models, where no request
+// changes them. A mount with a delta changes private copies, a read-only mount nothing (EROFS), every other
+// mount the files of the source directory.
 //
 // Bytes go to the file as they come, and no descriptor has a state of its own. A file is open for writing
 // from its first change to the next close of any of its descriptors.
@@ -17,7 +17,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -74,10 +73,6 @@ class ServedFiles {
   /// @param flags  of renameat2(2).
   Result<void> rename(const Node& directory, std::string_view name, const Node& new_directory,
                       std::string_view new_name, unsigned flags);
-  /// Call before a file of the top directory goes another way than by the calls above, or becomes a model.
-  /// Programs that have it open go on reading it; their writes fail with ESTALE. Waits for writes that have
-  /// begun.
-  void seal(std::string_view name);
 
  private:
   using Writer = std::shared_ptr<const UniqueFd>;
@@ -101,8 +96,7 @@ class ServedFiles {
   const std::function<Permissions()> delta_permissions_;
   SourceChanges changes_;
   UserCounts open_files_{"files of the source directory open for writing", UserLimits().source_files};
-  std::shared_mutex writing_;  // shared by writes; taken before mutex_
-  std::mutex mutex_;           // guards what follows
+  std::mutex mutex_;  // guards what follows
   std::map<Ino, OpenWriter> writers_;
 };
 

@@ -282,16 +282,13 @@ void SourceTree::keep_open(const std::string& path) const {
   for (const Ino ino : known) static_cast<void>(reader(ino));  // without it, reads fail with ESTALE
 }
 
-std::vector<Ino> SourceTree::note_removed(const std::string& path) const {
-  std::vector<Ino> gone;
+void SourceTree::note_removed(const std::string& path) const {
   const std::scoped_lock lock(mutex_);
   for (auto at = by_key_.lower_bound({path}); at != by_key_.end() && at->first.path == path;) {
     const auto entry = entries_.find(at->second);
     ++at;
-    gone.push_back(entry->first);
     lose_path(entry);
   }
-  return gone;
 }
 
 void SourceTree::note_renamed(const std::string& path, const std::string& new_path) const {

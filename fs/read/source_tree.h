@@ -90,8 +90,8 @@ class SourceTree : public Directory {
   void note_copied(Ino ino, const struct stat& copy) const;
   /// Call before a file gets another path or is deleted: its readers go on.
   void keep_open(const std::string& path) const;
-  /// The path names no file any more. @return the numbers that have lost it.
-  std::vector<Ino> note_removed(const std::string& path) const;
+  /// The path names no file any more.
+  void note_removed(const std::string& path) const;
   /// Call for files and directories; what had the new path before has none now.
   void note_renamed(const std::string& path, const std::string& new_path) const;
 

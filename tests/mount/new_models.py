@@ -1,4 +1,4 @@
-# A mounted directory of models in which programs make models, and what each of them must be.
+# A mounted directory of models, and what each of them must be.
 import os
 
 import numpy as np
@@ -42,7 +42,3 @@ def zoo(tmp_path):
 @pytest.fixture
 def mount(zoo, mounts):
     return mounts(zoo)
-
-
-def leftovers(zoo):
-    return [name for name in os.listdir(zoo) if name.startswith(".")]

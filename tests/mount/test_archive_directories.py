@@ -1,9 +1,9 @@
 # A directory of archives: each is a directory of the mount, and what happens to one is no matter of the others. What
-# follows a change, and a bad archive among them: test_replacement.py, tests/fs/source_test.cc. New ones: test_new_models.py.
+# follows a change, and a bad archive among them: test_replacement.py, tests/fs/source_test.cc. Changes beside
+# them: test_new_models.py.
 import errno
 import mmap
 import os
-import shutil
 
 import archive_file
 import numpy as np
@@ -103,35 +103,6 @@ def test_read_only_mounts_change_no_other_file_of_the_directory(zoo, mounts):
     for number in range(3):  # the listing is that of now
         (zoo / f"late{number}").write_text("late")
         assert f"late{number}" in os.listdir(mount.path) and (mount / f"late{number}").read_text() == "late"
-
-
-def test_programs_work_beside_the_models(zoo, mounts, tmp_path):
-    """What people keep beside their models: notes, scripts, a repository."""
-    mount = mounts(zoo)
-    kept = tmp_path / "kept"
-    (kept / "sub").mkdir(parents=True)
-    (kept / "sub" / "a").write_text("a")
-    (kept / "locked").write_text("locked")
-    os.chmod(kept / "locked", 0o444)
-    os.utime(kept / "sub", (1000, 1000))
-    done = shell('cd "$1" && cp -a "$2" copied && tar -C "$2" -cf - . | tar -xf - && mkdir restored && '
-                 'tar -C "$2" -cf - . | tar -C restored -xf - && sed -i s/archive/model/ README && mv README restored/ && '
-                 'chmod u+w locked && echo more >> locked && ln -s x link 2>/dev/null; test ! -e link && find . | wc -l', mount.path, kept)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    assert contents(zoo / "copied") == contents(kept) and (zoo / "restored" / "README").read_text() == "no model"
-    assert os.stat(zoo / "copied" / "sub").st_mtime == os.stat(zoo / "restored" / "sub").st_mtime == 1000
-    assert os.stat(zoo / "copied" / "locked").st_mode & 0o777 == 0o444
-    assert (zoo / "locked").read_text() == "lockedmore\n"
-    if shutil.which("git"):
-        done = shell('cd "$1" && export HOME="$2" && git init -q . && git config user.email a@b && git config user.name n && '
-                     'git add restored copied && git commit -qm x && git status --porcelain', mount.path, tmp_path)
-        assert done.returncode == 0 and "restored" not in done.stdout, done.stderr
-    if shutil.which("rsync"):
-        done = shell('rsync -a "$2/" "$1/synced" && rsync -a --delete "$2/" "$1/synced" && rm -r "$1/synced/sub"', mount.path, kept)
-        assert done.returncode == 0, done.stderr
-        assert sorted(contents(zoo / "synced")) == ["locked"]
-    for name in ("owl.v2", "tiger"):
-        assert sorted(os.listdir(mount / name)) == ["b", "w"]
 
 
 def test_a_large_file_beside_the_models_reads_whole(zoo, mounts):

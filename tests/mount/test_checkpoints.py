@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 import safetensors
+from edited_mount import stfs
 from mounted import errno_of, eventually
 from safetensors.numpy import load_file, save_file
 from sharded_model import ShardedModel
@@ -108,6 +109,20 @@ def test_what_is_cut_too_long_or_no_archive_changes_nothing(saved):
         assert refused.value.errno == errno.EINVAL
         assert path.read_bytes() == before
     assert "its header gives" in mount.log()
+    check(mount, path, due)
+
+
+def test_an_archive_with_holes_of_deleted_tensors_is_copied(saved, tmp_path):
+    """cp(1) skips the holes; it must not look like a checkpoint whose bytes do not come in order."""
+    mount, path, due = saved
+    holed = tmp_path / "holed.safetensors"
+    save_file(due | {"large": np.ones(3_000_000, "f4")}, holed, metadata=FORMAT)
+    stfs("rm", "--keep-space", holed, "large")
+    with open(holed, "rb") as file:
+        has_hole = os.lseek(file.fileno(), 0, os.SEEK_HOLE) < os.fstat(file.fileno()).st_size
+    if not has_hole:
+        pytest.skip(f"{tmp_path} keeps no holes")
+    subprocess.run(["cp", holed, whole(mount)], check=True)
     check(mount, path, due)
 
 

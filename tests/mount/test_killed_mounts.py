@@ -10,13 +10,12 @@ import pytest
 import safetensors
 from edited_mount import content, save, stfs, write_tensor
 from mounted import unmount_by_force
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 pytestmark = pytest.mark.once
 
 LONG = "STFS_LONG" in os.environ
 ROUNDS = 1500 if LONG else 30
-ROUNDS_OF_MODELS = 500 if LONG else 15
 SIZES = {"large": 600_001, "b": 3, "c": 70_001, "d": 4096, "e": 30_000}
 
 
@@ -154,57 +153,3 @@ def test_a_killed_mount_has_made_an_edit_or_not(tmp_path, mounts):
         due = found
     stfs("verify", path)
     assert done and undone
-
-
-def test_a_killed_mount_has_made_a_model_or_not(tmp_path, mounts):
-    """And whoever was shown before stays whole."""
-    rng = random.Random(2)
-    zoo, mount_point = tmp_path / "zoo", tmp_path / "mnt"
-    zoo.mkdir()
-    mount_point.mkdir()
-    arrays = [{"w": np.frombuffer(rng.randbytes(800_000), "u1"), "v": np.frombuffer(rng.randbytes(3 + at), "u1")}
-              for at in range(3)]
-    for at, name in enumerate(("one", "two")):
-        save_file(arrays[at], zoo / f"{name}.safetensors")
-    files = {name: (zoo / f"{name}.safetensors").read_bytes() for name in ("one", "two")}
-    save_file(arrays[2], tmp_path / "saved")
-    new = (tmp_path / "saved").read_bytes()
-    seconds, made = 0.02, 0
-    for number in range(10 * ROUNDS_OF_MODELS):
-        if number >= ROUNDS_OF_MODELS and 0 < made < number:
-            break
-        mount = mounts(zoo, path=mount_point)
-        name = rng.choice(["new", "one"])
-        act = rng.choice([lambda: save_file(arrays[2], mount / f"{name}.safetensors"),
-                          lambda: write(mount / "temporary.safetensors", new) or os.rename(
-                              mount / "temporary.safetensors", mount / f"{name}.safetensors"),
-                          lambda: write(mount / "new.safetensors", new)])
-        attempt = Attempt(act)
-        began = time.monotonic()
-        attempt.start()
-        attempt.join(rng.random() * 1.3 * seconds)
-        if not attempt.is_alive():
-            seconds = max(seconds / 2, time.monotonic() - began)
-        mount.kill()
-        attempt.join()
-        unmount_by_force(mount_point)
-        stored = {file.name.removesuffix(".safetensors"): file.read_bytes() for file in zoo.glob("*.safetensors")}
-        assert stored.pop("two") == files["two"]
-        assert stored.pop("one") in (files["one"], new)
-        assert stored.get("new", new) == new and stored.get("temporary", new) == new and len(stored) < 3, number
-        is_made = "new" in stored or (zoo / "one.safetensors").read_bytes() == new
-        assert is_made or not attempt.is_done
-        made += is_made
-        again = mounts(zoo, path=mount_point)
-        shown = [entry for entry in os.listdir(again.path) if not entry.startswith(".tmp")]
-        assert sorted(shown) == sorted({"one", "two", *stored}), number
-        for shown_name in shown:
-            assert (again / shown_name / "w").read_bytes() == load_file(zoo / f"{shown_name}.safetensors")["w"].tobytes()
-        assert again.unmount() == 0
-        # A temporary file of the reference library stays, as it does without a mount.
-        assert all(file.startswith(".tmp") for file in os.listdir(zoo) if file.startswith("."))
-        for file in os.listdir(zoo):
-            os.unlink(zoo / file)
-        for known, data in files.items():
-            (zoo / f"{known}.safetensors").write_bytes(data)
-    assert 0 < made < number

@@ -6,10 +6,10 @@ import random
 
 import numpy as np
 import pytest
-from edited_mount import EditedMount, save, stfs, u8
+from edited_mount import EditedMount, save, u8
 from mounted import errno_of, eventually
 from own_disk import KINDS, full_but_for, own_disk
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 SIZES = {"large": 3_000_001, "b": 3, "c": 70_001, "d": 4096, "e": 4097}
 
@@ -135,23 +135,3 @@ def test_a_full_disk_refuses_each_edit_and_changes_nothing(disk, edit, tmp_path,
         attempt()
     edited.due = {name: u8(array.tobytes()) for name, array in same_forms.items()} | {"more": u8(other_size)}
     edited.check()
-
-
-def test_new_models_in_a_directory(disk, mounts):
-    save_file({"a": np.ones(3, "u1")}, disk / "base.safetensors")
-    mount = mounts(disk)
-    arrays = {"w": np.frombuffer(random.Random(5).randbytes(2_000_001), "u1")}
-    save_file(arrays, mount / "renamed.safetensors")
-    write(mount / "written.safetensors", (disk / "renamed.safetensors").read_bytes())
-    for name in ("renamed", "written"):
-        assert load_file(disk / f"{name}.safetensors")["w"].tobytes() == (mount / name / "w").read_bytes()
-        stfs("verify", disk / f"{name}.safetensors")
-    with full_but_for(disk, 1 << 20):
-        for name in ("new.safetensors", "new.tmp"):
-            assert errno_of(write, mount / name, (disk / "renamed.safetensors").read_bytes()) == errno.ENOSPC
-        os.unlink(mount / "new.tmp")
-        assert set(os.listdir(mount.path)) - {"lost+found"} == {"base", "filler", "renamed", "written"}
-    os.rename(mount / "written.safetensors", mount / "renamed.safetensors")
-    os.unlink(mount / "base.safetensors")
-    assert set(os.listdir(mount.path)) - {"lost+found"} == {"renamed"} and not hidden(disk)
-    assert mount.unmount() == 0

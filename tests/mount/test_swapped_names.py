@@ -37,33 +37,6 @@ def make_private(path):
     return path
 
 
-CHMOD_BEHIND_A_LINK = """
-import os, sys
-shown, path, target = sys.argv[1:]
-file = os.open(shown, os.O_RDONLY)
-os.symlink(target, path + ".link")
-os.rename(path + ".link", path)
-os.fchmod(file, 0o666)
-"""
-
-
-def test_a_mode_is_not_given_to_the_target_of_a_link(ground, mounts):
-    models = ground / "models"
-    models.mkdir()
-    path = models / "x.safetensors"
-    write_bytes_tensors(path, {"a": b"bytes"})
-    os.chown(path, MALLORY, MALLORY)
-    models.chmod(0o1777)
-    secret = make_private(ground / "secret")
-    point = ground / "mnt"
-    point.mkdir()
-    mount = mounts(models, "allow_other", path=point)
-    done = mallory(CHMOD_BEHIND_A_LINK, point / "x.safetensors", path, secret)
-    assert path.is_symlink(), done
-    assert secret.stat().st_mode & 0o777 == 0o600 and done.returncode != 0, done
-    assert mount.unmount() == 0
-
-
 def test_a_private_file_in_a_planted_scratch_directory_stays_private(ground, mounts):
     path = ground / "m.safetensors"
     write_bytes_tensors(path, {"a": b"bytes"})
