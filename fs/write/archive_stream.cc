@@ -9,7 +9,7 @@
 namespace stfs {
 
 tl::unexpected<Error> ArchiveStream::refuse(std::string_view why) const {
-  return fail(ErrorCode::WrongSize, EINVAL, fmt::format("not {}: {}", what_, why));
+  return fail(ErrorCode::WrongSize, EINVAL, fmt::format("not a checkpoint: {}", why));
 }
 
 bool ArchiveStream::may_skip_to(std::uint64_t offset) const {

@@ -1,4 +1,4 @@
-// An archive as it arrives from a writer, from its first byte to its last. The header is checked as soon as
+// A checkpoint as it arrives from a writer, from its first byte to its last. The header is checked as soon as
 // it is complete, so that a program learns of a wrong one before it has written the data.
 #pragma once
 
@@ -20,15 +20,12 @@ class ArchiveStream {
  public:
   struct Receiver {
     /// Gets the header when it is complete. @param text  the archive's bytes before the data.
-    std::function<Result<void>(const Header&, std::string_view text)> take_header =
-        [](const Header&, std::string_view) { return Result<void>(); };
+    std::function<Result<void>(const Header&, std::string_view text)> take_header;
     /// Gets bytes of the data. @param at  counts from the first byte of data.
-    std::function<Result<void>(std::span<const std::byte> bytes, std::uint64_t at)> take_data =
-        [](std::span<const std::byte>, std::uint64_t) { return Result<void>(); };
+    std::function<Result<void>(std::span<const std::byte> bytes, std::uint64_t at)> take_data;
   };
 
-  /// @param what  what the bytes should be, for messages: "a checkpoint".
-  ArchiveStream(std::string_view what, Receiver receiver) : what_(what), receiver_(std::move(receiver)) {}
+  explicit ArchiveStream(Receiver receiver) : receiver_(std::move(receiver)) {}
 
   /// Takes the next bytes. A part of a filler may be left out: cp(1) skips holes, which edits leave there.
   /// EINVAL: the bytes do not follow the last ones, are no header, or are too many. Also fails as the
@@ -54,7 +51,6 @@ class ArchiveStream {
   Result<std::size_t> take_head(std::span<const std::byte> from);
   Result<void> parse_head();
 
-  const std::string what_;
   const Receiver receiver_;
   std::uint64_t size_bytes_ = 0;
   std::string head_;              // until it is complete

@@ -41,8 +41,7 @@ Checkpoint::Checkpoint(const Versioned<Model>& model, const TensorReader& reader
       states_(states),
       beside_(beside),
       waits_for_name_(waits_for_name),
-      stream_("a checkpoint",
-              {.take_header = [this](const Header& header,
+      stream_({.take_header = [this](const Header& header,
                                      std::string_view text) { return begin_data(header, text); },
                .take_data = [this](auto bytes, std::uint64_t at) { return take_data(bytes, at); }}),
       check_rewriting_(std::move(check_rewriting)) {}

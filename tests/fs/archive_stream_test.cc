@@ -20,7 +20,6 @@ struct Received {
   std::string data;
   std::size_t headers = 0;
   ArchiveStream stream{
-      "an archive",
       {.take_header = [this](const Header& header, std::string_view) -> Result<void> {
          headers += header.tensors.size();
          return {};
