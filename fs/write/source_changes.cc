@@ -116,8 +116,8 @@ tl::unexpected<Error> is_behind_a_link(const std::string& path) {
       path + ": lies behind a symbolic link of the source directory, and nothing is written through links");
 }
 
-}  // namespace
-
+/// Gives a new file or directory to its maker, with the permissions. EACCES: this process can't.
+/// @param directory  holds the file; its group counts where it has the set-group-ID bit.
 Result<void> give_to(int descriptor, int directory, mode_t mode, const Maker& maker,
                      const std::string& path) {
   struct stat st {};
@@ -139,6 +139,9 @@ Result<void> give_to(int descriptor, int directory, mode_t mode, const Maker& ma
   return {};
 }
 
+/// Whether the sticky bit of a directory lets the user remove or replace the file of that name, as the kernel
+/// decides: EPERM unless the file or the directory belongs to the user. The kernel has asked this of the file
+/// that had the name then. True for root, for the mounting user, and if no file has the name.
 Result<void> check_sticky_bit(int directory, const std::string& name, uid_t user,
                               std::optional<uid_t> shown_owner, const std::string& path) {
   struct stat above {};
@@ -158,6 +161,8 @@ Result<void> check_sticky_bit(int directory, const std::string& name, uid_t user
       ErrorCode::System, EPERM,
       fmt::format("{}: belongs to user {}, and its directory has the sticky bit", path, there.st_uid));
 }
+
+}  // namespace
 
 Result<UniqueFd> SourceChanges::open_private_top() {
   const SourceFiles::Layer& top = files_.top();

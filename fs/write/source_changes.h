@@ -30,23 +30,11 @@
 
 namespace stfs {
 
-/// Gives a new file or directory to its maker, with the permissions. EACCES: this process can't.
-/// @param directory  holds the file; its group counts where it has the set-group-ID bit.
-Result<void> give_to(int descriptor, int directory, mode_t mode, const Maker& maker, const std::string& path);
-
-/// Whether the sticky bit of a directory lets the user remove or replace the file of that name, as the kernel
-/// decides: EPERM unless the file or the directory belongs to the user. The kernel has asked this of the file
-/// that had the name then. True for root, for the mounting user, and if no file has the name.
-/// @param shown_owner  whom the mount shows as the owner of all files; nothing: the owner.
-/// @param path  for the message
-Result<void> check_sticky_bit(int directory, const std::string& name, uid_t user,
-                              std::optional<uid_t> shown_owner, const std::string& path);
-
 /// Any thread may call. Each call waits for the disk. Paths are those of SourceFiles.
 class SourceChanges {
  public:
   /// @param files  must outlive it.
-  /// @param shown_owner  of check_sticky_bit()
+  /// @param shown_owner  whom the mount shows as the owner of all files; nothing: the owner.
   SourceChanges(const SourceFiles& files, Durability durability, std::optional<uid_t> shown_owner)
       : files_(files), durability_(durability), shown_owner_(shown_owner) {}
 
