@@ -9,28 +9,36 @@
 #include "fs/model/filesystem.h"
 
 namespace stfs {
+namespace {
+
+/// The kernel asks for a new file when it has found none of that name, and has checked no right to a file. With
+/// ESTALE it looks the name up again, and then checks the rights to the file that somebody else has made.
+tl::unexpected<Error> exists_already(int flags) {
+  const int why = (flags & O_EXCL) != 0 ? EEXIST : ESTALE;
+  return fail(ErrorCode::System, why, "the file exists");
+}
+
+}  // namespace
 
 Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name, int flags, pid_t opener,
                                                mode_t mode, const Maker& maker) {
   const Node directory = parts_.resolve(parent);
   if (!directory.is_directory()) return no_such_inode(parent);
-  auto known = lookup(parent, name);
-  if (known) {
-    if ((flags & O_EXCL) != 0) return fail(ErrorCode::System, EEXIST, "the file exists");
-    auto file = open(known->st_ino, flags, opener);
-    if (!file) return pass_on(std::move(file));
-    return Created{*known, *file};
-  }
+  const auto known = lookup(parent, name);
+  if (known) return exists_already(flags);
   if (known.error().errno_value != ENOENT) return tl::unexpected(known.error());
   if (directory.ino == kHiddenIno ||
       (directory.ino == PretrainedDirectory::kDirectory && CheckpointFiles::takes(name)))
     return checkpoints_.create(directory.ino, name, flags, opener);
   if (directory.is_of_source()) {
     const auto made = pretrained_.create(directory, name, mode, maker);
-    if (!made) return tl::unexpected(made.error());
-    auto shown = stats_.of(parts_.resolve(*made));
-    if (!shown) return pass_on(std::move(shown));
-    return Created{*shown, nullptr};
+    if (!made)
+      return made.error().errno_value == EEXIST ? exists_already(flags) : tl::unexpected(made.error());
+    const Node file = parts_.resolve(*made);
+    auto shown = stats_.of(file);
+    if (shown) return Created{*shown, nullptr};
+    static_cast<void>(pretrained_.close(file));
+    return pass_on(std::move(shown));
   }
   if (parts_.transactions.is_npy_directory(directory.ino))
     return staged_.create_npy(directory.ino, name, flags, opener);
@@ -38,11 +46,7 @@ Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name
     return staged_.create(directory.ino, name, flags, opener);
   auto made = drafts_.create(directory, name, flags, opener, mode);
   // Another mount of the model may have made it at this moment.
-  if (made || made.error().errno_value != EEXIST || (flags & O_EXCL) != 0) return made;
-  known = lookup(parent, name);
-  auto file = known ? open(known->st_ino, flags, opener) : tl::unexpected(known.error());
-  if (!file) return pass_on(std::move(file));
-  return Created{*known, *file};
+  return made || made.error().errno_value != EEXIST ? std::move(made) : exists_already(flags);
 }
 
 Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {

@@ -8,20 +8,23 @@
 #include <cerrno>
 #include <utility>
 
+#include "core/storage/group_members.h"
+
 namespace stfs {
 namespace {
 
+constexpr mode_t kReadBits = 0444;
 constexpr mode_t kWriteBits = 0222;
 
-/// What a delta's file allows, where it lies over a source file: to read, what both allow; to write, what the
-/// delta allows.
-Permissions over(const Permissions& source, Permissions delta, bool is_directory) {
+/// What a delta allows of a file in a layer: to read, what both allow. Those of them whom the delta lets write
+/// may write it: the change goes to a copy.
+/// @param is_copied  false: the file is changed in place, so it must let them write, too.
+Permissions over(Permissions file, Permissions delta, bool is_directory, bool is_copied) {
+  constexpr unsigned kReadToWrite = 1;
   constexpr unsigned kReadToSearch = 2;
-  const mode_t writers = delta.mode & kWriteBits;
-  if (is_directory) delta.mode |= (delta.mode & 0444) >> kReadToSearch;
-  Permissions both = strictest(delta, source);
-  both.mode = (both.mode & ~kWriteBits) | writers;
-  return both;
+  if (is_copied) file.mode = (file.mode & ~kWriteBits) | (file.mode & kReadBits) >> kReadToWrite;
+  if (is_directory) delta.mode |= (delta.mode & kReadBits) >> kReadToSearch;
+  return strictest(delta, file);
 }
 
 }  // namespace
@@ -32,7 +35,7 @@ Result<struct stat> ServedFiles::attributes(const Node& node) const {
   struct stat st = shown->status;
   Permissions allowed = shown->permissions;
   if (has_delta()) {
-    allowed = over(allowed, delta_permissions_(), node.is_directory());
+    allowed = over(allowed, delta_permissions_(), node.is_directory(), !shown->is_private_own);
   }
   const bool may_change_names = !node.is_directory() || options_.allows_edits;
   if (options_.is_read_only || !may_change_names) allowed.mode &= ~kWriteBits;
@@ -74,20 +77,29 @@ Result<SourceChanges::Name> ServedFiles::name_in(const Node& directory, std::str
 
 Result<ServedFiles::Writer> ServedFiles::writer(const Node& node, bool keeps_bytes) {
   if (auto writable = check_writable(); !writable) return tl::unexpected(writable.error());
-  const std::scoped_lock lock(mutex_);
+  std::unique_lock lock(mutex_);
+  // A copy takes as long as the file is large. Only those wait who want the same file.
+  opened_.wait(lock, [&] { return !opening_.contains(node.ino); });
   if (const auto known = writers_.find(node.ino); known != writers_.end()) return known->second.file;
+  opening_.insert(node.ino);
+  lock.unlock();
+  auto writer = open_writer(node, keeps_bytes);
+  lock.lock();
+  opening_.erase(node.ino);
+  opened_.notify_all();
+  if (!writer) return pass_on(std::move(writer));
+  return writers_.insert_or_assign(node.ino, std::move(*writer)).first->second.file;
+}
+
+Result<ServedFiles::OpenWriter> ServedFiles::open_writer(const Node& node, bool keeps_bytes) {
   auto share = share_of(requesting_user());
   if (!share) return pass_on(std::move(share));
   const auto path = tree_.path_of(node.ino);
   if (!path) return tl::unexpected(path.error());
-  const auto shown = tree_.attributes(node.ino);
-  if (!shown) return tl::unexpected(shown.error());
-  auto own = changes_.open(*path, shown->status, keeps_bytes);
+  auto own = changes_.open(*path, tree_.identity_of(node.ino), keeps_bytes);
   if (!own) return pass_on(std::move(own));
-  if (own->is_copy) tree_.note_copied(node.ino, own->status);
-  auto opened = std::make_shared<const UniqueFd>(std::move(own->file));
-  writers_.emplace(node.ino, OpenWriter{opened, std::move(*share)});
-  return opened;
+  if (own->is_copy) tree_.note_copied(node.ino, own->identity);
+  return OpenWriter{std::make_shared<const UniqueFd>(std::move(own->file)), std::move(*share)};
 }
 
 Result<void> ServedFiles::open(const Node& node, int flags) {
@@ -165,10 +177,23 @@ Result<ServedFiles::Writer> ServedFiles::changeable(const Node& node) {
   return writer(node);
 }
 
+Result<void> ServedFiles::check_owner(const Node& node) const {
+  const auto shown = tree_.attributes(node.ino);
+  if (!shown) return tl::unexpected(shown.error());
+  const uid_t user = requesting_user();
+  const uid_t owner = options_.uid.value_or(shown->status.st_uid);
+  if (is_unlimited(user) || is_same_user(user, owner)) return {};
+  return fail(ErrorCode::System, EPERM,
+              fmt::format("belongs to user {}, who alone may change its mode and its owner", owner));
+}
+
 Result<void> ServedFiles::change(const Node& node, const Change& change) {
   if (auto writable = check_writable(); !writable) return writable;
   if (node.ino == SourceTree::kDirectory)
     return fail(ErrorCode::InvalidArgument, EPERM, "is the directory of the source");
+  if (change.uid || change.gid || change.permissions) {
+    if (auto owned = check_owner(node); !owned) return owned;
+  }
   const auto opened = changeable(node);
   if (!opened) return tl::unexpected(opened.error());
   const int descriptor = (*opened)->get();
@@ -222,12 +247,11 @@ Result<Ino> ServedFiles::create(const Node& directory, std::string_view name, mo
   if (!share) return pass_on(std::move(share));
   auto made = changes_.create(*due, mode, maker);
   if (!made) return pass_on(std::move(made));
-  auto ino = tree_.find(directory.ino, name);
-  if (!ino) return ino;
-  // Its mode may forbid to open it again.
+  // Not by its name, which another user may give to another file. Its mode may forbid to open it again.
+  const Ino ino = tree_.note_made(due->path, made->identity);
   const std::scoped_lock lock(mutex_);
   writers_.insert_or_assign(
-      *ino, OpenWriter{std::make_shared<const UniqueFd>(std::move(made->file)), std::move(*share)});
+      ino, OpenWriter{std::make_shared<const UniqueFd>(std::move(made->file)), std::move(*share)});
   return ino;
 }
 

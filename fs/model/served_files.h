@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -85,8 +87,12 @@ class ServedFiles {
   [[nodiscard]] Result<SourceChanges::Name> name_in(const Node& directory, std::string_view name) const;
   /// EDQUOT if the user has too many files open for writing: each takes a descriptor of the mount.
   Result<UserCounts::Share> share_of(uid_t user);
-  /// Opens a file for writing, and copies it where that is needed.
+  /// Opens a file for writing, and copies it where that is needed. EINTR: nobody waits any more.
   Result<Writer> writer(const Node& node, bool keeps_bytes = true);
+  Result<OpenWriter> open_writer(const Node& node, bool keeps_bytes);
+  /// EPERM unless the request's user owns the file itself. With a delta the kernel has asked for the owner that
+  /// is shown, who may be the delta's.
+  [[nodiscard]] Result<void> check_owner(const Node& node) const;
   /// A descriptor for a change of attributes.
   Result<Writer> changeable(const Node& node);
   [[nodiscard]] bool has_delta() const { return tree_.files().top().is_private(); }
@@ -98,6 +104,8 @@ class ServedFiles {
   UserCounts open_files_{"files of the source directory open for writing", UserLimits().source_files};
   std::mutex mutex_;  // guards what follows
   std::map<Ino, OpenWriter> writers_;
+  std::set<Ino> opening_;  // by a thread that adds to writers_ then
+  std::condition_variable opened_;
 };
 
 }  // namespace stfs

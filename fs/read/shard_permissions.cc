@@ -16,6 +16,8 @@ ShardPermissions::ShardPermissions(const Versioned<Model>& model, const Override
 Result<bool> ShardPermissions::look(std::uint32_t shard) {
   constexpr mode_t kReadWrite = 0666;
   constexpr mode_t kWrite = 0222;
+  constexpr mode_t kRead = 0444;
+  constexpr unsigned kReadToWrite = 1;
   auto found = permissions_of(*model_->reader(shard).local_file());
   if (!found) return pass_on(std::move(found));
   found->mode &= overrides_.is_read_only ? kReadWrite & ~kWrite : kReadWrite;
@@ -27,8 +29,9 @@ Result<bool> ShardPermissions::look(std::uint32_t shard) {
   const std::optional<Permissions>& delta = found_.back();
   for (std::uint32_t base = 0; model_->is_of_base(base) && delta && !overrides_.is_read_only; ++base) {
     if (!found_[base]) continue;
+    // A write copies the whole tensor into the delta, whose readers may be others.
     Permissions readable = *found_[base];
-    readable.mode |= kWrite;
+    readable.mode = (readable.mode & kRead) | (readable.mode & kRead) >> kReadToWrite;
     shown_[base] = strictest(*delta, readable);
   }
   std::optional<Permissions> all;

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -37,11 +39,27 @@ Result<SourceEntry> follow(int directory, const std::string& name) {
   auto found = follow_trusted_links(directory, name, OtherMounts::Refused);
   if (!found) return pass_on(std::move(found));
   if (!is_shown(found->status)) return no_such_entry();
-  return SourceEntry{
-      .status = found->status, .permissions = {}, .is_link = true, .file = found->open(kForReading)};
+  SourceEntry entry{.status = found->status, .permissions = {}, .is_link = true};
+  entry.identity = identity_of(found->fd.get(), found->status);
+  entry.file = found->open(kForReading);
+  return entry;
 }
 
 }  // namespace
+
+EntryIdentity identity_of(int file, const struct stat& status) {
+  EntryIdentity identity{.device = status.st_dev, .inode = status.st_ino};
+  struct statfs store {};
+  struct statx found {};
+  // A file of overlayfs gets another birth time when it is copied up.
+  const bool is_layered = ::fstatfs(file, &store) != 0 || store.f_type == OVERLAYFS_SUPER_MAGIC;
+  constexpr int kFlags = AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC;
+  if (is_layered || ::statx(file, "", kFlags, STATX_BTIME, &found) != 0) return identity;
+  if ((found.stx_mask & STATX_BTIME) == 0) return identity;
+  constexpr std::int64_t kNsPerSecond = 1'000'000'000;
+  identity.birth_ns = found.stx_btime.tv_sec * kNsPerSecond + found.stx_btime.tv_nsec;
+  return identity;
+}
 
 UniqueFd open_directory_path(const std::filesystem::path& path) {
   // Behind the slash, the person who has named it may have meant another user's mount.
@@ -64,7 +82,8 @@ Result<SourceEntry> open_source_entry(int directory, const std::string& name) {
   if (!is_bare(at->get())) return no_such_entry();
   struct stat named {};
   if (::fstat(at->get(), &named) != 0) return fail_system(errno, name, "stat");
-  Result<SourceEntry> entry = SourceEntry{.status = named, .permissions = {}, .is_link = false, .file = {}};
+  Result<SourceEntry> entry = SourceEntry{.status = named, .permissions = {}};
+  entry->identity = identity_of(at->get(), named);
   if (S_ISLNK(named.st_mode)) {
     entry = follow(directory, name);
     if (!entry) return entry;
@@ -80,6 +99,7 @@ Result<SourceEntry> open_source_entry(int directory, const std::string& name) {
   if (::fstat(entry->file.get(), &opened) != 0) return fail_system(errno, name, "stat");
   if (!is_shown(opened)) return no_such_entry();
   entry->status = opened;
+  entry->identity = identity_of(entry->file.get(), opened);
   entry->permissions = permissions_of(entry->status, entry->file.get());
   return entry;
 }

@@ -9,6 +9,8 @@
 
 #include <sys/stat.h>
 
+#include <compare>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -19,11 +21,24 @@
 
 namespace stfs {
 
+/// Which file or directory it is. Another user may give its path to another one at any time, also to one that
+/// has its inode number.
+struct EntryIdentity {
+  dev_t device = 0;
+  ino_t inode = 0;            // 0: none
+  std::int64_t birth_ns = 0;  // 0: the file system does not tell, or changes it when a file is written
+  friend auto operator<=>(const EntryIdentity&, const EntryIdentity&) = default;
+};
+/// @param file  a descriptor, also of O_PATH.
+EntryIdentity identity_of(int file, const struct stat& status);
+
 struct SourceEntry {
-  struct stat status {};    // of the file, behind a link
-  Permissions permissions;  // what the file allows, with its access control list
-  bool is_link = false;     // the name is a symbolic link
-  UniqueFd file;            // open for reading; none if this process may not read it
+  struct stat status {};  // of the file, behind a link
+  EntryIdentity identity{};
+  Permissions permissions{};  // what the file allows, with its access control list
+  bool is_link = false;       // the name is a symbolic link
+  bool is_copy = false;       // of a private directory: a mount has copied it (source_files.h)
+  UniqueFd file{};            // open for reading; none if this process may not read it
 };
 
 /// Opens a regular file or a directory for reading. ENOENT also for other kinds of files, and for directories

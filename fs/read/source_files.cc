@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +24,7 @@ namespace stfs {
 namespace {
 
 constexpr std::string_view kPrivateSuffix = ".pretrained";
+constexpr const char* kCopyAttribute = "user.safetensors.copy";
 constexpr int kOpenDirectory = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
 std::vector<std::string> parts_of(const std::string& path) {
@@ -40,8 +42,7 @@ Result<SourceEntry> open_private_entry(int directory, const std::string& name) {
   struct stat named {};
   const auto at = open_entry(directory, name, O_PATH, name);
   if (at && ::fstat(at->get(), &named) == 0 && S_ISLNK(named.st_mode)) {
-    SourceEntry removed{.status = named, .permissions = {}, .is_link = true, .file = {}};
-    return removed;
+    return SourceEntry{.status = named, .permissions = {}, .is_link = true};
   }
   auto entry = open_source_entry(directory, name);
   if (entry && entry->is_link)
@@ -62,6 +63,23 @@ Result<std::vector<std::pair<std::string, unsigned char>>> entries_of(UniqueFd d
   }
   if (errno != 0) return fail_system(errno, "the directory", "read");
   return entries;
+}
+
+/// What the mark of a copy in a private directory says.
+std::string mark_of(const SourceFiles::Layer& layer, int directory) {
+  struct stat parent {};
+  struct stat its {};
+  if (::fstat(layer.parent.get(), &parent) != 0 || ::fstat(directory, &its) != 0) return {};
+  const EntryIdentity above = identity_of(layer.parent.get(), parent);
+  const EntryIdentity identity = identity_of(directory, its);
+  return fmt::format("{} {} {} {} {}", above.inode, above.birth_ns, identity.inode, identity.birth_ns,
+                     layer.name);
+}
+
+bool has_mark(int file, const std::string& mark) {
+  std::string found(mark.size() + 1, '\0');
+  const ssize_t size = ::fgetxattr(file, kCopyAttribute, found.data(), found.size());
+  return size == static_cast<ssize_t>(mark.size()) && found.compare(0, mark.size(), mark) == 0;
 }
 
 bool is_link(int directory, const std::string& name, unsigned char kind) {
@@ -128,13 +146,23 @@ Result<std::optional<UniqueFd>> SourceFiles::open(const Layer& layer) {
                   layer.path.string(), its.st_uid, layer.delta));
 }
 
+void SourceFiles::mark_copy(int descriptor, const Layer& layer) {
+  if (!layer.is_private()) return;
+  const auto directory = open(layer);
+  if (!directory || !*directory) return;
+  const std::string mark = mark_of(layer, (*directory)->get());
+  static_cast<void>(::fsetxattr(descriptor, kCopyAttribute, mark.data(), mark.size(), 0));
+}
+
 Result<SourceFiles::Answer> SourceFiles::ask(const Layer& layer, const std::string& path) {
   auto opened = open(layer);
   if (!opened) return pass_on(std::move(opened));
   Answer answer;
   if (!*opened) return answer;
+  const std::string mark = layer.is_private() ? mark_of(layer, (*opened)->get()) : std::string();
   const auto open_entry = layer.is_private() ? open_private_entry : open_source_entry;
-  SourceEntry at{.status = {}, .permissions = {}, .is_link = false, .file = std::move(**opened)};
+  SourceEntry at;
+  at.file = std::move(**opened);
   if (::fstat(at.file.get(), &at.status) != 0) return fail_system(errno, layer.path.string(), "stat");
   if (path.empty()) at.permissions = permissions_of(at.status, at.file.get());
   const std::vector<std::string> parts = parts_of(path);
@@ -160,6 +188,7 @@ Result<SourceFiles::Answer> SourceFiles::ask(const Layer& layer, const std::stri
     answer.is_behind_link = answer.is_behind_link || (next->is_link && !is_last);
     at = std::move(*next);
   }
+  if (layer.is_private() && at.file && !parts.empty()) at.is_copy = has_mark(at.file.get(), mark);
   answer.entry = std::move(at);
   return answer;
 }

@@ -9,6 +9,9 @@
 // user is refused with EPERM, and one that may not be read with EACCES: the files that it hides would be the
 // wrong ones.
 //
+// A mark, an extended attribute, tells the copies that a mount has made from files that another user has moved or
+// linked to a private directory. It names the directory, so that it counts nowhere else.
+//
 // All directories are read at each call, through descriptors from the time before the mount: if the mount
 // covers the source directory, its path leads into the mount, and a request that waits for another request
 // may wait forever. Nothing follows a link in a private directory. source_entry.h says which links of the
@@ -32,13 +35,6 @@ namespace stfs {
 
 /// The name of a delta's private directory.
 std::string private_directory_name(std::string_view delta_file_name);
-
-/// The directory that a number stands for. The kernel has checked the caller's rights against this directory,
-/// and another user may give its path to another one before the request arrives.
-struct DirectoryIdentity {
-  dev_t device = 0;
-  ino_t inode = 0;  // 0: the number stands for a path alone
-};
 
 /// Any thread may call. Each call waits for the disk.
 class SourceFiles {
@@ -78,6 +74,9 @@ class SourceFiles {
   [[nodiscard]] const Layer& top() const { return layers_.front(); }
   /// The status of the delta to which a private directory belongs.
   static Result<struct stat> delta_of(const Layer& layer);
+  /// Marks a file or a directory as a copy. Does nothing where the file system has no such attributes: then its
+  /// own mode decides who may write it.
+  static void mark_copy(int descriptor, const Layer& layer);
   /// Opens a layer's directory. Nothing: it does not exist.
   static Result<std::optional<UniqueFd>> open(const Layer& layer);
 

@@ -53,21 +53,20 @@ Result<Ino> SourceTree::find(Ino directory, std::string_view name) {
 Result<Ino> SourceTree::number_of(const std::string& path) const {
   const auto found = files_.find(path);
   if (!found) return tl::unexpected(found.error());
-  const struct stat& status = found->entry.status;
-  const bool is_directory = S_ISDIR(status.st_mode);
+  const bool is_directory = S_ISDIR(found->entry.status.st_mode);
   const std::scoped_lock lock(mutex_);
-  return number(key_of(path, status), is_directory);
+  return number(key_of(path, found->entry), is_directory);
 }
 
-SourceTree::Key SourceTree::key_of(const std::string& path, const struct stat& status) const {
-  if (S_ISDIR(status.st_mode) && files_.top().is_private()) return {path};
-  return {path, status.st_dev, status.st_ino};
+SourceTree::Key SourceTree::key_of(const std::string& path, const SourceEntry& entry) const {
+  if (S_ISDIR(entry.status.st_mode) && files_.top().is_private()) return {path};
+  return {path, entry.identity};
 }
 
-DirectoryIdentity SourceTree::identity_of(Ino directory) const {
-  if (directory == kDirectory) return {};
-  const auto found = entry(directory);
-  return found ? DirectoryIdentity{found->key.device, found->key.inode} : DirectoryIdentity{};
+EntryIdentity SourceTree::identity_of(Ino ino) const {
+  if (ino == kDirectory) return {};
+  const auto found = entry(ino);
+  return found ? found->key.identity : EntryIdentity{};
 }
 
 Ino SourceTree::number(Key key, bool is_directory) const {
@@ -147,15 +146,15 @@ void SourceTree::list_names(Ino directory, std::uint64_t position, const VisitEn
   std::erase_if(listed_, [&](const auto& kept) { return kept.second == *names; });  // it has ended
 }
 
-Result<SourceEntry> SourceTree::look(const Entry& entry) const {
+Result<SourceFiles::Found> SourceTree::look(const Entry& entry) const {
   if (entry.is_gone) return is_stale();
   auto found = files_.find(entry.key.path);
   if (!found && found.error().errno_value == ENOENT) return is_stale();
   if (!found) return pass_on(std::move(found));
   const struct stat& status = found->entry.status;
   if (S_ISDIR(status.st_mode) != entry.is_directory) return is_stale();
-  if (!entry.key.path.empty() && key_of(entry.key.path, status) != entry.key) return is_stale();
-  return std::move(found->entry);
+  if (!entry.key.path.empty() && key_of(entry.key.path, found->entry) != entry.key) return is_stale();
+  return found;
 }
 
 Result<SourceTree::Shown> SourceTree::attributes(Ino ino) const {
@@ -163,7 +162,9 @@ Result<SourceTree::Shown> SourceTree::attributes(Ino ino) const {
   if (!known) return tl::unexpected(known.error());
   Shown shown;
   if (auto found = look(*known)) {
-    shown = {.status = found->status, .permissions = found->permissions};
+    shown = {.status = found->entry.status,
+             .permissions = found->entry.permissions,
+             .is_private_own = files_.top().is_private() && found->is_own && !found->entry.is_copy};
   } else if (known->reader && found.error().errno_value == ESTALE) {
     const int descriptor = known->reader->get();
     if (::fstat(descriptor, &shown.status) != 0) return fail_system(errno, known->key.path, "stat");
@@ -200,8 +201,9 @@ Result<std::shared_ptr<const UniqueFd>> SourceTree::reader(Ino ino) const {
   if (known->reader) return known->reader;
   auto found = look(*known);
   if (!found) return pass_on(std::move(found));
-  if (!found->file) return fail(ErrorCode::System, EACCES, known->key.path + ": may not be read");
-  auto opened = std::make_shared<const UniqueFd>(std::move(found->file));
+  UniqueFd& file = found->entry.file;
+  if (!file) return fail(ErrorCode::System, EACCES, known->key.path + ": may not be read");
+  auto opened = std::make_shared<const UniqueFd>(std::move(file));
   const std::scoped_lock lock(mutex_);
   const auto there = entries_.find(ino);
   if (there != entries_.end() && !there->second.reader && !there->second.is_gone)
@@ -255,15 +257,19 @@ void SourceTree::lose_path(Entries::iterator entry) const {
   if (!share) lost.reader.reset();  // its readers get ESTALE
 }
 
-void SourceTree::note_copied(Ino ino, const struct stat& copy) const {
+Ino SourceTree::note_made(const std::string& path, const EntryIdentity& made) const {
+  const std::scoped_lock lock(mutex_);
+  return number({path, made}, false);
+}
+
+void SourceTree::note_copied(Ino ino, const EntryIdentity& copy) const {
   const std::scoped_lock lock(mutex_);
   const auto found = entries_.find(ino);
   if (found == entries_.end() || found->second.is_gone) return;
   Entry& entry = found->second;
   by_key_.erase(entry.key);
   drop_reader(entry);
-  entry.key.device = copy.st_dev;
-  entry.key.inode = copy.st_ino;
+  entry.key.identity = copy;
   // A look-up may have found the copy before.
   if (const auto other = by_key_.find(entry.key); other != by_key_.end())
     lose_path(entries_.find(other->second));

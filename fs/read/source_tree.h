@@ -66,12 +66,14 @@ class SourceTree : public Directory {
   /// The path of an entry. ENOENT: no such number. ESTALE: the file was deleted in the mount.
   [[nodiscard]] Result<std::string> path_of(Ino ino) const;
 
-  /// What changes in a directory compare it with.
-  [[nodiscard]] DirectoryIdentity identity_of(Ino directory) const;
+  /// What a change compares with. None of a directory that stands for a path alone.
+  [[nodiscard]] EntryIdentity identity_of(Ino ino) const;
 
   struct Shown {
     struct stat status {};
     Permissions permissions{};
+    /// It lies in the private directory on top, and no mount has copied it there.
+    bool is_private_own = false;
   };
   /// ESTALE: another file has the path now, and nobody has read this one.
   [[nodiscard]] Result<Shown> attributes(Ino ino) const;
@@ -87,7 +89,9 @@ class SourceTree : public Directory {
 
   // What a change in the mount makes of the numbers:
   /// The file of this number has become another file of the same path.
-  void note_copied(Ino ino, const struct stat& copy) const;
+  void note_copied(Ino ino, const EntryIdentity& copy) const;
+  /// The number of a file that a request has just made.
+  [[nodiscard]] Ino note_made(const std::string& path, const EntryIdentity& made) const;
   /// Call before a file gets another path or is deleted: its readers go on.
   void keep_open(const std::string& path) const;
   /// The path names no file any more.
@@ -104,11 +108,10 @@ class SourceTree : public Directory {
  private:
   static constexpr std::size_t kMostUnknown = 1 << 16;  // that listings gave and the kernel may not know
 
-  /// A file or directory by its path. With a delta, a directory has no device and inode.
+  /// A file or directory by its path. With a delta, a directory has no identity.
   struct Key {
     std::string path;
-    dev_t device = 0;
-    ino_t inode = 0;
+    EntryIdentity identity{};
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   struct Entry {
@@ -133,13 +136,13 @@ class SourceTree : public Directory {
   [[nodiscard]] Result<Ino> number_of(const std::string& path) const;
   [[nodiscard]] Result<Entry> entry(Ino ino) const;
   /// The entry's file, if it still has its path.
-  [[nodiscard]] Result<SourceEntry> look(const Entry& entry) const;
+  [[nodiscard]] Result<SourceFiles::Found> look(const Entry& entry) const;
   void note_told(Ino ino, const struct stat& status) const;
   // The caller holds the mutex:
   Ino number(Key key, bool is_directory) const;
   void keep(Ino ino, Entry& entry, std::shared_ptr<const UniqueFd> reader) const;
   void drop_reader(Entry& entry) const;
-  [[nodiscard]] Key key_of(const std::string& path, const struct stat& status) const;
+  [[nodiscard]] Key key_of(const std::string& path, const SourceEntry& entry) const;
   void lose_path(Entries::iterator entry) const;
   void drop_old() const;
 

@@ -18,6 +18,7 @@
 #include "core/storage/permissions.h"
 #include "fs/base/capabilities.h"
 #include "fs/base/user_counts.h"
+#include "fs/read/cancellation.h"
 
 namespace stfs {
 namespace {
@@ -32,13 +33,23 @@ Result<void> check_made(int directory, const std::string& path) {
   return fail(ErrorCode::ArchiveChanged, ESTALE, path + ": was exchanged while it was made");
 }
 
+/// Holes stay holes. EINTR: nobody waits for the copy any more, or the mount ends.
 Result<void> copy_bytes(int from, int to, const std::string& path) {
+  struct stat st {};
+  if (::fstat(from, &st) != 0) return fail_system(errno, path, "stat");
   std::vector<char> buffer(kCopiedBytes);
-  for (off_t at = 0;;) {
+  for (off_t at = 0; at < st.st_size;) {
+    const off_t data = ::lseek(from, at, SEEK_DATA);
+    if (data < 0 && errno == ENXIO) break;
+    if (data >= 0) at = data;
+    if (Cancellation::is_requested()) return fail_system(EINTR, path, "copy");
     const ssize_t count = ::pread(from, buffer.data(), buffer.size(), at);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return fail_system(errno, path, "read");
-    if (count == 0) return {};
+    if (count == 0) {
+      st.st_size = at;  // it was cut meanwhile
+      break;
+    }
     for (ssize_t done = 0; done < count;) {
       const ssize_t written = ::pwrite(to, buffer.data() + done, static_cast<std::size_t>(count - done), at);
       if (written < 0 && errno == EINTR) continue;
@@ -47,10 +58,14 @@ Result<void> copy_bytes(int from, int to, const std::string& path) {
       at += written;
     }
   }
+  return ::ftruncate(to, st.st_size) == 0 ? Result<void>() : fail_system(errno, path, "copy");
 }
 
-bool is_same_file(const struct stat& one, const struct stat& other) {
-  return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+/// The identity of a regular file.
+Result<EntryIdentity> file_identity(const UniqueFd& file, const std::string& path) {
+  struct stat st {};
+  if (::fstat(file.get(), &st) != 0) return fail_system(errno, path, "stat");
+  return S_ISREG(st.st_mode) ? identity_of(file.get(), st) : EntryIdentity{};
 }
 
 /// A file without a name, where the file system has such files: a kill then leaves nothing. Else it has a
@@ -102,11 +117,11 @@ class TemporaryFile {
 };
 
 /// ESTALE unless the open directory is the one that is due.
-Result<void> check_directory(int directory, DirectoryIdentity due, const std::string& path) {
+Result<void> check_directory(int directory, const EntryIdentity& due, const std::string& path) {
   if (due.inode == 0) return {};
   struct stat st {};
   if (::fstat(directory, &st) != 0) return fail_system(errno, path, "stat");
-  if (st.st_dev == due.device && st.st_ino == due.inode) return {};
+  if (identity_of(directory, st) == due) return {};
   return fail(ErrorCode::ArchiveChanged, ESTALE, path + ": another directory has got its path meanwhile");
 }
 
@@ -210,6 +225,7 @@ Result<UniqueFd> SourceChanges::enter(UniqueFd directory, const std::string& nam
   if (auto made = check_made(entered->get(), shown(path)); !made) return pass_on(std::move(made));
   if (auto given = give_as(entered->get(), below->entry.status, below->entry.permissions); !given)
     return pass_on(std::move(given));
+  SourceFiles::mark_copy(entered->get(), files_.top());
   return entered;
 }
 
@@ -248,12 +264,12 @@ Result<void> SourceChanges::check_replaceable(const Place& place, const std::str
   return check_sticky_bit(place.directory.get(), place.name, requesting_user(), shown_owner_, shown(path));
 }
 
-Result<SourceChanges::Own> SourceChanges::open(const std::string& path, const struct stat& due,
+Result<SourceChanges::Own> SourceChanges::open(const std::string& path, const EntryIdentity& due,
                                                bool keeps_bytes) {
   const auto found = files_.find(path);
   if (!found) return tl::unexpected(found.error());
   const SourceEntry& entry = found->entry;
-  if (!S_ISREG(entry.status.st_mode) || !is_same_file(entry.status, due))
+  if (!S_ISREG(entry.status.st_mode) || entry.identity != due)
     return fail(ErrorCode::ArchiveChanged, ESTALE, shown(path) + ": another file has got this name");
   if (!found->is_own) return copy(path, entry, keeps_bytes);
   auto place = place_of(path);
@@ -266,8 +282,10 @@ Result<SourceChanges::Own> SourceChanges::open(const std::string& path, const st
   if (!opened) return pass_on(std::move(opened));
   Own own;
   own.file = std::move(*opened);
-  if (::fstat(own.file.get(), &own.status) != 0) return fail_system(errno, shown(path), "stat");
-  if (!S_ISREG(own.status.st_mode) || !is_same_file(own.status, due))
+  auto identity = file_identity(own.file, shown(path));
+  if (!identity) return pass_on(std::move(identity));
+  own.identity = *identity;
+  if (own.identity != due)
     return fail(ErrorCode::ArchiveChanged, ESTALE, shown(path) + ": another file has got this name");
   return own;
 }
@@ -305,11 +323,14 @@ Result<SourceChanges::Own> SourceChanges::copy(const std::string& path, const So
   }
   if (keeps_bytes && durability_ == Durability::Power && ::fsync(made->descriptor()) != 0)
     return fail_system(errno, shown(path), "sync");
+  SourceFiles::mark_copy(made->descriptor(), files_.top());
   Own own{.file = {}, .is_copy = true};
-  if (::fstat(made->descriptor(), &own.status) != 0) return fail_system(errno, shown(path), "stat");
   auto named = made->rename_to(place->name, shown(path));
   if (!named) return pass_on(std::move(named));
   own.file = std::move(*named);
+  auto identity = file_identity(own.file, shown(path));
+  if (!identity) return pass_on(std::move(identity));
+  own.identity = *identity;
   return own;
 }
 
@@ -342,11 +363,13 @@ Result<SourceChanges::Own> SourceChanges::create(const Name& name, mode_t mode, 
       return pass_on(std::move(given));
     }
   }
-  if (::fstat(own.file.get(), &own.status) != 0) return fail_system(errno, shown(path), "stat");
+  auto identity = file_identity(own.file, shown(path));
+  if (!identity) return pass_on(std::move(identity));
+  own.identity = *identity;
   return own;
 }
 
-Result<UniqueFd> SourceChanges::open_directory(const std::string& path, DirectoryIdentity due) {
+Result<UniqueFd> SourceChanges::open_directory(const std::string& path, EntryIdentity due) {
   auto place = place_of(path);
   if (!place) return pass_on(std::move(place));
   auto entered = enter(std::move(place->directory), place->name, path);

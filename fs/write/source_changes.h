@@ -41,21 +41,21 @@ class SourceChanges {
   /// A name that is made, moved or removed.
   struct Name {
     std::string path;
-    DirectoryIdentity directory{};  // that holds it
+    EntryIdentity directory{};  // that holds it
   };
   /// A file that may be changed.
   struct Own {
     UniqueFd file;  // for reading and writing, or for writing alone where reading is not allowed
-    struct stat status {};
+    EntryIdentity identity{};
     bool is_copy = false;  // it was made by this call
   };
   /// Opens the file, after it was copied where that is needed. ESTALE: another file has the path than `due`.
   /// @param keeps_bytes  false: a copy is empty, because the caller cuts the file.
-  Result<Own> open(const std::string& path, const struct stat& due, bool keeps_bytes);
+  Result<Own> open(const std::string& path, const EntryIdentity& due, bool keeps_bytes);
   /// Makes an empty file. EEXIST, also if a link has the name that is not followed.
   Result<Own> create(const Name& name, mode_t mode, const Maker& maker);
   /// Opens a directory for a change of its attributes. With a delta it becomes one of the private directory.
-  Result<UniqueFd> open_directory(const std::string& path, DirectoryIdentity due);
+  Result<UniqueFd> open_directory(const std::string& path, EntryIdentity due);
   Result<void> make_directory(const Name& name, mode_t mode, const Maker& maker);
   Result<void> remove(const Name& name);
   /// EPERM with a delta for a directory that a layer below has.

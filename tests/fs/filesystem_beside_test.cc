@@ -130,6 +130,15 @@ TEST_CASE_METHOD(TwoMounts, "bytes for a tensor that another mount has made agai
 }
 
 TEST_CASE_METHOD(TwoMounts,
+                 "who wants to make a file opens none that is there: nobody has checked the rights to it",
+                 "[fs][edit][beside]") {
+  CHECK(errno_of(mount->create(kRootIno, "first", O_RDWR, ::getpid())) == ESTALE);
+  CHECK(errno_of(mount->create(kRootIno, "first", O_RDWR | O_EXCL, ::getpid())) == EEXIST);
+  CHECK(errno_of(mount->create(mount.ino(".safetensors"), "archive.safetensors", O_WRONLY, ::getpid())) ==
+        ESTALE);
+}
+
+TEST_CASE_METHOD(TwoMounts,
                  "a transaction commits after an edit of another mount, unless its tensor was retyped",
                  "[fs][edit][beside]") {
   const Ino transactions = mount.ino("transactions", mount.ino(".safetensors"));
