@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -173,10 +174,8 @@ Result<void> Archive::open_for_writing_unguarded() {
   if (writable_) return {};
   const auto before = opened_file().status();
   if (!before) return tl::unexpected(before.error());
-  const auto began = std::chrono::steady_clock::now();
   auto opened = storage().open_again(opened_file(), path(), Access::ReadWrite);
   if (!opened) return pass_on(std::move(opened));
-  const auto took = std::chrono::steady_clock::now() - began;
   const auto after = (*opened)->status();
   if (!after) return tl::unexpected(after.error());
   // From now on the file that is open for writing holds the lock, so that it can become an exclusive one.
@@ -185,9 +184,6 @@ Result<void> Archive::open_for_writing_unguarded() {
   if (auto switched = switch_to(**opened, *before, *after); !switched) return switched;
   opened_file().unlock(kReadersByte);
   writable_ = std::move(*opened);
-  if (!is_copy(*before, *after)) return {};
-  copy_up_ = {after->identity.size_bytes, std::chrono::duration_cast<std::chrono::milliseconds>(took)};
-  if (tell_copy_) tell_copy_(*copy_up_);
   return {};
 }
 
@@ -207,12 +203,6 @@ bool Archive::keep_readers_out() {
 
 void Archive::let_readers_in() {
   static_cast<void>(file().try_lock(kReadersByte, LockKind::Shared));
-}
-
-void Archive::tell_copy_to(std::function<void(const CopyUp&)> tell) {
-  const std::scoped_lock opening(opening_mutex_);
-  tell_copy_ = std::move(tell);
-  if (copy_up_) tell_copy_(*copy_up_);
 }
 
 void Archive::discard(std::unique_ptr<File> file) {

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <mutex>
@@ -27,13 +26,6 @@ namespace stfs {
 
 /// How long an opening waits, unless its caller knows better, for an edit by another process.
 inline constexpr std::chrono::minutes kEditPatience{1};
-
-/// What the first write has copied. On overlayfs, a file on a lower layer is copied whole to the upper layer
-/// when it is opened for writing.
-struct CopyUp {
-  std::uint64_t size_bytes = 0;
-  std::chrono::milliseconds took{};
-};
 
 /// Adds to a LocalReader what commits need. Any number of threads may read. Writing goes through Transaction,
 /// which alone calls open_for_writing(), writes to file() and then calls adopt_own_change().
@@ -63,13 +55,10 @@ class Archive final : public LocalReader {
   /// @return whether there was any that readers did not see.
   Result<bool> finish_dead_commits();
 
-  /// Opens the file for writing, once: before the first write, and before any lock on the archive. On
-  /// overlayfs this may copy the whole file, which takes time. Reads go on meanwhile, and come from the copy
-  /// afterwards. EROFS if access() is ReadOnly. ESTALE (ArchiveChanged) if the file was replaced.
+  /// Opens the file for writing, once: before the first write, and before any lock on the archive. Overlayfs
+  /// copies a file of a lower layer then, whole, which takes time. Reads go on meanwhile, and come from the
+  /// copy afterwards. EROFS if access() is ReadOnly. ESTALE (ArchiveChanged) if the file was replaced.
   Result<void> open_for_writing();
-  /// Registers a callback for a copy by overlayfs. It runs on the thread that has caused the copy, or at once
-  /// if a copy was made before.
-  void tell_copy_to(std::function<void(const CopyUp&)> tell);
   /// The file, open for reading, and for writing after open_for_writing(). Lives as long as the archive.
   using LocalReader::file;
   /// The durability that a commit must reach at least. If another program serves the file, other hosts see
@@ -160,10 +149,8 @@ class Archive final : public LocalReader {
   LaneJournal lane_journal_;
   WriteStop write_stop_;
 
-  std::mutex opening_mutex_;  // guards the members down to tell_copy_; taken before all others
+  std::mutex opening_mutex_;  // guards writable_; taken before all others
   std::unique_ptr<File> writable_;
-  std::optional<CopyUp> copy_up_;
-  std::function<void(const CopyUp&)> tell_copy_;
 
   Moves moves_;  // overlay() refers to it; only for commits
 

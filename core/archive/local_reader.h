@@ -69,8 +69,6 @@ class LocalReader : public ArchiveReader {
   /// @param before  the status of the file that is open for reading, before `opened` was opened.
   /// @param after   the status of `opened`. On overlayfs it may be a copy.
   Result<void> switch_to(File& opened, const FileStatus& before, const FileStatus& after);
-  /// Whether `after` is a copy of the file that had the status `before`.
-  [[nodiscard]] static bool is_copy(const FileStatus& before, const FileStatus& after);
   /// Makes the next version, after our own edit has changed the file's structure.
   /// @param header  as parsed from `json`.
   /// @param ids     of its tensors.
@@ -103,6 +101,8 @@ class LocalReader : public ArchiveReader {
   /// rest becomes zeros then, which the overlay replaces.
   [[nodiscard]] Result<std::span<std::byte>> part_in_file(std::span<std::byte> to,
                                                           std::uint64_t offset) const;
+  /// Whether `after` is a copy of the file that had the status `before`.
+  [[nodiscard]] static bool is_copy(const FileStatus& before, const FileStatus& after);
   /// Maps the copy if another process has caused overlayfs to copy the file: until then the map shows the
   /// lower layer's file.
   Result<void> follow_copy();

@@ -90,18 +90,6 @@ void log_io(const Model& model) {
   }
 }
 
-/// Logs copies by overlayfs: the first write to a file on a lower layer takes as long as copying the whole
-/// file.
-void log_copies(const Model& model) {
-  for (const Shard& shard : model.shards()) {
-    if (!shard.archive) continue;
-    shard.archive->tell_copy_to([path = shard.archive->path().string()](const CopyUp& copy) {
-      log::info("{}: was on a lower layer of overlayfs: the first write has copied all {} bytes, in {} ms",
-                path, copy.size_bytes, copy.took.count());
-    });
-  }
-}
-
 std::string megabytes(std::uint64_t size_bytes) {
   constexpr double kMega = 1e6;
   return fmt::format("{:.1f} MB", static_cast<double>(size_bytes) / kMega);
@@ -307,7 +295,6 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
   log_problems(**model);
   if (const std::string text = models_beside_text(**model); !text.empty()) log::info("{}", text);
   log_io(**model);
-  log_copies(**model);
   return model;
 }
 

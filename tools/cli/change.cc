@@ -13,7 +13,6 @@
 #include "tools/cli/diagnostic.h"
 #include "tools/target/journal_text.h"
 #include "tools/text/printable.h"
-#include "tools/text/quantity.h"
 
 namespace stfs::tools {
 
@@ -54,15 +53,6 @@ Change::Change(Streams& streams, const Model& model, const ChangeOptions& option
       options_(commit_options_of(options)),
       total_bytes_(total_bytes),
       transaction_(model) {
-  for (const Shard& shard : model.shards()) {
-    if (!shard.archive) continue;
-    shard.archive->tell_copy_to([this, path = shard.path.string()](const CopyUp& copy) {
-      report_failure(streams_,
-                     fmt::format("{}: was on a lower layer of overlayfs: the first write has copied "
-                                 "all of it, {}",
-                                 path, human_size(copy.size_bytes)));
-    });
-  }
   guard_.emplace();
   // Each byte is counted twice: when it is staged and when it is committed.
   progress_.emplace(streams, 2 * total_bytes);
