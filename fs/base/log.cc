@@ -61,8 +61,8 @@ std::string time_now() {
 
 /// "cp[4711]: ", or less if less is known.
 std::string process_prefix(const Requester& requester) {
-  if (requester.thread() == 0) return requester.uid() ? fmt::format("user {}: ", *requester.uid()) : "";
   const pid_t process = process_of(requester.thread());
+  if (process <= 0) return requester.uid() ? fmt::format("user {}: ", *requester.uid()) : "";
   std::ifstream file(fmt::format("/proc/{}/comm", process));
   std::string name;
   std::getline(file, name);

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,10 +26,8 @@ constexpr unsigned kExiting = 0x4;
 constexpr unsigned kSignaled = 0x400;
 constexpr int kSignalBits = 0x7f;  // of an exit code
 
-/// Returns the first 4096 bytes of a file of /proc, or an empty text if the file cannot be read. Sets errno
-/// to the reason if open(2) fails.
+/// Returns the first 4096 bytes of a file of /proc, or an empty text if the file cannot be read.
 std::string content_of(const std::string& path) {
-  errno = 0;
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return {};
   std::string text(4096, '\0');
@@ -55,9 +54,9 @@ bool is_proc_ours() {
          number_in<pid_t>({target.data(), static_cast<std::size_t>(size)}) == static_cast<pid_t>(::getpid());
 }
 
-bool is_thread_of(pid_t thread, pid_t process) {
+bool is_first_of_its_process(pid_t thread) {
   // Signal 0 only checks that the thread exists.
-  return ::syscall(SYS_tgkill, process, thread, 0) == 0 || errno == EPERM;
+  return ::syscall(SYS_tgkill, thread, thread, 0) == 0 || errno == EPERM;
 }
 
 /// Reads the flags and the exit code from /proc/.../stat.
@@ -90,22 +89,11 @@ bool may_read_code(const std::string& directory) {
          (errno != EACCES && errno != EPERM);
 }
 
-/// Finds the process of a thread that /proc hides, because tgkill(2) answers for hidden threads too. The
-/// search starts below the thread's id: that id is usually a little higher than its process's.
-pid_t find_process_of(pid_t thread) {
-  for (pid_t process = thread - 1; process > 0; --process) {
-    if (is_thread_of(thread, process)) return process;
-  }
-  const auto most = number_in<pid_t>(content_of("/proc/sys/kernel/pid_max"));
-  for (pid_t process = most; process > thread; --process) {
-    if (is_thread_of(thread, process)) return process;
-  }
-  return thread;
-}
-
-/// True if this errno of open(2) means that /proc hides a thread, provided that the thread exists.
-bool says_hidden(int why) {
-  return why == ENOENT || why == EACCES || why == EPERM;
+/// Whether a thread exists and /proc hides it.
+bool is_hidden(pid_t thread) {
+  struct stat st {};
+  if (::stat(fmt::format("/proc/{}/status", thread).c_str(), &st) == 0) return false;
+  return (errno == ENOENT || errno == EACCES || errno == EPERM) && is_alive(thread);
 }
 
 /// Tells from /proc/TID/status whether a thread still has its memory. An ending thread gives up its memory
@@ -130,16 +118,18 @@ bool has_thread_that_exits(const std::string& directory) {
 
 pid_t process_of(pid_t thread) {
   if (thread <= 0) return 0;
-  if (is_thread_of(thread, thread) || !is_proc_ours()) return thread;
+  if (!is_proc_ours()) return thread;
+  if (is_hidden(thread)) return kHiddenProcess;
+  if (is_first_of_its_process(thread)) return thread;
   constexpr std::string_view kKey = "\nTgid:";
   const std::string text = content_of(fmt::format("/proc/{}/status", thread));
-  if (text.empty() && says_hidden(errno) && is_alive(thread)) return find_process_of(thread);
   const std::size_t at = text.find(kKey);
   const pid_t process = at == std::string::npos ? 0 : number_in<pid_t>(text.substr(at + kKey.size()));
   return process > 0 ? process : thread;
 }
 
 bool is_alive(pid_t process) {
+  if (process == kHiddenProcess) return true;
   return process > 0 && (::kill(process, 0) == 0 || errno == EPERM);
 }
 
@@ -151,11 +141,11 @@ Ending ending_of(const ThreadEnd& end) {
 }
 
 Ending ending_of(pid_t thread) {
+  if (thread == kHiddenProcess) return Ending::Hidden;
   if (thread <= 0 || !is_proc_ours()) return Ending::Closes;
+  if (is_hidden(thread)) return Ending::Hidden;
   const std::string directory = fmt::format("/proc/{}", thread);
-  const std::string status = content_of(directory + "/status");
-  if (status.empty() && says_hidden(errno) && is_alive(thread)) return Ending::Hidden;
-  if (has_memory(status)) return Ending::Closes;
+  if (has_memory(content_of(directory + "/status"))) return Ending::Closes;
   auto end = end_in(directory);
   if (!end) return Ending::Closes;
   end->has_code = may_read_code(directory);

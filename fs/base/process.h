@@ -10,11 +10,14 @@
 
 namespace stfs {
 
-/// Returns the process of a thread, also if /proc hides the thread (hidepid in proc(5)). Returns the thread's
-/// own id if the thread is gone, and 0 for 0.
+/// The process of every thread that /proc hides (hidepid in proc(5)): all hidden processes look like one.
+inline constexpr pid_t kHiddenProcess = -1;
+
+/// Returns the process of a thread. Returns the thread's own id if the thread is gone, and 0 for 0.
 pid_t process_of(pid_t thread);
 
 /// True if a process of that id exists. A process that has ended counts until its parent has waited for it.
+/// True for kHiddenProcess: it may live.
 bool is_alive(pid_t process);
 
 /// What happens to a thread that closes a file.
@@ -39,7 +42,8 @@ struct ThreadEnd {
 /// the thread that called exit_group has no flag, while a signal gives the flag to every thread.
 Ending ending_of(const ThreadEnd& end);
 
-/// Returns Closes for a thread that is gone, and also if /proc belongs to another pid namespace.
+/// Returns Closes for a thread that is gone, and also if /proc belongs to another pid namespace. Returns
+/// Hidden for kHiddenProcess.
 Ending ending_of(pid_t thread);
 
 }  // namespace stfs

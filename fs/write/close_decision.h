@@ -23,9 +23,10 @@
 //   the flags of its threads tell (process.h), unless the thread that called exit_group(2) was not the first
 //   thread and is already gone. In that case the bytes are dropped, and the log says so.
 // - Whether a process closes, exits or is killed if /proc hides it from the mount (hidepid in proc(5)), for
-//   example another user's. A killed writer may have written half of its bytes, so the bytes are dropped:
-//   close(2) fails with EIO, and the log says so. fsync(2) before the close commits. A mount by root has the
-//   right to look, and so has a mount in the group that the gid= of /proc names.
+//   example another user's. All hidden processes look like one. A killed writer may have written half of its
+//   bytes, so the bytes are dropped: close(2) fails with EIO, and the log says so. fsync(2) before the close
+//   commits. A mount by root has the right to look, and so has a mount in the group that the gid= of /proc
+//   names.
 // - Whether a SETATTR without a descriptor is an O_TRUNC or truncate(2) by name. truncate(T, 0) counts as the
 //   O_TRUNC of an open if the calling thread's newest open for writing in the model is an open of T, and
 //   nothing was written through it. Then truncate succeeds, and the close fails with EINVAL unless all bytes
