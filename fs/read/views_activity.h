@@ -30,7 +30,7 @@ enum class Request : std::uint8_t {
   Rename,
   Statfs,
 };
-inline constexpr std::size_t kRequestKinds = 18;
+inline constexpr std::size_t kRequestKinds = static_cast<std::size_t>(Request::Statfs) + 1;
 
 /// Any thread may call. Counting never blocks.
 class Activity {

@@ -82,6 +82,11 @@ TEST_CASE("rates in stats.json count from the snapshot that was read last", "[fs
         std::string::npos);
 }
 
+TEST_CASE("each kind of request has a name in stats.json", "[fs][views]") {
+  const Activity activity;
+  CHECK(activity.take_snapshot(0, 0, false).text.find("\"\":") == std::string::npos);
+}
+
 TEST_CASE("a reason of any length is told whole", "[fs][views]") {
   Activity activity;
   activity.set_problem(std::string(10'000, 'p') + "\xff");
