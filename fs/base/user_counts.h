@@ -20,9 +20,9 @@ struct UserLimits {
   std::size_t staged = 1 << 18;                    // tensors, and keys of metadata, in all open transactions
   std::uint64_t metadata_bytes = kMaxHeaderBytes;  // in all open transactions: no header can hold more
   std::size_t scratch_files = 1 << 17;             // that the user has made in this mount
-  // The kernel forgets slices and figures soon after their last close, so these are open.
+  // The kernel forgets slices and texts soon after their last close, so these are open.
   std::size_t slices = 1 << 16;
-  std::size_t logs = 1024;  // states of the log that programs have open
+  std::size_t texts = 1024;  // states of the log, and as many of stats.json
   /// Files of a source directory that programs write to, and as many that are deleted and still open. Each
   /// takes a descriptor of the mount.
   std::size_t source_files = 1024;

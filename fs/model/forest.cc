@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "fs/base/log.h"
 #include "fs/tree/names.h"
 
 namespace stfs {
@@ -98,8 +99,8 @@ Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
   }
   if (!is_lone_ && parent == kRootIno && name == kViewsDirectory) return stat_of_hidden(kHiddenIno);
   if (!is_lone_ && parent == kHiddenIno) {
-    if (name != LogViews::kName) return fail(ErrorCode::NotFound, ENOENT, "only the log is here");
-    const auto log = logs_.make();
+    if (name != Views::kLogName) return fail(ErrorCode::NotFound, ENOENT, "only the log is here");
+    const auto log = logs_.make(log::recent_lines());
     return log ? stat_of_hidden(*log) : tl::unexpected(log.error());
   }
   if (serves(parent)) return find_in_source(parent, name);
@@ -212,7 +213,7 @@ Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
   if (const Pin member = model_of(directory)) return member->read_directory(directory, position, visit);
   if (!is_lone_ && directory == kHiddenIno) {
     constexpr std::array<FixedEntry, 3> kEntries = {
-        {{".", kHiddenIno}, {"..", kRootIno}, {LogViews::kName, Views::kLog}}};
+        {{".", kHiddenIno}, {"..", kRootIno}, {Views::kLogName, Views::kLog}}};
     for (; position < kEntries.size(); ++position) {
       if (!visit(kEntries[position].name, kEntries[position].ino, position + 1)) break;
     }

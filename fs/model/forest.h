@@ -285,8 +285,9 @@ class Forest {
   bool is_elsewhere_ = false;     // the log says that the directory was exchanged; as below
   NameSet<std::string> unshown_;  // archives whose refusal is in the log; only check_directory() uses it
   mutable Editions editions_;
-  mutable LogViews logs_{Views::kLogFiles, UserLimits().logs};  // in the root's `.safetensors`
-  std::unique_ptr<SourceDirectory> source_;                     // null: there are the models alone
+  mutable TextViews logs_{Views::kLogFiles, "states of the log that programs have open",
+                          UserLimits().texts};  // in the root's `.safetensors`
+  std::unique_ptr<SourceDirectory> source_;     // null: there are the models alone
   OpenerOf opener_of_;
   std::atomic<unsigned> replacements_ = 0;  // that are about to be shown
   std::atomic<bool> has_replaced_ = false;  // one was shown: its files must be watched

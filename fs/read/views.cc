@@ -10,6 +10,7 @@
 #include "core/tensor/float_conversion.h"
 #include "core/tensor/npy.h"
 #include "core/tensor/npy_writer.h"
+#include "fs/base/log.h"
 #include "fs/read/views_float32.h"
 
 namespace stfs {
@@ -80,10 +81,11 @@ Views::Views(const Versioned<Model>& model, const TensorTree& tree, ViewSource s
       source_(std::move(source)),
       shown_(std::make_shared<Shown>(tree.version())),
       whole_(model.owner(), source_, kNpy),
-      logs_(kLogFiles, limits.logs),
+      stats_(kStatsFiles, "states of stats.json that programs have open", limits.texts),
+      logs_(kLogFiles, "states of the log that programs have open", limits.texts),
       activity_(activity),
       marks_(model->ids().end()),
-      counts_("slices and figures that programs have open", limits.slices) {}
+      counts_("slices that programs have open", limits.slices) {}
 
 Views::Next Views::next(const TensorTree::Version& names, std::shared_ptr<Model> edited) const {
   Next next{.shown = std::make_shared<Shown>(names), .whole = {}};
@@ -99,8 +101,7 @@ std::shared_ptr<void> Views::show(Next next) noexcept {
 bool Views::shows(TensorId tensor) const {
   if (whole_.has_before(tensor)) return true;
   const std::scoped_lock lock(mutex_);
-  return std::ranges::any_of(
-      counted_, [&](const auto& file) { return file.second.slice && file.second.slice->tensor == tensor; });
+  return std::ranges::any_of(slices_, [&](const auto& slice) { return slice.second.file->tensor == tensor; });
 }
 
 std::vector<std::pair<Ino, std::string>> Views::drop_names(TensorId tensor) {
@@ -112,10 +113,10 @@ std::vector<std::pair<Ino, std::string>> Views::drop_names(TensorId tensor) {
     if ((marks & kFloat32Name) != 0) entries.emplace_back(kFloat32, name);
   }
   const std::scoped_lock lock(mutex_);
-  for (auto slice = slices_.begin(); slice != slices_.end();) {
-    const bool is_its = counted_.at(slice->second).slice->tensor == tensor;
-    if (is_its) entries.emplace_back(kSlice, slice->first);
-    slice = is_its ? slices_.erase(slice) : std::next(slice);
+  for (auto named = slice_names_.begin(); named != slice_names_.end();) {
+    const bool is_its = slices_.at(named->second).file->tensor == tensor;
+    if (is_its) entries.emplace_back(kSlice, named->first);
+    named = is_its ? slice_names_.erase(named) : std::next(named);
   }
   return entries;
 }
@@ -136,9 +137,9 @@ bool Views::exists(Ino ino) const {
   }
   if (whole(ino)) return whole_.view(ino) != nullptr;
   if (!is_counted(ino)) return is_directory(ino);
-  if (is_log(ino)) return logs_.exists(ino);
+  if (const auto* texts = this->texts(ino)) return texts->exists(ino);
   const std::scoped_lock lock(mutex_);
-  return counted_.contains(ino);
+  return slices_.contains(ino);
 }
 
 Node Views::node(Ino ino) const {
@@ -149,8 +150,8 @@ Node Views::node(Ino ino) const {
 Result<Ino> Views::find_top(std::string_view name) {
   const auto entry = std::ranges::find(kEntries, name, &FixedEntry::name);
   if (entry == kEntries.end()) return not_found();
-  if (entry->ino == kLog) return logs_.make();
-  return entry->ino == kStatsJson ? add_stats() : present(entry->ino);
+  if (entry->ino == kLog) return logs_.make(log::recent_lines());
+  return entry->ino == kStatsJson ? make_stats() : present(entry->ino);
 }
 
 Result<Ino> Views::find(Ino directory, std::string_view name) {
@@ -176,9 +177,9 @@ Result<Ino> Views::find_slice(std::string_view name) {
   const auto tensor = shown_->names.tensor_of_flat(parts->tensor);
   if (!tensor) return not_found();
   const std::scoped_lock lock(mutex_);
-  const auto known = slices_.find(name);
-  if (known != slices_.end()) {
-    Counted& found = counted_.at(known->second);
+  const auto known = slice_names_.find(name);
+  if (known != slice_names_.end()) {
+    KnownSlice& found = slices_.at(known->second);
     ++found.lookups;
     // The slice has left the queue if the kernel was asked to forget it and did not, for it was open perhaps.
     if (!std::exchange(found.is_queued, true)) queue_.push_back(known->second);
@@ -189,53 +190,53 @@ Result<Ino> Views::find_slice(std::string_view name) {
   auto share = counts_.take(requesting_user());
   if (!share) return pass_on(std::move(share));
   const Ino ino = next_slice_++;
-  Counted& made = counted_[ino];
+  KnownSlice& made = slices_[ino];
   made.share = std::move(*share);
   made.lookups = 1;
   made.name = name;
-  made.slice = std::make_shared<const SliceFile>(std::move(*file));
-  slices_.emplace(made.name, ino);
+  made.file = std::make_shared<const SliceFile>(std::move(*file));
+  slice_names_.emplace(made.name, ino);
   made.is_queued = true;
   queue_.push_back(ino);
   return ino;
 }
 
-Result<Ino> Views::add_stats() {
-  const std::scoped_lock lock(mutex_);
-  auto share = counts_.take(requesting_user());
-  if (!share) return pass_on(std::move(share));
-  Counted& made = counted_[next_stats_];
-  made.share = std::move(*share);
-  made.lookups = 1;
-  made.stats = std::make_shared<const Activity::Snapshot>(
-      activity_.take_snapshot(model_->ids().size(), slices_.size(), is_broken_));
-  return next_stats_++;
+Result<Ino> Views::make_stats() {
+  std::size_t open_slices = 0;
+  {
+    const std::scoped_lock lock(mutex_);
+    open_slices = slice_names_.size();
+  }
+  const auto made = std::make_shared<const Activity::Snapshot>(
+      activity_.take_snapshot(model_->ids().size(), open_slices, is_broken_));
+  return stats_.make({std::shared_ptr<const std::string>(made, &made->text)},
+                     [this, made] { activity_.note_snapshot_read(*made); });
 }
 
 bool Views::forget(Ino ino, std::uint64_t lookups) {
   if (whole(ino)) return whole_.forget(ino, lookups);
+  if (is_stats(ino)) stats_.forget(ino, lookups);
   if (is_log(ino)) logs_.forget(ino, lookups);
   if (!is_counted(ino)) return false;
   const std::scoped_lock lock(mutex_);
-  const auto found = counted_.find(ino);
-  if (found == counted_.end()) return false;
-  Counted& file = found->second;
-  file.lookups -= std::min(file.lookups, lookups);
-  if (file.lookups != 0) return false;
-  const bool is_slice = file.slice != nullptr;
+  const auto found = slices_.find(ino);
+  if (found == slices_.end()) return false;
+  KnownSlice& slice = found->second;
+  slice.lookups -= std::min(slice.lookups, lookups);
+  if (slice.lookups != 0) return false;
   // Another slice may have the name: of a tensor that came after this one was deleted.
-  if (const auto named = slices_.find(file.name); is_slice && named != slices_.end() && named->second == ino)
-    slices_.erase(named);
-  counted_.erase(found);
-  return is_slice;
+  if (const auto named = slice_names_.find(slice.name); named != slice_names_.end() && named->second == ino)
+    slice_names_.erase(named);
+  slices_.erase(found);
+  return true;
 }
 
 std::optional<std::string> Views::slice_to_forget() {
   const std::scoped_lock lock(mutex_);
   while (queue_.size() > kMostSlices) {
-    const auto oldest = counted_.find(queue_.front());
+    const auto oldest = slices_.find(queue_.front());
     queue_.pop_front();
-    if (oldest == counted_.end()) continue;
+    if (oldest == slices_.end()) continue;
     oldest->second.is_queued = false;
     return oldest->second.name;
   }
@@ -252,7 +253,7 @@ void Views::visit_known(const std::function<void(Ino directory, std::string_view
     if ((marks & kFloat32Name) != 0) visit(kFloat32, shown.names.npy_name(tensor));
   }
   const std::scoped_lock lock(mutex_);
-  for (const auto& [name, ino] : slices_) visit(kSlice, name);
+  for (const auto& [name, ino] : slice_names_) visit(kSlice, name);
 }
 
 void Views::list(Ino directory, std::uint64_t position, const VisitEntry& visit) const {
@@ -272,8 +273,8 @@ void Views::list(Ino directory, std::uint64_t position, const VisitEntry& visit)
 std::shared_ptr<const SliceFile> Views::slice_of(Ino ino) const {
   if (!is_counted(ino)) return nullptr;
   const std::scoped_lock lock(mutex_);
-  const auto found = counted_.find(ino);
-  return found == counted_.end() ? nullptr : found->second.slice;
+  const auto found = slices_.find(ino);
+  return found == slices_.end() ? nullptr : found->second.file;
 }
 
 std::optional<TensorId> Views::tensor(Ino ino) const {
@@ -302,8 +303,8 @@ std::string Views::path(Ino ino) const {
                        is_there ? shown.names.npy_name(tensor) : std::string("(deleted)"));
   }
   const std::scoped_lock lock(mutex_);
-  const auto found = counted_.find(ino);
-  return fmt::format("slice/{}", found == counted_.end() ? std::string() : found->second.name);
+  const auto found = slices_.find(ino);
+  return fmt::format("slice/{}", found == slices_.end() ? std::string() : found->second.name);
 }
 
 std::string Views::head_of(Ino ino) const {
@@ -322,12 +323,7 @@ Result<std::uint64_t> Views::size_bytes(Ino ino) const {
       case WholeViews::Part::Archive: return view->size_bytes();
     }
   }
-  if (is_stats(ino)) {
-    const auto stats = stats_of(ino);
-    if (!stats) return not_found();
-    return stats->text.size();
-  }
-  if (is_log(ino)) return logs_.size_bytes(ino);
+  if (const auto* texts = this->texts(ino)) return texts->size_bytes(ino);
   mark(ino, {});
   if (is_counted(ino)) {
     const auto slice = slice_of(ino);
@@ -353,13 +349,7 @@ Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_byte
     mark(ino, range);
     return view->read(range);
   }
-  if (is_stats(ino)) {
-    const auto stats = stats_of(ino);
-    if (!stats) return not_found();
-    activity_.note_snapshot_read(*stats);
-    return part_of(stats->text, range);
-  }
-  if (is_log(ino)) return logs_.read(ino, range);
+  if (const auto* texts = this->texts(ino)) return texts->read(ino, range);
   mark(ino, range);
   const auto slice = slice_of(ino);
   const std::string head = slice ? slice->head : head_of(ino);
@@ -383,12 +373,6 @@ Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_byte
     if (!copied) return pass_on(std::move(copied));
   }
   return Bytes(std::move(bytes));
-}
-
-std::shared_ptr<const Activity::Snapshot> Views::stats_of(Ino ino) const {
-  const std::scoped_lock lock(mutex_);
-  const auto found = counted_.find(ino);
-  return found == counted_.end() ? nullptr : found->second.stats;
 }
 
 void Views::mark(Ino ino, ByteRange range) const {
@@ -434,8 +418,8 @@ std::vector<Stale> Views::stale(TensorId first, TensorId last) {
   }
   if (is_broken_) add(present(kHeaderJson));
   const std::scoped_lock lock(mutex_);
-  for (const auto& [ino, file] : counted_) {
-    if (file.slice && file.slice->tensor >= first && file.slice->tensor <= last) add(ino);
+  for (const auto& [ino, slice] : slices_) {
+    if (slice.file->tensor >= first && slice.file->tensor <= last) add(ino);
   }
   return stale;
 }

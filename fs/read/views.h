@@ -11,12 +11,11 @@
 // the name is cut and ends in a hash, as in names.h.
 //
 // Inode numbers of views lie between those of the tree and those of the transactions. Files that always exist
-// have computed numbers. A slice gets a number when it is looked up. stats.json gets a new number at each
-// look-up: each look-up makes a file of its own whose text never changes, so that stat, read and mmap agree
-// on its size and each open sees new figures. Slices and stats files need memory until the kernel forgets
-// them, so their look-ups are counted. (Look-ups of other views are not counted, and forgetting them does
-// nothing.) The kernel is asked to forget the oldest slices, so that a million slices do not stay in memory.
-// Open slices stay.
+// have computed numbers. A slice gets a number when it is looked up. stats.json and the log get a new number
+// at each look-up (text_views.h). Slices and texts need memory until the kernel forgets them, so their
+// look-ups are counted. (Look-ups of other views are not counted, and forgetting them does nothing.) The
+// kernel is asked to forget the oldest slices, so that a million slices do not stay in memory. Open slices
+// stay.
 #pragma once
 
 #include <array>
@@ -35,8 +34,8 @@
 #include "core/base/name_hash.h"
 #include "core/model/model.h"
 #include "fs/base/user_counts.h"
+#include "fs/read/text_views.h"
 #include "fs/read/views_activity.h"
-#include "fs/read/views_log.h"
 #include "fs/read/views_names.h"
 #include "fs/read/views_slice.h"
 #include "fs/read/views_source.h"
@@ -67,6 +66,7 @@ class Views final : public Directory {
   static constexpr Ino kEnd = Ino{1} << 48U;
 
   static constexpr std::string_view kArchiveName = "archive.safetensors";
+  static constexpr std::string_view kLogName = "log";
   /// The entries of `.safetensors` besides those of the transactions and `pretrained`
   /// (fs/read/pretrained_directory.h).
   static constexpr std::array<FixedEntry, 8> kEntries = {{{"npy", kNpy},
@@ -76,7 +76,7 @@ class Views final : public Directory {
                                                           {"metadata.json", kMetadataJson},
                                                           {"stats.json", kStatsJson},
                                                           {kArchiveName, kArchive},
-                                                          {LogViews::kName, kLog}}};
+                                                          {kLogName, kLog}}};
 
   /// @param tree  the mount's. Model, tree and activity must outlive the views.
   Views(const Versioned<Model>& model, const TensorTree& tree, ViewSource source, Activity& activity,
@@ -88,7 +88,7 @@ class Views final : public Directory {
     return ino >= kNpy && ino < kNpyFiles ? WholeViews::part(ino, kNpy) : std::nullopt;
   }
   static bool is_archive(Ino ino) { return whole(ino) == WholeViews::Part::Archive; }
-  /// True for a slice, a stats file or a log. forget() frees its number, and the kernel must not cache its
+  /// True for a slice and a text (text_views.h). forget() frees its number, and the kernel must not cache its
   /// name.
   static bool is_counted(Ino ino) { return ino >= kCounted && ino < kEnd; }
   static bool is_npy(Ino ino) { return ino >= kNpyFiles && ino < kFloat32Files; }
@@ -106,9 +106,10 @@ class Views final : public Directory {
   static bool is_directory(Ino ino) { return ino == kNpy || ino == kSlice || ino == kFloat32; }
   [[nodiscard]] Node node(Ino ino) const override;
 
-  /// Adds one look-up if the view is counted. Also EINVAL for a slice that its tensor does not have.
+  /// Adds one look-up if the view is counted. Also EINVAL for a slice that its tensor does not have, and
+  /// EDQUOT if the user has too many slices (UserLimits).
   Result<Ino> find(Ino directory, std::string_view name) override;
-  /// Finds an entry of `.safetensors` itself.
+  /// Finds an entry of `.safetensors` itself. EDQUOT if the user has too many texts.
   Result<Ino> find_top(std::string_view name);
   /// npy/ lists each tensor that NumPy can have, float32/ the floating ones of these, slice/ nothing.
   void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const override;
@@ -184,24 +185,25 @@ class Views final : public Directory {
     kNpyName = 8,
     kFloat32Name = 16
   };
-  struct Counted {
+  struct KnownSlice {
     std::uint64_t lookups = 0;
-    std::string name;                                 // only of a slice
-    std::shared_ptr<const SliceFile> slice;           // null for stats.json
-    bool is_queued = false;                           // queue_ contains it
-    std::shared_ptr<const Activity::Snapshot> stats;  // only of stats.json
-    UserCounts::Share share;                          // of the user who looked it up first
+    std::string name;
+    std::shared_ptr<const SliceFile> file;
+    bool is_queued = false;   // queue_ contains it
+    UserCounts::Share share;  // of the user who looked it up first
   };
 
   [[nodiscard]] bool exists(Ino ino) const;
   Result<Ino> find_tensor(Ino directory, std::string_view name);
   Result<Ino> find_slice(std::string_view name);
-  /// EDQUOT if the user has too many (UserLimits).
-  Result<Ino> add_stats();
+  Result<Ino> make_stats();
+  /// The files of stats.json or of the log, if the number is of one; else null.
+  [[nodiscard]] const TextViews* texts(Ino ino) const {
+    return is_stats(ino) ? &stats_ : is_log(ino) ? &logs_ : nullptr;
+  }
   [[nodiscard]] std::shared_ptr<const SliceFile> slice_of(Ino ino) const;
   /// The bytes before the data of a `.npy` file.
   [[nodiscard]] std::string head_of(Ino ino) const;
-  [[nodiscard]] std::shared_ptr<const Activity::Snapshot> stats_of(Ino ino) const;
   /// Notes that the kernel may cache the bytes that it is about to get from the view.
   void mark(Ino ino, ByteRange range) const;
 
@@ -219,18 +221,18 @@ class Views final : public Directory {
   };
   Versioned<Shown> shown_;
   WholeViews whole_;
-  LogViews logs_;
+  TextViews stats_;
+  TextViews logs_;
   Activity& activity_;
   std::atomic<bool> is_broken_ = false;
   PerTensor<std::atomic<std::uint8_t>> marks_;  // by id; set before its bytes are read
 
   mutable std::mutex mutex_;  // guards what follows
-  std::unordered_map<Ino, Counted> counted_;
-  NameMap<std::string_view, Ino> slices_;  // the key refers to Counted::name
-  std::deque<Ino> queue_;                  // slices, oldest first; includes slices that are already forgotten
+  std::unordered_map<Ino, KnownSlice> slices_;
+  NameMap<std::string_view, Ino> slice_names_;  // the key refers to KnownSlice::name
+  std::deque<Ino> queue_;  // slices, oldest first; includes slices that are already forgotten
   UserCounts counts_;
   Ino next_slice_ = kCounted;
-  Ino next_stats_ = kStatsFiles;
 };
 
 struct Views::Next {
