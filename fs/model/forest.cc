@@ -143,7 +143,7 @@ Result<struct stat> Forest::stat_of_hidden(Ino ino) const {
   if (ino == kHiddenIno) return st;
   st.st_nlink = 1;
   st.st_mode = S_IFREG | S_IRUSR;
-  st.st_uid = logs_.reader(ino);
+  st.st_uid = logs_.user(ino);
   st.st_size = static_cast<off_t>(logs_.size_bytes(ino).value_or(0));
   clock_gettime(CLOCK_REALTIME, &st.st_mtim);
   return st;

@@ -21,7 +21,7 @@ ModelParts::ModelParts(std::unique_ptr<Model> its_model, const FilesystemOptions
                           .uid = options.uid,
                           .gid = options.gid}),
       reader(model, states, options.fails_on_change),
-      views(model, tree, reader.view_source(), *activity, options.user_limits),
+      views(model, tree, reader, *activity, options.user_limits),
       pretrained(model->path(), model->delta_paths(), [this] { return views.present(Views::kArchive); }),
       transactions(
           model, tree,

@@ -85,36 +85,30 @@ Result<void> TensorReader::copy(TensorId tensor, std::uint64_t offset, std::span
   return read ? check_unchanged(found->shard) : read;
 }
 
-ViewSource TensorReader::view_source() const {
-  ViewSource source;
-  source.read = [this](TensorId tensor, ByteRange part) { return read(tensor, part); };
-  source.copy = [this](TensorId tensor, std::uint64_t offset, std::span<std::byte> to) {
-    return copy(tensor, offset, to);
-  };
-  source.read_parts = [this](TensorId tensor, const ViewSource::Work& work) -> Result<void> {
-    const auto found = find(tensor);
-    if (!found) return tl::unexpected(found.error());
-    const ByteRange whole = found->range;
-    std::vector<std::byte> scratch;
-    auto done = work(
-        {.read =
-             [&](ByteRange part) {
-               return found->archive->read({whole.offset + part.offset, part.size_bytes}, scratch);
-             },
-         .copy_from = [&](const ByteSource::Copy& copy) { return found->archive->copy_from(whole, copy); }});
-    return done ? check_unchanged(found->shard) : done;
-  };
-  source.read_header = [this](ByteRange range) -> Result<std::vector<std::byte>> {
-    if (is_broken_[0]) {
-      return fail(ErrorCode::ArchiveChanged, EIO,
-                  model_->front().path().string() + ": the archive's header has changed");
-    }
-    std::vector<std::byte> bytes(static_cast<std::size_t>(range.size_bytes));
-    if (auto read = model_->front().read_through(bytes, range.offset); !read) return pass_on(std::move(read));
-    if (auto unchanged = check_unchanged(0); !unchanged) return pass_on(std::move(unchanged));
-    return bytes;
-  };
-  return source;
+Result<void> TensorReader::read_parts(
+    TensorId tensor, const std::function<Result<void>(const TensorBytes& tensor)>& work) const {
+  const auto found = find(tensor);
+  if (!found) return tl::unexpected(found.error());
+  const ByteRange whole = found->range;
+  std::vector<std::byte> scratch;
+  auto done = work(
+      {.read =
+           [&](ByteRange part) {
+             return found->archive->read({whole.offset + part.offset, part.size_bytes}, scratch);
+           },
+       .copy_from = [&](const ByteSource::Copy& copy) { return found->archive->copy_from(whole, copy); }});
+  return done ? check_unchanged(found->shard) : done;
+}
+
+Result<std::vector<std::byte>> TensorReader::read_header(ByteRange range) const {
+  if (is_broken_[0]) {
+    return fail(ErrorCode::ArchiveChanged, EIO,
+                model_->front().path().string() + ": the archive's header has changed");
+  }
+  std::vector<std::byte> bytes(static_cast<std::size_t>(range.size_bytes));
+  if (auto read = model_->front().read_through(bytes, range.offset); !read) return pass_on(std::move(read));
+  if (auto unchanged = check_unchanged(0); !unchanged) return pass_on(std::move(unchanged));
+  return bytes;
 }
 
 void TensorReader::wait_for_readers() const {

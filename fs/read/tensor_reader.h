@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,11 +15,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/archive/slice_reader.h"
 #include "core/base/reader_writer_lock.h"
 #include "core/model/model.h"
 #include "fs/base/versioned.h"
 #include "fs/read/tensor_states.h"
-#include "fs/read/views_source.h"
 #include "fs/tree/bytes.h"
 
 namespace stfs {
@@ -38,8 +39,11 @@ class TensorReader {
   [[nodiscard]] Result<Bytes> read(TensorId tensor, ByteRange part) const;
   /// Copies bytes of the tensor, from `offset`.
   [[nodiscard]] Result<void> copy(TensorId tensor, std::uint64_t offset, std::span<std::byte> to) const;
-  /// The source of all views. Must not outlive this object.
-  [[nodiscard]] ViewSource view_source() const;
+  /// Reads several ranges of a tensor. All of them come from the same state of the tensor.
+  [[nodiscard]] Result<void> read_parts(
+      TensorId tensor, const std::function<Result<void>(const TensorBytes& tensor)>& work) const;
+  /// Returns a range of the archive's header. The range counts from the beginning of the file.
+  [[nodiscard]] Result<std::vector<std::byte>> read_header(ByteRange range) const;
   /// Computes the checksum in pieces and without a lock, so that commits go on meanwhile, also those of this
   /// tensor. EBUSY if the tensor keeps changing; EINTR if no caller waits for the checksum any more
   /// (cancellation.h).

@@ -19,8 +19,8 @@ tl::unexpected<Error> no_such_text() {
 }  // namespace
 
 Result<Ino> TextViews::make(Text text, std::function<void()> on_read) {
-  File made{.text = std::move(text), .on_read = std::move(on_read), .reader = requesting_user()};
-  auto share = counts_.take(made.reader);
+  File made{.text = std::move(text), .on_read = std::move(on_read), .user = requesting_user()};
+  auto share = counts_.take(made.user);
   if (!share) return pass_on(std::move(share));
   made.share = std::move(*share);
   for (const auto& part : made.text) made.size_bytes += part->size();
@@ -48,10 +48,10 @@ Result<std::uint64_t> TextViews::size_bytes(Ino ino) const {
   return found == files_.end() ? Result<std::uint64_t>(no_such_text()) : found->second.size_bytes;
 }
 
-uid_t TextViews::reader(Ino ino) const {
+uid_t TextViews::user(Ino ino) const {
   const std::scoped_lock lock(mutex_);
   const auto found = files_.find(ino);
-  return found == files_.end() ? ::geteuid() : found->second.reader;
+  return found == files_.end() ? ::geteuid() : found->second.user;
 }
 
 Result<Bytes> TextViews::read(Ino ino, ByteRange range) const {

@@ -45,14 +45,14 @@ class TextViews {
   /// @param range  of the file.
   [[nodiscard]] Result<Bytes> read(Ino ino, ByteRange range) const;
   /// The user for whom the file was made.
-  [[nodiscard]] uid_t reader(Ino ino) const;
+  [[nodiscard]] uid_t user(Ino ino) const;
 
  private:
   struct File {
     Text text;
     std::function<void()> on_read;
     std::uint64_t size_bytes = 0;
-    uid_t reader = 0;
+    uid_t user = 0;
     std::uint64_t lookups = 1;
     UserCounts::Share share{};
   };

@@ -73,14 +73,14 @@ Views::Shown::Shown(const TensorTree::Version& tree) : model(tree.model), names(
   }
 }
 
-Views::Views(const Versioned<Model>& model, const TensorTree& tree, ViewSource source, Activity& activity,
-             const UserLimits& limits)
+Views::Views(const Versioned<Model>& model, const TensorTree& tree, const TensorReader& reader,
+             Activity& activity, const UserLimits& limits)
     : model_(model),
       tree_(tree),
       unserved_(tree.unserved()),
-      source_(std::move(source)),
+      reader_(reader),
       shown_(std::make_shared<Shown>(tree.version())),
-      whole_(model.owner(), source_, kNpy),
+      whole_(model.owner(), reader_, kNpy),
       stats_(kStatsFiles, "states of stats.json that programs have open", limits.texts),
       logs_(kLogFiles, "states of the log that programs have open", limits.texts),
       activity_(activity),
@@ -357,7 +357,7 @@ Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_byte
   const TensorId tensor = *this->tensor(ino);
   if (in_head.empty() && !is_float32(ino) && (!slice || slice->slice.is_contiguous())) {
     const std::uint64_t first_byte = slice ? slice->slice.first_byte : 0;
-    return source_.read(tensor, {first_byte + range.offset - head.size(), range.size_bytes});
+    return reader_.read(tensor, {first_byte + range.offset - head.size(), range.size_bytes});
   }
   std::vector<std::byte> bytes = Bytes::buffer(range.size_bytes);
   if (!in_head.empty()) {
@@ -367,9 +367,9 @@ Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_byte
   const auto body = std::span(bytes).subspan(static_cast<std::size_t>(in_head.size_bytes));
   if (!body.empty()) {
     const std::uint64_t at = range.offset + in_head.size_bytes - head.size();
-    auto copied = slice             ? copy_slice(*slice, at, source_, body)
-                  : is_float32(ino) ? copy_float32(model_->tensor(tensor), tensor, at, source_, body)
-                                    : source_.copy(tensor, at, body);
+    auto copied = slice             ? copy_slice(*slice, at, reader_, body)
+                  : is_float32(ino) ? copy_float32(model_->tensor(tensor), tensor, at, reader_, body)
+                                    : reader_.copy(tensor, at, body);
     if (!copied) return pass_on(std::move(copied));
   }
   return Bytes(std::move(bytes));

@@ -34,11 +34,11 @@
 #include "core/base/name_hash.h"
 #include "core/model/model.h"
 #include "fs/base/user_counts.h"
+#include "fs/read/tensor_reader.h"
 #include "fs/read/text_views.h"
 #include "fs/read/views_activity.h"
 #include "fs/read/views_names.h"
 #include "fs/read/views_slice.h"
-#include "fs/read/views_source.h"
 #include "fs/read/whole_views.h"
 #include "fs/tree/directory.h"
 #include "fs/tree/inode_table.h"
@@ -78,8 +78,8 @@ class Views final : public Directory {
                                                           {kArchiveName, kArchive},
                                                           {kLogName, kLog}}};
 
-  /// @param tree  the mount's. Model, tree and activity must outlive the views.
-  Views(const Versioned<Model>& model, const TensorTree& tree, ViewSource source, Activity& activity,
+  /// @param tree  the mount's. Model, tree, reader and activity must outlive the views.
+  Views(const Versioned<Model>& model, const TensorTree& tree, const TensorReader& reader, Activity& activity,
         const UserLimits& limits);
 
   static bool owns(Ino ino) { return ino >= kNpy && ino < kEnd; }
@@ -150,7 +150,7 @@ class Views final : public Directory {
   /// The path of a file or directory from `.safetensors`.
   [[nodiscard]] std::string path(Ino ino) const;
   /// The user for whom a look-up made a log: only this user may read it.
-  [[nodiscard]] uid_t reader_of_log(Ino ino) const { return logs_.reader(ino); }
+  [[nodiscard]] uid_t reader_of_log(Ino ino) const { return logs_.user(ino); }
 
   void note_broken() { is_broken_ = true; }
   /// Call before there are tensors with ids below this number.
@@ -210,7 +210,7 @@ class Views final : public Directory {
   const Versioned<Model>& model_;
   const TensorTree& tree_;
   const UnservedTensors& unserved_;
-  const ViewSource source_;
+  const TensorReader& reader_;
   /// Of one version of the model.
   struct Shown {
     explicit Shown(const TensorTree::Version& tree);

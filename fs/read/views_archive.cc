@@ -101,7 +101,7 @@ Result<void> ArchiveView::keep_head() {
     return head ? Result<void>() : tl::unexpected(head.error());
   }
   if (auto known = header_json_bytes(); !known) return tl::unexpected(known.error());
-  auto bytes = source_.read_header({0, model_.front_version().data_offset()});
+  auto bytes = reader_.read_header({0, model_.front_version().data_offset()});
   if (!bytes) return pass_on(std::move(bytes));
   auto kept = std::make_shared<const std::vector<std::byte>>(std::move(*bytes));
   const std::scoped_lock lock(mutex_);
@@ -120,7 +120,7 @@ Result<std::vector<std::byte>> ArchiveView::read_header(ByteRange range) const {
                 model_.path().string() + ": another program has changed the archive's header");
   }
   if (!kept) {
-    auto read = source_.read_header(range);
+    auto read = reader_.read_header(range);
     // An edit may have changed the file meanwhile. It has kept the header before.
     kept = kept_head();
     if (!kept) return read;
@@ -141,7 +141,7 @@ Result<Bytes> ArchiveView::read(ByteRange range) const {
     const std::uint32_t position = first_tensor_at(range.offset - data_at);
     const ByteRange data = tensors[position].data;
     if (data.contains({range.offset - data_at, range.size_bytes}))
-      return source_.read(model_.ids().of(position),
+      return reader_.read(model_.ids().of(position),
                           {range.offset - data_at - data.offset, range.size_bytes});
   }
   std::vector<std::byte> bytes;
@@ -157,7 +157,7 @@ Result<Bytes> ArchiveView::read(ByteRange range) const {
     const ByteRange part = data.intersection({wanted.offset - data_at, wanted.size_bytes});
     const std::size_t begin_bytes = bytes.size();
     bytes.resize(begin_bytes + static_cast<std::size_t>(part.size_bytes));
-    failed = source_.copy(tensor, part.offset - data.offset, std::span(bytes).subspan(begin_bytes));
+    failed = reader_.copy(tensor, part.offset - data.offset, std::span(bytes).subspan(begin_bytes));
   });
   if (!failed) return pass_on(std::move(failed));
   return Bytes(std::move(bytes));
@@ -174,7 +174,7 @@ Result<std::uint64_t> ArchiveView::header_json_bytes() const {
   std::uint64_t end = model_.front_version().header->size_bytes;
   while (end > 0) {
     const std::uint64_t part_bytes = std::min(end, kPageBytes);
-    const auto bytes = source_.read_header({kHeaderLengthBytes + end - part_bytes, part_bytes});
+    const auto bytes = reader_.read_header({kHeaderLengthBytes + end - part_bytes, part_bytes});
     if (!bytes) return tl::unexpected(bytes.error());
     const std::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
     const std::size_t last = text.find_last_not_of(" \t\r\n");

@@ -14,14 +14,14 @@
 #include <vector>
 
 #include "core/model/model.h"
-#include "fs/read/views_source.h"
+#include "fs/read/tensor_reader.h"
 
 namespace stfs {
 
 class ArchiveView {
  public:
-  /// The model and the source must outlive this object.
-  ArchiveView(const Model& model, const ViewSource& source) : model_(model), source_(source) {}
+  /// The model and the reader must outlive this object.
+  ArchiveView(const Model& model, const TensorReader& reader) : model_(model), reader_(reader) {}
 
   /// EFBIG if the model has so many tensors that no reader would accept their header.
   [[nodiscard]] Result<std::uint64_t> size_bytes() const;
@@ -55,7 +55,7 @@ class ArchiveView {
   [[nodiscard]] std::uint32_t first_tensor_at(std::uint64_t data_offset) const;
 
   const Model& model_;
-  const ViewSource& source_;
+  const TensorReader& reader_;
   mutable std::mutex mutex_;  // guards what follows
   mutable std::optional<std::uint64_t> header_json_bytes_;
   mutable std::optional<std::string> metadata_json_;

@@ -13,7 +13,7 @@ std::string float32_header(const Tensor& tensor) {
   return npy_header({.descr = "<f4", .shape = {tensor.shape.begin(), tensor.shape.end()}});
 }
 
-Result<void> copy_float32(const Tensor& tensor, TensorId id, std::uint64_t offset, const ViewSource& source,
+Result<void> copy_float32(const Tensor& tensor, TensorId id, std::uint64_t offset, const TensorReader& reader,
                           std::span<std::byte> to) {
   constexpr std::uint64_t kByteBits = 8;
   constexpr std::uint64_t kWholeBytes = 8;  // 8 elements fill whole bytes, whatever the dtype
@@ -27,7 +27,7 @@ Result<void> copy_float32(const Tensor& tensor, TensorId id, std::uint64_t offse
   // The thread keeps this buffer, because a new buffer is filled with zeros first.
   thread_local std::vector<std::byte> bytes;
   bytes.resize(static_cast<std::size_t>(from_end - from));
-  if (auto copied = source.copy(id, from, bytes); !copied) return copied;
+  if (auto copied = reader.copy(id, from, bytes); !copied) return copied;
   const std::size_t skipped = static_cast<std::size_t>(offset - first * sizeof(float));
   void* place = to.data();
   std::size_t room_bytes = to.size();

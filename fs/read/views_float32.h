@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/format/tensor_index.h"
-#include "fs/read/views_source.h"
+#include "fs/read/tensor_reader.h"
 
 namespace stfs {
 
@@ -15,7 +15,7 @@ std::string float32_header(const Tensor& tensor);
 /// Copies bytes of the converted elements.
 /// @param id      the tensor's.
 /// @param offset  in the converted bytes; an element has 4.
-Result<void> copy_float32(const Tensor& tensor, TensorId id, std::uint64_t offset, const ViewSource& source,
+Result<void> copy_float32(const Tensor& tensor, TensorId id, std::uint64_t offset, const TensorReader& reader,
                           std::span<std::byte> to);
 
 }  // namespace stfs

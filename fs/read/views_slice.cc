@@ -35,13 +35,13 @@ Result<SliceFile> slice_file(const SliceName& name, TensorId id, const Tensor& t
   return file;
 }
 
-Result<void> copy_slice(const SliceFile& file, std::uint64_t offset, const ViewSource& source,
+Result<void> copy_slice(const SliceFile& file, std::uint64_t offset, const TensorReader& reader,
                         std::span<std::byte> to) {
   const Slice& slice = file.slice;
-  if (slice.is_contiguous()) return source.copy(file.tensor, slice.first_byte + offset, to);
+  if (slice.is_contiguous()) return reader.copy(file.tensor, slice.first_byte + offset, to);
   // Each element may lie in a page of its own.
   constexpr std::size_t kPieceBytes = std::size_t{16} << 10U;
-  return source.read_parts(file.tensor, [&](const TensorBytes& tensor) -> Result<void> {
+  return reader.read_parts(file.tensor, [&](const TensorBytes& tensor) -> Result<void> {
     for (std::size_t done = 0; done < to.size();) {
       if (Cancellation::is_requested())
         return fail(ErrorCode::System, EINTR, "the request for a slice was cancelled");

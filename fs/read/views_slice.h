@@ -9,7 +9,7 @@
 #include "core/base/error.h"
 #include "core/format/tensor_index.h"
 #include "core/tensor/slice.h"
-#include "fs/read/views_source.h"
+#include "fs/read/tensor_reader.h"
 
 namespace stfs {
 
@@ -36,7 +36,7 @@ Result<SliceFile> slice_file(const SliceName& name, TensorId id, const Tensor& t
 
 /// Copies bytes of the slice's elements, without the head.
 /// @param offset  in the elements.
-Result<void> copy_slice(const SliceFile& file, std::uint64_t offset, const ViewSource& source,
+Result<void> copy_slice(const SliceFile& file, std::uint64_t offset, const TensorReader& reader,
                         std::span<std::byte> to);
 
 }  // namespace stfs

@@ -6,8 +6,8 @@
 
 namespace stfs {
 
-WholeViews::WholeViews(std::shared_ptr<Model> model, const ViewSource& source, Ino first)
-    : source_(source), first_(first) {
+WholeViews::WholeViews(std::shared_ptr<Model> model, const TensorReader& reader, Ino first)
+    : reader_(reader), first_(first) {
   show(next(std::move(model)));
 }
 
@@ -63,7 +63,7 @@ Result<void> WholeViews::prepare_next() {
 }
 
 WholeViews::Versions::node_type WholeViews::next(std::shared_ptr<Model> model) const {
-  auto view = std::make_shared<ArchiveView>(*model, source_);
+  auto view = std::make_shared<ArchiveView>(*model, reader_);
   Versions made;
   made[0] = {.model = std::move(model), .view = std::move(view)};
   return made.extract(made.begin());

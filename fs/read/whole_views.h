@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "core/model/model.h"
+#include "fs/read/tensor_reader.h"
 #include "fs/read/views_archive.h"
-#include "fs/read/views_source.h"
 #include "fs/tree/inode_table.h"
 
 namespace stfs {
@@ -29,8 +29,8 @@ class WholeViews {
   /// The numbers are first + kStride * version + part, below end.
   static constexpr Ino kStride = 8;
 
-  /// @param source  must outlive this object.
-  WholeViews(std::shared_ptr<Model> model, const ViewSource& source, Ino first);
+  /// @param reader  must outlive this object.
+  WholeViews(std::shared_ptr<Model> model, const TensorReader& reader, Ino first);
 
   /// The part that a number from `first` on stands for, of any version; nothing for others.
   [[nodiscard]] static std::optional<Part> part(Ino ino, Ino first) {
@@ -71,7 +71,7 @@ class WholeViews {
     return first_ + kStride * version + static_cast<Ino>(part);
   }
 
-  const ViewSource& source_;
+  const TensorReader& reader_;
   const Ino first_;
   mutable std::mutex mutex_;  // guards what follows
   Versions versions_;         // the last one is the present one
