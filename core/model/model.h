@@ -1,7 +1,7 @@
 // A model: one archive, or all shards of an index, as one set of tensors.
 //
 // Tensor::data of a sharded model, and of an archive with fillers, are ranges of an archive that no file
-// holds (fs/read/views_archive.h shows it): there the tensors of all shards lie back to back, by shard and
+// holds (fs/read/whole_views.h shows it): there the tensors of all shards lie back to back, by shard and
 // then by offset. The format allows no gap between tensors, so only the whole data section starts at a page,
 // not each shard's.
 #pragma once

@@ -11,7 +11,6 @@
 #include "core/tensor/npy.h"
 #include "core/tensor/npy_writer.h"
 #include "fs/base/log.h"
-#include "fs/read/views_float32.h"
 
 namespace stfs {
 namespace {

@@ -1,10 +1,219 @@
-// Keeps a version's view for as long as the kernel knows one of its files.
+// Makes the header of archive.safetensors, reads its data, and makes header.json and metadata.json. Keeps a
+// version's view for as long as the kernel knows one of its files.
 #include "fs/read/whole_views.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
+#include "core/base/printable.h"
+#include "core/format/json_string.h"
+
 namespace stfs {
+namespace {
+
+constexpr std::uint64_t kPageBytes = 4096;
+
+}  // namespace
+
+Result<std::string_view> ArchiveView::merged_head() const {
+  const std::scoped_lock lock(mutex_);
+  if (!merged_head_) {
+    const TensorIndex& tensors = model_.tensors();
+    std::vector<TensorSpec> specs;
+    specs.reserve(tensors.size());
+    for (std::uint32_t at = 0; at < tensors.size(); ++at) {
+      const Tensor tensor = tensors[at];
+      specs.push_back({std::string(tensor.name), tensor.dtype, {tensor.shape.begin(), tensor.shape.end()}});
+    }
+    merged_head_ = format_header(specs, model_.metadata(), kPageBytes, 0);
+  }
+  if (!*merged_head_) return tl::unexpected(Error(merged_head_->error()).within(model_.path().string()));
+  return **merged_head_;
+}
+
+Result<std::uint64_t> ArchiveView::data_offset() const {
+  if (model_.is_rearranged()) {
+    const auto head = merged_head();
+    if (!head) return tl::unexpected(head.error());
+    return head->size();
+  }
+  const std::uint64_t as_it_is = model_.front_version().data_offset();
+  const std::uint64_t aligned = (as_it_is + kPageBytes - 1) / kPageBytes * kPageBytes;
+  // If the padding would make the header larger than readers accept, the header stays as it is.
+  return aligned - kHeaderLengthBytes <= kMaxHeaderBytes ? aligned : as_it_is;
+}
+
+bool ArchiveView::is_the_archive() const {
+  if (model_.is_rearranged()) return false;
+  const auto data_at = data_offset();
+  return data_at && *data_at == model_.front_version().data_offset();
+}
+
+Result<std::uint64_t> ArchiveView::size_bytes() const {
+  const auto data_at = data_offset();
+  if (!data_at) return data_at;
+  return *data_at + model_.data_size_bytes();
+}
+
+std::uint32_t ArchiveView::first_tensor_at(std::uint64_t data_offset) const {
+  // Tensors are sorted by the ends of their ranges too: ranges neither overlap nor leave gaps.
+  const TensorIndex& tensors = model_.tensors();
+  std::uint32_t low = 0;
+  std::uint32_t high = tensors.size();
+  while (low < high) {
+    const std::uint32_t middle = low + (high - low) / 2;
+    if (tensors[middle].data.end() <= data_offset) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+Result<void> ArchiveView::append_head(ByteRange part, std::uint64_t data_at,
+                                      std::vector<std::byte>& to) const {
+  if (model_.is_rearranged()) {
+    const auto head = merged_head();
+    if (!head) return tl::unexpected(head.error());
+    const auto bytes = std::as_bytes(std::span(head->substr(part.offset, part.size_bytes)));
+    to.insert(to.end(), bytes.begin(), bytes.end());
+    return {};
+  }
+  const std::uint64_t length = data_at - kHeaderLengthBytes;
+  std::uint64_t at = part.offset;
+  for (; at < std::min(part.end(), kHeaderLengthBytes); ++at) {
+    to.push_back(static_cast<std::byte>(length >> (8 * at) & 0xff));
+  }
+  const ByteRange json = ByteRange{at, part.end() - at}.intersection(
+      {kHeaderLengthBytes, model_.front_version().header->size_bytes});
+  if (!json.empty()) {
+    const auto bytes = read_header(json);
+    if (!bytes) return tl::unexpected(bytes.error());
+    to.insert(to.end(), bytes->begin(), bytes->end());
+  }
+  to.resize(static_cast<std::size_t>(part.size_bytes), std::byte{' '});
+  return {};
+}
+
+Result<void> ArchiveView::keep_head() {
+  if (model_.is_rearranged()) {
+    const auto head = merged_head();  // is kept
+    return head ? Result<void>() : tl::unexpected(head.error());
+  }
+  if (auto known = header_json_bytes(); !known) return tl::unexpected(known.error());
+  auto bytes = reader_.read_header({0, model_.front_version().data_offset()});
+  if (!bytes) return pass_on(std::move(bytes));
+  auto kept = std::make_shared<const std::vector<std::byte>>(std::move(*bytes));
+  const std::scoped_lock lock(mutex_);
+  kept_head_ = std::move(kept);
+  return {};
+}
+
+Result<std::vector<std::byte>> ArchiveView::read_header(ByteRange range) const {
+  const auto kept_head = [this] {
+    const std::scoped_lock lock(mutex_);
+    return kept_head_;
+  };
+  auto kept = kept_head();
+  if (!kept && model_.front_version().header != model_.front().version()->header) {
+    return fail(ErrorCode::ArchiveChanged, EIO,
+                model_.path().string() + ": another program has changed the archive's header");
+  }
+  if (!kept) {
+    auto read = reader_.read_header(range);
+    // An edit may have changed the file meanwhile. It has kept the header before.
+    kept = kept_head();
+    if (!kept) return read;
+  }
+  const auto part = std::span(*kept).subspan(static_cast<std::size_t>(range.offset),
+                                             static_cast<std::size_t>(range.size_bytes));
+  return std::vector<std::byte>(part.begin(), part.end());
+}
+
+Result<Bytes> ArchiveView::read(ByteRange range) const {
+  const TensorIndex& tensors = model_.tensors();
+  const auto begin = data_offset();
+  if (!begin) return tl::unexpected(begin.error());
+  const std::uint64_t data_at = *begin;
+  const ByteRange head = range.intersection({0, data_at});
+  if (head.empty() && !range.empty()) {
+    // Most reads lie inside one tensor: the reply can refer to the map.
+    const std::uint32_t position = first_tensor_at(range.offset - data_at);
+    const ByteRange data = tensors[position].data;
+    if (data.contains({range.offset - data_at, range.size_bytes}))
+      return reader_.read(model_.ids().of(position),
+                          {range.offset - data_at - data.offset, range.size_bytes});
+  }
+  std::vector<std::byte> bytes;
+  bytes.reserve(static_cast<std::size_t>(range.size_bytes));
+  if (!head.empty()) {
+    if (auto put = append_head(head, data_at, bytes); !put) return pass_on(std::move(put));
+  }
+  const ByteRange wanted = range.intersection({data_at, model_.data_size_bytes()});
+  Result<void> failed;
+  for_each_tensor(range, [&](TensorId tensor) {
+    if (!failed) return;
+    const ByteRange data = model_.tensor(tensor).data;
+    const ByteRange part = data.intersection({wanted.offset - data_at, wanted.size_bytes});
+    const std::size_t begin_bytes = bytes.size();
+    bytes.resize(begin_bytes + static_cast<std::size_t>(part.size_bytes));
+    failed = reader_.copy(tensor, part.offset - data.offset, std::span(bytes).subspan(begin_bytes));
+  });
+  if (!failed) return pass_on(std::move(failed));
+  return Bytes(std::move(bytes));
+}
+
+Result<std::uint64_t> ArchiveView::header_json_bytes() const {
+  if (model_.is_rearranged()) {
+    const auto head = merged_head();
+    if (!head) return tl::unexpected(head.error());
+    return head->find_last_not_of(' ') + 1 - kHeaderLengthBytes;
+  }
+  const std::scoped_lock lock(mutex_);
+  if (header_json_bytes_) return *header_json_bytes_;
+  std::uint64_t end = model_.front_version().header->size_bytes;
+  while (end > 0) {
+    const std::uint64_t part_bytes = std::min(end, kPageBytes);
+    const auto bytes = reader_.read_header({kHeaderLengthBytes + end - part_bytes, part_bytes});
+    if (!bytes) return tl::unexpected(bytes.error());
+    const std::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+    const std::size_t last = text.find_last_not_of(" \t\r\n");
+    end -= part_bytes;
+    if (last == std::string_view::npos) continue;
+    end += last + 1;
+    break;
+  }
+  header_json_bytes_ = end;
+  return end;
+}
+
+Result<Bytes> ArchiveView::read_header_json(ByteRange range) const {
+  if (model_.is_rearranged()) {
+    std::vector<std::byte> bytes;
+    if (auto put = append_head({kHeaderLengthBytes + range.offset, range.size_bytes}, 0, bytes); !put)
+      return pass_on(std::move(put));
+    return Bytes(std::move(bytes));
+  }
+  auto bytes = read_header({kHeaderLengthBytes + range.offset, range.size_bytes});
+  if (!bytes) return pass_on(std::move(bytes));
+  return Bytes(std::move(*bytes));
+}
+
+const std::string& ArchiveView::metadata_json() const {
+  const std::scoped_lock lock(mutex_);
+  if (metadata_json_) return *metadata_json_;
+  std::string text = "{";
+  for (const auto& [key, value] : model_.metadata()) {
+    if (text.size() > 1) text += ',';
+    append_json_string(text, key);
+    text += ':';
+    append_json_string(text, value);
+  }
+  metadata_json_ = printable_json(text + "}");
+  return *metadata_json_;
+}
 
 WholeViews::WholeViews(std::shared_ptr<Model> model, const TensorReader& reader, Ino first)
     : reader_(reader), first_(first) {

@@ -11,15 +11,79 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/model/model.h"
 #include "fs/read/tensor_reader.h"
-#include "fs/read/views_archive.h"
 #include "fs/tree/inode_table.h"
 
 namespace stfs {
+
+/// The three files of one version.
+///
+/// For a single archive, archive.safetensors is the archive's header with more padding, followed by the data.
+/// The padding makes the data begin at a multiple of 4096. Nothing is kept in memory, and every tensor lies
+/// at its data_offsets. A sharded model has no common header: one is made on first use, and kept.
+class ArchiveView {
+ public:
+  /// The model and the reader must outlive this object.
+  ArchiveView(const Model& model, const TensorReader& reader) : model_(model), reader_(reader) {}
+
+  /// EFBIG if the model has so many tensors that no reader would accept their header.
+  [[nodiscard]] Result<std::uint64_t> size_bytes() const;
+  /// True if this view has exactly the bytes of a single archive's file.
+  [[nodiscard]] bool is_the_archive() const;
+  /// @param range  must lie inside the file.
+  [[nodiscard]] Result<Bytes> read(ByteRange range) const;
+  /// Calls visit(tensor) for each tensor that has bytes in a range of the file. Calls nothing for an empty
+  /// range.
+  template <class Visit>
+  void for_each_tensor(ByteRange range, const Visit& visit) const;
+
+  /// The size of the header's JSON without its padding. The first call reads the padding.
+  [[nodiscard]] Result<std::uint64_t> header_json_bytes() const;
+  [[nodiscard]] Result<Bytes> read_header_json(ByteRange range) const;
+
+  /// Keeps the header as the file has it now: an edit is going to change the file. Other calls may run.
+  Result<void> keep_head();
+
+  /// `__metadata__` as a JSON object. The text is made on the first call, and kept.
+  [[nodiscard]] const std::string& metadata_json() const;
+
+ private:
+  [[nodiscard]] Result<std::uint64_t> data_offset() const;
+  /// The header of a sharded model: length and JSON, padded.
+  [[nodiscard]] Result<std::string_view> merged_head() const;
+  [[nodiscard]] Result<void> append_head(ByteRange part, std::uint64_t data_at,
+                                         std::vector<std::byte>& to) const;
+  /// Reads the header of a single archive as it is in the file, without the length.
+  [[nodiscard]] Result<std::vector<std::byte>> read_header(ByteRange range) const;
+  [[nodiscard]] std::uint32_t first_tensor_at(std::uint64_t data_offset) const;
+
+  const Model& model_;
+  const TensorReader& reader_;
+  mutable std::mutex mutex_;  // guards what follows
+  mutable std::optional<std::uint64_t> header_json_bytes_;
+  mutable std::optional<std::string> metadata_json_;
+  mutable std::optional<Result<std::string>> merged_head_;   // never changes once it is set
+  std::shared_ptr<const std::vector<std::byte>> kept_head_;  // of a single archive, from the file's beginning
+};
+
+template <class Visit>
+void ArchiveView::for_each_tensor(ByteRange range, const Visit& visit) const {
+  const TensorIndex& tensors = model_.tensors();
+  const auto data_at = data_offset();
+  if (!data_at) return;
+  const ByteRange data = range.intersection({*data_at, model_.data_size_bytes()});
+  if (data.empty()) return;
+  const std::uint64_t begin = data.offset - *data_at;
+  for (std::uint32_t at = first_tensor_at(begin); at < tensors.size(); ++at) {
+    if (tensors[at].data.offset >= begin + data.size_bytes) return;
+    if (!tensors[at].data.empty()) visit(model_.ids().of(at));
+  }
+}
 
 /// Any thread may call; one thread at a time makes the next version. No lock is taken while its mutex is
 /// held.

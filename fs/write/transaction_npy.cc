@@ -8,7 +8,7 @@
 //   mv T .safetensors/committed   needs that all these files are closed
 #include <utility>
 
-#include "fs/read/views_names.h"
+#include "fs/read/view_names.h"
 #include "fs/tree/names.h"
 #include "fs/write/transaction_directory.h"
 

@@ -1,5 +1,5 @@
 // Writes the counts and rates as JSON.
-#include "fs/read/views_activity.h"
+#include "fs/base/activity.h"
 
 #include <fmt/format.h>
 

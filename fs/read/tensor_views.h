@@ -1,3 +1,4 @@
+// `.safetensors/float32/NAME.npy`: a floating tensor as float32, converted when it is read.
 // `.safetensors/slice/NAME[0:10,:,3]`: some elements of a tensor as a file. Each read gathers its elements.
 #pragma once
 
@@ -12,6 +13,15 @@
 #include "fs/read/tensor_reader.h"
 
 namespace stfs {
+
+/// The `.npy` header of that file.
+std::string float32_header(const Tensor& tensor);
+
+/// Copies bytes of the converted elements.
+/// @param id      the tensor's.
+/// @param offset  in the converted bytes; an element has 4.
+Result<void> copy_float32(const Tensor& tensor, TensorId id, std::uint64_t offset, const TensorReader& reader,
+                          std::span<std::byte> to);
 
 /// The parts of a file name in slice/: `NAME[TEXT]` or `NAME[TEXT].npy`, split at the last `[`.
 struct SliceName {
