@@ -1,27 +1,24 @@
-// `.safetensors/float32/NAME.npy`: a floating tensor as float32, converted when it is read.
-// `.safetensors/slice/NAME[0:10,:,3]`: some elements of a tensor as a file. Each read gathers its elements.
+// The views of one tensor below `.safetensors/`. Each read makes the bytes that it needs.
+//
+//   npy/NAME.npy           the tensor with a NumPy header before it
+//   float32/NAME.npy       the same of a floating tensor, converted to float32
+//   slice/NAME[0:10,:,3]   some elements; with `.npy` appended, with a NumPy header
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "core/base/byte_range.h"
 #include "core/base/error.h"
 #include "core/format/tensor_index.h"
 #include "core/tensor/slice.h"
 #include "fs/read/tensor_reader.h"
+#include "fs/tree/bytes.h"
 
 namespace stfs {
-
-/// The `.npy` header of that file.
-std::string float32_header(const Tensor& tensor);
-
-/// Copies bytes of the converted elements.
-/// @param id      the tensor's.
-/// @param offset  in the converted bytes; an element has 4.
-Result<void> copy_float32(const Tensor& tensor, TensorId id, std::uint64_t offset, const TensorReader& reader,
-                          std::span<std::byte> to);
 
 /// The parts of a file name in slice/: `NAME[TEXT]` or `NAME[TEXT].npy`, split at the last `[`.
 struct SliceName {
@@ -33,20 +30,35 @@ struct SliceName {
 /// Returns nothing if the name has no `[`.
 std::optional<SliceName> split_slice_name(std::string_view file_name);
 
-struct SliceFile {
-  TensorId tensor{};
-  Slice slice;
-  std::string head;  // the header of a `.npy` file, else empty
+/// One file. A copy of it reads the same bytes.
+class TensorView {
+ public:
+  static TensorView npy(TensorId id, const Tensor& tensor);
+  /// The tensor must be floating.
+  static TensorView float32(TensorId id, const Tensor& tensor);
+  /// Parses the slice. EINVAL if the text is not a slice of that tensor.
+  static Result<TensorView> slice(const SliceName& name, TensorId id, const Tensor& tensor);
 
-  [[nodiscard]] std::uint64_t size_bytes() const { return head.size() + slice.size_bytes; }
+  [[nodiscard]] TensorId tensor() const { return tensor_; }
+  /// The shape of a slice's selection.
+  [[nodiscard]] const std::vector<std::uint64_t>& slice_shape() const { return slice_.shape; }
+  [[nodiscard]] std::uint64_t size_bytes() const { return head_.size() + body_bytes_; }
+  /// @param range  must lie inside the file.
+  [[nodiscard]] Result<Bytes> read(ByteRange range, const TensorReader& reader) const;
+
+ private:
+  TensorView(TensorId id, Dtype dtype) : tensor_(id), dtype_(dtype) {}
+  /// Copies bytes of what follows the head.
+  Result<void> copy(std::uint64_t offset, const TensorReader& reader, std::span<std::byte> to) const;
+  Result<void> copy_slice(std::uint64_t offset, const TensorReader& reader, std::span<std::byte> to) const;
+  Result<void> copy_float32(std::uint64_t offset, const TensorReader& reader, std::span<std::byte> to) const;
+
+  TensorId tensor_;
+  Dtype dtype_;
+  bool is_float32_ = false;
+  std::string head_;  // a NumPy header, or empty
+  std::uint64_t body_bytes_ = 0;
+  Slice slice_;  // without loops if the file has the whole tensor
 };
-
-/// Parses the slice. EINVAL if the text is not a slice of that tensor.
-Result<SliceFile> slice_file(const SliceName& name, TensorId id, const Tensor& tensor);
-
-/// Copies bytes of the slice's elements, without the head.
-/// @param offset  in the elements.
-Result<void> copy_slice(const SliceFile& file, std::uint64_t offset, const TensorReader& reader,
-                        std::span<std::byte> to);
 
 }  // namespace stfs

@@ -9,7 +9,6 @@
 #include "core/storage/attribute_names.h"
 #include "core/tensor/float_conversion.h"
 #include "core/tensor/npy.h"
-#include "core/tensor/npy_writer.h"
 #include "fs/base/log.h"
 
 namespace stfs {
@@ -36,13 +35,6 @@ bool has_float32(const Tensor& tensor) {
 
 TensorId tensor_from(Ino ino, Ino first) {
   return TensorId{static_cast<std::uint32_t>(ino - first)};
-}
-
-Result<Bytes> part_of(std::string_view text, ByteRange range) {
-  const auto part =
-      std::as_bytes(std::span(text))
-          .subspan(static_cast<std::size_t>(range.offset), static_cast<std::size_t>(range.size_bytes));
-  return Bytes(std::vector<std::byte>(part.begin(), part.end()));
 }
 
 /// Extracts the tensor's flat file name from a view's name, or returns nothing if the view's name contains
@@ -100,7 +92,8 @@ std::shared_ptr<void> Views::show(Next next) noexcept {
 bool Views::shows(TensorId tensor) const {
   if (whole_.has_before(tensor)) return true;
   const std::scoped_lock lock(mutex_);
-  return std::ranges::any_of(slices_, [&](const auto& slice) { return slice.second.file->tensor == tensor; });
+  return std::ranges::any_of(slices_,
+                             [&](const auto& slice) { return slice.second.view->tensor() == tensor; });
 }
 
 std::vector<std::pair<Ino, std::string>> Views::drop_names(TensorId tensor) {
@@ -113,7 +106,7 @@ std::vector<std::pair<Ino, std::string>> Views::drop_names(TensorId tensor) {
   }
   const std::scoped_lock lock(mutex_);
   for (auto named = slice_names_.begin(); named != slice_names_.end();) {
-    const bool is_its = slices_.at(named->second).file->tensor == tensor;
+    const bool is_its = slices_.at(named->second).view->tensor() == tensor;
     if (is_its) entries.emplace_back(kSlice, named->first);
     named = is_its ? slice_names_.erase(named) : std::next(named);
   }
@@ -184,8 +177,8 @@ Result<Ino> Views::find_slice(std::string_view name) {
     if (!std::exchange(found.is_queued, true)) queue_.push_back(known->second);
     return known->second;
   }
-  auto file = slice_file(*parts, *tensor, model_->tensor(*tensor));
-  if (!file) return pass_on(std::move(file));
+  auto view = TensorView::slice(*parts, *tensor, model_->tensor(*tensor));
+  if (!view) return pass_on(std::move(view));
   auto share = counts_.take(requesting_user());
   if (!share) return pass_on(std::move(share));
   const Ino ino = next_slice_++;
@@ -193,7 +186,7 @@ Result<Ino> Views::find_slice(std::string_view name) {
   made.share = std::move(*share);
   made.lookups = 1;
   made.name = name;
-  made.file = std::make_shared<const SliceFile>(std::move(*file));
+  made.view = std::make_shared<const TensorView>(std::move(*view));
   slice_names_.emplace(made.name, ino);
   made.is_queued = true;
   queue_.push_back(ino);
@@ -269,23 +262,31 @@ void Views::list(Ino directory, std::uint64_t position, const VisitEntry& visit)
   });
 }
 
-std::shared_ptr<const SliceFile> Views::slice_of(Ino ino) const {
+std::shared_ptr<const TensorView> Views::slice_of(Ino ino) const {
   if (!is_counted(ino)) return nullptr;
   const std::scoped_lock lock(mutex_);
   const auto found = slices_.find(ino);
-  return found == slices_.end() ? nullptr : found->second.file;
+  return found == slices_.end() ? nullptr : found->second.view;
+}
+
+std::shared_ptr<const TensorView> Views::tensor_view(Ino ino) const {
+  if (!is_npy(ino) && !is_float32(ino)) return slice_of(ino);
+  const TensorId id = *tensor(ino);
+  const Tensor shown = model_->tensor(id);
+  return std::make_shared<const TensorView>(is_npy(ino) ? TensorView::npy(id, shown)
+                                                        : TensorView::float32(id, shown));
 }
 
 std::optional<TensorId> Views::tensor(Ino ino) const {
   if (is_npy(ino)) return tensor_from(ino, kNpyFiles);
   if (is_float32(ino)) return tensor_from(ino, kFloat32Files);
   const auto slice = slice_of(ino);
-  return slice ? std::optional(slice->tensor) : std::nullopt;
+  return slice ? std::optional(slice->tensor()) : std::nullopt;
 }
 
 std::optional<std::vector<std::uint64_t>> Views::slice_shape(Ino ino) const {
   const auto slice = slice_of(ino);
-  return slice ? std::optional(slice->slice.shape) : std::nullopt;
+  return slice ? std::optional(slice->slice_shape()) : std::nullopt;
 }
 
 std::string Views::path(Ino ino) const {
@@ -306,33 +307,12 @@ std::string Views::path(Ino ino) const {
   return fmt::format("slice/{}", found == slices_.end() ? std::string() : found->second.name);
 }
 
-std::string Views::head_of(Ino ino) const {
-  const Tensor tensor = model_->tensor(*this->tensor(ino));
-  return is_float32(ino) ? float32_header(tensor)
-                         : npy_header(npy_form(tensor.dtype, tensor.shape, tensor.data.size_bytes));
-}
-
 Result<std::uint64_t> Views::size_bytes(Ino ino) const {
-  if (const auto part = whole(ino)) {
-    const auto view = whole_.view(ino);
-    if (!view) return not_found();
-    switch (*part) {
-      case WholeViews::Part::HeaderJson: return view->header_json_bytes();
-      case WholeViews::Part::MetadataJson: return view->metadata_json().size();
-      case WholeViews::Part::Archive: return view->size_bytes();
-    }
-  }
+  if (whole(ino)) return whole_.size_bytes(ino);
   if (const auto* texts = this->texts(ino)) return texts->size_bytes(ino);
   mark(ino, {});
-  if (is_counted(ino)) {
-    const auto slice = slice_of(ino);
-    if (!slice) return not_found();
-    return slice->size_bytes();
-  }
-  const Tensor tensor = model_->tensor(*this->tensor(ino));
-  const std::uint64_t data =
-      is_float32(ino) ? element_count(tensor.shape) * sizeof(float) : tensor.data.size_bytes;
-  return head_of(ino).size() + data;
+  const auto view = tensor_view(ino);
+  return view ? view->size_bytes() : Result<std::uint64_t>(not_found());
 }
 
 Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_bytes) {
@@ -340,38 +320,11 @@ Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_byte
   if (!size) return tl::unexpected(size.error());
   if (offset >= *size) return Bytes();
   const ByteRange range{offset, std::min<std::uint64_t>(wanted_bytes, *size - offset)};
-  if (const auto part = whole(ino)) {
-    const auto view = whole_.view(ino);
-    if (!view) return not_found();
-    if (*part == WholeViews::Part::HeaderJson) return view->read_header_json(range);
-    if (*part == WholeViews::Part::MetadataJson) return part_of(view->metadata_json(), range);
-    mark(ino, range);
-    return view->read(range);
-  }
   if (const auto* texts = this->texts(ino)) return texts->read(ino, range);
   mark(ino, range);
-  const auto slice = slice_of(ino);
-  const std::string head = slice ? slice->head : head_of(ino);
-  const ByteRange in_head = range.intersection({0, head.size()});
-  const TensorId tensor = *this->tensor(ino);
-  if (in_head.empty() && !is_float32(ino) && (!slice || slice->slice.is_contiguous())) {
-    const std::uint64_t first_byte = slice ? slice->slice.first_byte : 0;
-    return reader_.read(tensor, {first_byte + range.offset - head.size(), range.size_bytes});
-  }
-  std::vector<std::byte> bytes = Bytes::buffer(range.size_bytes);
-  if (!in_head.empty()) {
-    const auto from = std::as_bytes(std::span(head)).subspan(static_cast<std::size_t>(in_head.offset));
-    std::ranges::copy(from.first(static_cast<std::size_t>(in_head.size_bytes)), bytes.begin());
-  }
-  const auto body = std::span(bytes).subspan(static_cast<std::size_t>(in_head.size_bytes));
-  if (!body.empty()) {
-    const std::uint64_t at = range.offset + in_head.size_bytes - head.size();
-    auto copied = slice             ? copy_slice(*slice, at, reader_, body)
-                  : is_float32(ino) ? copy_float32(model_->tensor(tensor), tensor, at, reader_, body)
-                                    : reader_.copy(tensor, at, body);
-    if (!copied) return pass_on(std::move(copied));
-  }
-  return Bytes(std::move(bytes));
+  if (whole(ino)) return whole_.read(ino, range);
+  const auto view = tensor_view(ino);
+  return view ? view->read(range, reader_) : not_found();
 }
 
 void Views::mark(Ino ino, ByteRange range) const {
@@ -418,7 +371,7 @@ std::vector<Stale> Views::stale(TensorId first, TensorId last) {
   if (is_broken_) add(present(kHeaderJson));
   const std::scoped_lock lock(mutex_);
   for (const auto& [ino, slice] : slices_) {
-    if (slice.file->tensor >= first && slice.file->tensor <= last) add(ino);
+    if (slice.view->tensor() >= first && slice.view->tensor() <= last) add(ino);
   }
   return stale;
 }

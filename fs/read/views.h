@@ -188,7 +188,7 @@ class Views final : public Directory {
   struct KnownSlice {
     std::uint64_t lookups = 0;
     std::string name;
-    std::shared_ptr<const SliceFile> file;
+    std::shared_ptr<const TensorView> view;
     bool is_queued = false;   // queue_ contains it
     UserCounts::Share share;  // of the user who looked it up first
   };
@@ -201,9 +201,9 @@ class Views final : public Directory {
   [[nodiscard]] const TextViews* texts(Ino ino) const {
     return is_stats(ino) ? &stats_ : is_log(ino) ? &logs_ : nullptr;
   }
-  [[nodiscard]] std::shared_ptr<const SliceFile> slice_of(Ino ino) const;
-  /// The bytes before the data of a `.npy` file.
-  [[nodiscard]] std::string head_of(Ino ino) const;
+  [[nodiscard]] std::shared_ptr<const TensorView> slice_of(Ino ino) const;
+  /// A file of npy/, float32/ or slice/; null if it is a slice that has gone.
+  [[nodiscard]] std::shared_ptr<const TensorView> tensor_view(Ino ino) const;
   /// Notes that the kernel may cache the bytes that it is about to get from the view.
   void mark(Ino ino, ByteRange range) const;
 

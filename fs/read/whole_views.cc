@@ -14,6 +14,10 @@ namespace {
 
 constexpr std::uint64_t kPageBytes = 4096;
 
+tl::unexpected<Error> no_such_view() {
+  return fail(ErrorCode::NotFound, ENOENT, "no such view");
+}
+
 }  // namespace
 
 Result<std::string_view> ArchiveView::merged_head() const {
@@ -229,6 +233,32 @@ std::shared_ptr<const ArchiveView> WholeViews::view(Ino ino) const {
   const std::scoped_lock lock(mutex_);
   const auto found = versions_.find(version_of(ino));
   return found == versions_.end() ? nullptr : found->second.view;
+}
+
+Result<std::uint64_t> WholeViews::size_bytes(Ino ino) const {
+  const auto its = view(ino);
+  if (!its) return no_such_view();
+  switch (*part(ino, first_)) {
+    case Part::HeaderJson: return its->header_json_bytes();
+    case Part::MetadataJson: return its->metadata_json().size();
+    case Part::Archive: break;
+  }
+  return its->size_bytes();
+}
+
+Result<Bytes> WholeViews::read(Ino ino, ByteRange range) const {
+  const auto its = view(ino);
+  if (!its) return no_such_view();
+  switch (*part(ino, first_)) {
+    case Part::HeaderJson: return its->read_header_json(range);
+    case Part::MetadataJson: {
+      const auto text = std::as_bytes(std::span(its->metadata_json()));
+      const auto* const from = text.data() + range.offset;
+      return Bytes(std::vector<std::byte>(from, from + range.size_bytes));
+    }
+    case Part::Archive: break;
+  }
+  return its->read(range);
 }
 
 void WholeViews::note_lookup(Ino ino) {

@@ -45,12 +45,11 @@ class ArchiveView {
   /// The size of the header's JSON without its padding. The first call reads the padding.
   [[nodiscard]] Result<std::uint64_t> header_json_bytes() const;
   [[nodiscard]] Result<Bytes> read_header_json(ByteRange range) const;
+  /// `__metadata__` as a JSON object. The text is made on the first call, and kept.
+  [[nodiscard]] const std::string& metadata_json() const;
 
   /// Keeps the header as the file has it now: an edit is going to change the file. Other calls may run.
   Result<void> keep_head();
-
-  /// `__metadata__` as a JSON object. The text is made on the first call, and kept.
-  [[nodiscard]] const std::string& metadata_json() const;
 
  private:
   [[nodiscard]] Result<std::uint64_t> data_offset() const;
@@ -106,6 +105,10 @@ class WholeViews {
   [[nodiscard]] Ino present(Part part) const;
   /// Of the file's version; null if it has gone.
   [[nodiscard]] std::shared_ptr<const ArchiveView> view(Ino ino) const;
+  /// ENOENT if the file has gone.
+  [[nodiscard]] Result<std::uint64_t> size_bytes(Ino ino) const;
+  /// The same. @param range  must lie inside the file.
+  [[nodiscard]] Result<Bytes> read(Ino ino, ByteRange range) const;
 
   /// Counts a look-up that the kernel gets.
   void note_lookup(Ino ino);
