@@ -1,4 +1,5 @@
-// Takes turns, and repeats attempts that another process's lock has refused.
+// Takes turns, and repeats attempts that another process's lock has refused. After a failure this process
+// gives up the journal that stays between small commits: the next process that needs its bytes recovers it.
 #include "fs/write/committers.h"
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "core/journal/journal_format.h"
+#include "fs/base/log.h"
 
 namespace stfs {
 namespace {
@@ -20,7 +22,30 @@ ByteRange blocks_of(ByteRange place) {
   return {begin, round_up_to_block(place.end()) - begin};
 }
 
+void warn_of(const Archive& archive, const Result<void>& done) {
+  if (!done) log::warning("{}: {}", archive.path().string(), done.error().message);
+}
+
 }  // namespace
+
+void Committer::settle_journal() {
+  if (is_untidy_) warn_of(archive_, archive_.lane_journal().settle(archive_.durability(durability_)));
+}
+
+void Committer::keep_journal() {
+  // After a failure each commit makes a journal of its own.
+  if (archive_.lane_journal().is_wanted()) warn_of(archive_, archive_.lane_journal().prepare());
+}
+
+void Committer::retire_journal() {
+  warn_of(archive_, archive_.lane_journal().retire(archive_.durability(durability_)));
+}
+
+std::vector<std::unique_ptr<File>> Committer::tidy() {
+  settle_journal();
+  is_untidy_ = false;
+  return archive_.take_discarded();
+}
 
 Committers::Committers(const Model& model, const CommitOptions& options) : options_(options) {
   for (const Shard& shard : model.shards()) {
