@@ -89,7 +89,7 @@ class CommitProtocol {
     ReadersOut readers;
     bool lends = false;        // its turn, while it seals and applies
     bool has_company = false;  // another commit has run while it was lent
-    std::optional<IndexReplacement> index{};
+    std::optional<FileReplacement> index{};
     std::unique_ptr<File> prepared_index;
     Archive::Moves moves;        // while they are applied
     Archive::Moves moves_after;  // and from then on, until the caller ends them

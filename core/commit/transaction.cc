@@ -12,7 +12,7 @@
 #include "core/commit/commit_locks.h"
 #include "core/commit/commit_protocol.h"
 #include "core/journal/byte_patch.h"
-#include "core/journal/index_replacement.h"
+#include "core/journal/file_replacement.h"
 #include "core/storage/trusted_links.h"
 
 namespace stfs {

@@ -129,7 +129,7 @@ class Transaction {
   Stages stages_;
   std::unique_ptr<PendingEdit> edit_;
   std::unique_ptr<PendingPatches> patches_;
-  std::optional<IndexReplacement> index_;  // of an edit or of patches
+  std::optional<FileReplacement> index_;  // of an edit or of patches
 };
 
 }  // namespace stfs

@@ -133,8 +133,7 @@ bool is_index_name(std::string_view name) {
   return name.size() <= kMaxIndexNameBytes && name.ends_with(kIndexSuffix) &&
          name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
 }
-bool is_sound(const IndexReplacement& index, bool is_edit, std::uint64_t journal_size_bytes,
-              ByteRange heads) {
+bool is_sound(const FileReplacement& index, bool is_edit, std::uint64_t journal_size_bytes, ByteRange heads) {
   return !index.in_journal.empty() && index.in_journal.size_bytes <= kMaxIndexBytes &&
          has_room(index.in_journal.offset, index.in_journal.size_bytes, journal_size_bytes, heads) &&
          (is_edit ? is_index_name(index.name) : index.name == kSyncStateName);
@@ -305,7 +304,7 @@ Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journa
     }
     if (in.is_ok() && range.type == OperationType::ReplaceIndex && at == (record.after ? 1 : 0) &&
         heads.offset == 0) {
-      IndexReplacement& index = record.index.emplace();
+      FileReplacement& index = record.index.emplace();
       index.in_journal.offset = in.u64();
       index.in_journal.size_bytes = in.u64();
       index.new_hash = in.u64();

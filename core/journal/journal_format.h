@@ -116,7 +116,7 @@ std::string journal_prefix(const std::string& archive_file_name);
 bool is_journal_file_name(std::string_view file_name);
 inline constexpr std::string_view kStagedSuffix = ".staged";
 /// The end of the name of a new index until it takes the old one's name, behind the name of its journal
-/// (index_replacement.h). A killed process leaves it; it goes with its journal.
+/// (file_replacement.h). A killed process leaves it; it goes with its journal.
 inline constexpr std::string_view kNewIndexSuffix = ".index";
 /// A lane journal (lane_journal.h) is called ".NAME.stj.ID.standing".
 inline constexpr std::string_view kLaneJournalSuffix = ".standing";
@@ -191,7 +191,7 @@ inline constexpr std::string_view kSyncStateName = ".weight_sync/state.json";
 inline constexpr std::uint64_t kMaxIndexBytes = 256 << 20;
 
 /// New bytes for the index of a sharded model, which lies beside the archive, or for kSyncStateName.
-struct IndexReplacement {
+struct FileReplacement {
   std::string name;      // of the file
   ByteRange in_journal;  // the new bytes
   std::uint64_t new_hash = 0;
@@ -225,9 +225,9 @@ struct JournalRecord {
   /// The boot that a commit with durability=process ends with. Unset: the commit survives a reboot. The head
   /// stores it, so that it can still be read when the rest is lost.
   Boot boot;
-  FileNumbers own{};                        // of the journal; in the head
-  std::optional<ArchiveShape> after{};      // set: this is an edit
-  std::optional<IndexReplacement> index{};  // of an edit; of others only for kSyncStateName
+  FileNumbers own{};                       // of the journal; in the head
+  std::optional<ArchiveShape> after{};     // set: this is an edit
+  std::optional<FileReplacement> index{};  // of an edit; of others only for kSyncStateName
   std::vector<JournalRange> ranges;
 
   /// The size of the archive when all is applied.

@@ -14,8 +14,8 @@
 
 #include "core/format/header.h"
 #include "core/journal/byte_patch.h"
+#include "core/journal/file_replacement.h"
 #include "core/journal/group_record.h"
-#include "core/journal/index_replacement.h"
 #include "core/journal/journal_access.h"
 #include "core/journal/journal_apply.h"
 #include "core/journal/journal_file.h"

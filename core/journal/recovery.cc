@@ -12,8 +12,8 @@
 
 #include "core/base/shell_word.h"
 #include "core/journal/file_lock.h"
+#include "core/journal/file_replacement.h"
 #include "core/journal/group_record.h"
-#include "core/journal/index_replacement.h"
 #include "core/journal/journal_apply.h"
 #include "core/journal/journal_blocks.h"
 #include "core/journal/journal_file.h"

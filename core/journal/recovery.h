@@ -70,8 +70,8 @@ Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesyst
 struct PendingJournal {
   std::unique_ptr<File> file;
   std::vector<JournalRange> ranges;
-  std::optional<ArchiveShape> after{};      // set: the archive has this size and header in truth
-  std::optional<IndexReplacement> index{};  // the model's index is the new one in truth
+  std::optional<ArchiveShape> after{};     // set: the archive has this size and header in truth
+  std::optional<FileReplacement> index{};  // the model's index is the new one in truth
 };
 struct PendingJournals {
   std::vector<PendingJournal> shown;  // later ones override earlier ones

@@ -26,7 +26,7 @@ class Follower {
 
  private:
   Mount& mount_;
-  std::vector<Forest::WatchedFile> watched_;
+  std::vector<MountRoot::WatchedFile> watched_;
   int times_left_ = 0;  // how often leftovers must still be forgotten
 };
 

@@ -17,25 +17,25 @@
 namespace stfs {
 namespace {
 
-void look_up(fuse_req_t req, fuse_ino_t parent, std::string_view name, const Forest::Pin& model) {
+void look_up(fuse_req_t req, fuse_ino_t parent, std::string_view name, const MountRoot::Pin& model) {
   // The request must not be used after its reply, so the mount is fetched first.
   Mount& mount = mount_of(req);
-  Forest& forest = mount.forest;
+  MountRoot& mount_root = mount.mount_root;
   const std::uint64_t changes = Filesystem::changes();
-  const auto found = forest.lookup(parent, name);
+  const auto found = mount_root.lookup(parent, name);
   if (!found && found.error().errno_value != ENOENT) return reply_error(req, parent, found.error());
   // Inode 0 with a timeout makes the kernel remember that the name does not exist.
-  fuse_entry_param entry = entry_of(forest, model, found ? *found : Stat{}, parent);
+  fuse_entry_param entry = entry_of(mount_root, model, found ? *found : Stat{}, parent);
   const bool is_slice = model && InodeSpace::local(parent) == Views::kSlice;
   // Where tensors can be made, a name may come to exist without a request for its directory.
   const bool may_appear =
-      is_slice || !forest.is_read_only(model) || (parent == kRootIno && forest.has_changing_root());
+      is_slice || !mount_root.is_read_only(model) || (parent == kRootIno && mount_root.has_changing_root());
   if (!found) entry.entry_timeout = may_appear ? 0 : timeout_of(parent);
   // If the reply fails, the caller is gone and the kernel has not counted the look-up.
   const Ino ino = entry.ino;
   if (found) forget_changed_source(mount, model, ino);
   const bool is_told = fuse_reply_entry(req, &entry) == 0;
-  if (!is_told) forest.forget(ino, 1);
+  if (!is_told) mount_root.forget(ino, 1);
   if (is_told && found) note_told(mount, ino, changes);
   if (!is_slice) return;
   survive("reply", [&] {
@@ -45,28 +45,28 @@ void look_up(fuse_req_t req, fuse_ino_t parent, std::string_view name, const For
 
 /// Whether a look-up reads the source directory. It may wait for a disk then, and so may each listing of
 /// pretrained/ and of the root of a directory of models.
-bool reads_source(const Forest& forest, Ino parent, std::string_view name) {
+bool reads_source(const MountRoot& mount_root, Ino parent, std::string_view name) {
   const Ino local = InodeSpace::local(parent);
-  return PretrainedDirectory::owns(local) || forest.reads_source(parent, name) ||
+  return PretrainedDirectory::owns(local) || mount_root.reads_source(parent, name) ||
          (local == kHiddenIno && name == PretrainedDirectory::kEntry.name);
 }
 
 void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  if (reads_source(forest_of(req), parent, name)) {
-    guarded_slowly(req, parent, Request::Lookup, [=, kept = std::string(name)](const Forest::Pin& model) {
+  if (reads_source(mount_root_of(req), parent, name)) {
+    guarded_slowly(req, parent, Request::Lookup, [=, kept = std::string(name)](const MountRoot::Pin& model) {
       look_up(req, parent, kept, model);
     });
   } else {
     guarded(req, parent, Request::Lookup,
-            [&](const Forest::Pin& model) { look_up(req, parent, name, model); });
+            [&](const MountRoot::Pin& model) { look_up(req, parent, name, model); });
   }
 }
 
 void on_opendir(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   const Ino local = InodeSpace::local(ino);
-  const Forest& forest = forest_of(req);
-  const bool is_changing_root = ino == kRootIno && forest.has_changing_root();
-  guarded(req, ino, Request::Readdir, [&](const Forest::Pin& model) {
+  const MountRoot& mount_root = mount_root_of(req);
+  const bool is_changing_root = ino == kRootIno && mount_root.has_changing_root();
+  guarded(req, ino, Request::Readdir, [&](const MountRoot::Pin& model) {
     const bool lists_scratch = model && model->lists_scratch(ino);
     const bool changes =
         local >= kHiddenIno || PretrainedDirectory::owns(local) || is_changing_root || lists_scratch;
@@ -78,9 +78,9 @@ void on_opendir(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
 
 template <bool kWithAttributes>
 void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
-  const auto list = [=](const Forest::Pin& model) {
+  const auto list = [=](const MountRoot::Pin& model) {
     Mount& mount = mount_of(req);
-    const Forest& forest = mount.forest;
+    const MountRoot& mount_root = mount.mount_root;
     const std::uint64_t changes = Filesystem::changes();
     const bool links_listed = ino != kRootIno || mount_of(req).links_listed_root;
     std::string buffer(size, '\0');
@@ -95,11 +95,12 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
         // and neither must stats.json or the log, because each look-up makes a file of its own.
         const bool is_passed_over = !links_listed || name == "." || name == ".." ||
                                     Views::remade_entry(InodeSpace::local(child)) != 0;
-        fuse_entry_param entry = entry_of(forest, model, forest.attributes(child).value_or(Stat{}), ino);
+        fuse_entry_param entry =
+            entry_of(mount_root, model, mount_root.attributes(child).value_or(Stat{}), ino);
         if (is_passed_over) {
           entry.ino = 0;
           entry.attr.st_ino = child;
-          entry.attr.st_mode = forest.file_type(child);
+          entry.attr.st_mode = mount_root.file_type(child);
         }
         is_looked_up = entry.ino != 0;
         needed = fuse_add_direntry_plus(req, buffer.data() + used, size - used, terminated.c_str(), &entry,
@@ -107,7 +108,7 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       } else {
         struct stat st {};
         st.st_ino = child;
-        st.st_mode = forest.file_type(child);
+        st.st_mode = mount_root.file_type(child);
         needed = fuse_add_direntry(req, buffer.data() + used, size - used, terminated.c_str(), &st,
                                    static_cast<off_t>(next));
       }
@@ -115,23 +116,23 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       used += needed;
       if (is_looked_up) {
         looked_up.push_back(child);
-        forest.note_lookup(child);
+        mount_root.note_lookup(child);
       }
       return true;
     };
-    const auto read = forest.read_directory(ino, static_cast<std::uint64_t>(offset), visit);
+    const auto read = mount_root.read_directory(ino, static_cast<std::uint64_t>(offset), visit);
     if (!read) return reply_error(req, ino, read.error());
     const bool is_told = fuse_reply_buf(req, buffer.data(), used) == 0;
     for (const Ino child : looked_up) {
       if (is_told) {
         note_told(mount, child, changes);
       } else {
-        forest.forget(child, 1);
+        mount_root.forget(child, 1);
       }
     }
   };
   if (PretrainedDirectory::owns(InodeSpace::local(ino)) ||
-      (ino == kRootIno && forest_of(req).has_changing_root())) {
+      (ino == kRootIno && mount_root_of(req).has_changing_root())) {
     guarded_slowly(req, ino, Request::Readdir, list);
   } else {
     guarded(req, ino, Request::Readdir, list);
@@ -139,34 +140,34 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
 }
 
 void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode) {
-  guarded_slowly(req, parent, Request::Mkdir, [=, name = std::string(name)](const Forest::Pin& model) {
+  guarded_slowly(req, parent, Request::Mkdir, [=, name = std::string(name)](const MountRoot::Pin& model) {
     if (!model) return refuse_beside_models(req, parent, name);
     // The request must not be used after its reply, so the mount is fetched first.
-    const Forest& forest = forest_of(req);
+    const MountRoot& mount_root = mount_root_of(req);
     const auto made = model->make_directory(parent, name, caller_of(req), mode);
     if (!made) return reply_error(req, parent, made.error(), name);
-    const fuse_entry_param entry = entry_of(forest, model, *made, parent);
+    const fuse_entry_param entry = entry_of(mount_root, model, *made, parent);
     model.note_lookup(entry.ino);
-    if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
+    if (fuse_reply_entry(req, &entry) != 0) mount_root.forget(entry.ino, 1);
   });
 }
 
 void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* fi) {
-  const auto create = [=, name = std::string(name), asked = *fi](const Forest::Pin& model) {
+  const auto create = [=, name = std::string(name), asked = *fi](const MountRoot::Pin& model) {
     if (!model) return refuse_beside_models(req, parent, name);
-    const Forest& forest = forest_of(req);
+    const MountRoot& mount_root = mount_root_of(req);
     const fuse_ctx& caller = *fuse_req_ctx(req);
     const auto made = model->create(parent, name, asked.flags, caller.pid, mode,
                                     {.uid = caller.uid, .gid = caller.gid, .other_groups = {}});
     if (!made) return reply_error(req, parent, made.error(), name);
-    const fuse_entry_param entry = entry_of(forest, model, made->status, parent);
+    const fuse_entry_param entry = entry_of(mount_root, model, made->status, parent);
     fuse_file_info reply = asked;
     set_open_flags(entry.ino, made->file, reply);
     model.note_lookup(entry.ino);
     if (fuse_reply_create(req, &entry, &reply) == 0) return;
     if (made->file != nullptr) model->release(made->file);
     if (made->file == nullptr) close_unused_source(model, entry.ino);
-    forest.forget(entry.ino, 1);
+    mount_root.forget(entry.ino, 1);
   };
   if (is_served(parent)) return guarded_slowly(req, parent, Request::Open, create);
   guarded(req, parent, Request::Open, create);
@@ -183,25 +184,25 @@ Outdated without_names(Outdated outdated, const std::vector<Invalidator::Entry>&
 
 /// mknod(2) of a regular file is a create: tar restores files with it.
 void on_mknod(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, dev_t) {
-  guarded_slowly(req, parent, Request::Open, [=, name = std::string(name)](const Forest::Pin& model) {
+  guarded_slowly(req, parent, Request::Open, [=, name = std::string(name)](const MountRoot::Pin& model) {
     if (!model) return refuse_beside_models(req, parent, name);
     if (!S_ISREG(mode)) return refuse(req, parent, "devices, pipes and sockets can't be tensors", name);
     if (InodeSpace::local(parent) == Views::kNpy)
       return refuse(req, parent, "a NumPy file is made by open(2): it has to be written", name);
-    const Forest& forest = forest_of(req);
+    const MountRoot& mount_root = mount_root_of(req);
     const fuse_ctx& caller = *fuse_req_ctx(req);
     const auto made = model->create(parent, name, O_WRONLY | O_EXCL, caller.pid, mode & ~S_IFMT,
                                     {.uid = caller.uid, .gid = caller.gid, .other_groups = {}});
     if (!made) return reply_error(req, parent, made.error(), name);
-    const fuse_entry_param entry = entry_of(forest, model, made->status, parent);
+    const fuse_entry_param entry = entry_of(mount_root, model, made->status, parent);
     model.note_lookup(entry.ino);
     if (made->file != nullptr) model->release(made->file);
-    if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
+    if (fuse_reply_entry(req, &entry) != 0) mount_root.forget(entry.ino, 1);
   });
 }
 
 void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded_slowly(req, parent, Request::Unlink, [=, name = std::string(name)](const Forest::Pin& model) {
+  guarded_slowly(req, parent, Request::Unlink, [=, name = std::string(name)](const MountRoot::Pin& model) {
     if (!model) return refuse_beside_models(req, parent, name);
     const auto removed = model->remove_file(parent, name);
     if (!removed) return reply_error(req, parent, removed.error(), name);
@@ -213,7 +214,7 @@ void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
 }
 
 void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded_slowly(req, parent, Request::Rmdir, [=, name = std::string(name)](const Forest::Pin& model) {
+  guarded_slowly(req, parent, Request::Rmdir, [=, name = std::string(name)](const MountRoot::Pin& model) {
     if (!model) return refuse_beside_models(req, parent, name);
     const auto removed = model->remove_directory(parent, name);
     if (!removed) return reply_error(req, parent, removed.error(), name);
@@ -242,12 +243,12 @@ void forget_names(Mount& mount, std::vector<Invalidator::Entry> entries) {
 void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
                const char* new_name, unsigned flags) {
   guarded_slowly(req, parent, Request::Rename,
-                 [=, from = std::string(name), to = std::string(new_name)](const Forest::Pin& model) {
+                 [=, from = std::string(name), to = std::string(new_name)](const MountRoot::Pin& model) {
                    const Ino local = InodeSpace::local(parent);
                    const bool is_transaction = TransactionDirectory::owns(local);
-                   const auto renamed = forest_of(req).rename(parent, from, new_parent, to, flags);
+                   const auto renamed = mount_root_of(req).rename(parent, from, new_parent, to, flags);
                    if (!renamed) {
-                     forest_of(req).activity(model).note_refused_commit();
+                     mount_root_of(req).activity(model).note_refused_commit();
                      return reply_error(req, parent, renamed.error(), fmt::format("{} -> {}", from, to));
                    }
                    Mount& mount = mount_of(req);
@@ -272,20 +273,21 @@ void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t n
 }
 
 void on_forget(fuse_req_t req, fuse_ino_t ino, std::uint64_t lookups) {
-  forest_of(req).forget(ino, lookups);
+  mount_root_of(req).forget(ino, lookups);
   fuse_reply_none(req);
 }
 
 void on_forget_multi(fuse_req_t req, size_t count, fuse_forget_data* forgets) {
   for (const fuse_forget_data& forgotten : std::span(forgets, count)) {
-    forest_of(req).forget(forgotten.ino, forgotten.nlookup);
+    mount_root_of(req).forget(forgotten.ino, forgotten.nlookup);
   }
   fuse_reply_none(req);
 }
 
 }  // namespace
 
-fuse_entry_param entry_of(const Forest& forest, const Forest::Pin& model, const struct stat& st, Ino parent) {
+fuse_entry_param entry_of(const MountRoot& mount_root, const MountRoot::Pin& model, const struct stat& st,
+                          Ino parent) {
   fuse_entry_param entry{};
   entry.ino = st.st_ino;
   entry.attr = st;
@@ -297,8 +299,8 @@ fuse_entry_param entry_of(const Forest& forest, const Forest::Pin& model, const 
   if (model && model->is_draft(st.st_ino)) entry.entry_timeout = entry.attr_timeout = 0;
   // Names in the root of a directory of models come and go. In a read-only mount the follower tells when a
   // model does.
-  const bool is_model = S_ISDIR(st.st_mode) && forest.is_read_only();
-  if (parent == kRootIno && forest.has_changing_root() && !is_model) entry.entry_timeout = 0;
+  const bool is_model = S_ISDIR(st.st_mode) && mount_root.is_read_only();
+  if (parent == kRootIno && mount_root.has_changing_root() && !is_model) entry.entry_timeout = 0;
   return entry;
 }
 

@@ -44,10 +44,10 @@ void flush_source(fuse_req_t req, fuse_ino_t ino);
 void sync_source(fuse_req_t req, fuse_ino_t ino);
 /// Forgets bytes of a file that the kernel has cached, if the file has changed since. Call before a reply
 /// with its attributes.
-void forget_changed_source(Mount& mount, const Forest::Pin& model, Ino ino);
+void forget_changed_source(Mount& mount, const MountRoot::Pin& model, Ino ino);
 
 /// Closes a file of a source directory that a program has made and does not get. Does nothing for others.
-void close_unused_source(const Forest::Pin& model, Ino ino);
+void close_unused_source(const MountRoot::Pin& model, Ino ino);
 
 /// Tells the kernel's caches what to forget, first the views that show it. Then calls `then`, either at once
 /// or on the invalidator's thread.
@@ -68,8 +68,8 @@ using Stat = struct stat;  // `stat` alone is the function
 inline Mount& mount_of(fuse_req_t req) {
   return *static_cast<Mount*>(fuse_req_userdata(req));
 }
-inline Forest& forest_of(fuse_req_t req) {
-  return mount_of(req).forest;
+inline MountRoot& mount_root_of(fuse_req_t req) {
+  return mount_of(req).mount_root;
 }
 
 /// What open has set. Null for a reader, and without a descriptor.
@@ -127,9 +127,9 @@ void refuse(fuse_req_t req, Ino ino, std::string_view why, std::string_view name
 /// it has replied, because the request is gone then.
 template <class Handler>
 void guarded(fuse_req_t req, Ino ino, Request kind, Handler&& handler) noexcept {
-  const Forest& forest = forest_of(req);
-  const Forest::Pin model = forest.model_of(ino);
-  forest.activity(model).note_request(kind);
+  const MountRoot& mount_root = mount_root_of(req);
+  const MountRoot::Pin model = mount_root.model_of(ino);
+  mount_root.activity(model).note_request(kind);
   Requester requester = requester_of(req);
   const Cancellation cancellation([req, session = mount_of(req).session] {
     return fuse_req_interrupted(req) != 0 || (session != nullptr && fuse_session_exited(session) != 0);
@@ -157,7 +157,7 @@ void guarded_slowly(fuse_req_t req, Ino ino, Request kind, const Handler& handle
 /// @param changes  Filesystem::changes(), before the reply was made.
 inline void note_told(Mount& mount, Ino ino, std::uint64_t changes) noexcept {
   survive("reply", [&] {
-    if (const Forest::Pin model = mount.forest.model_of(ino)) model->note_told(ino);
+    if (const MountRoot::Pin model = mount.mount_root.model_of(ino)) model->note_told(ino);
     if (Filesystem::changes() != changes) mount.invalidator->forget(Stale::one(ino, Stale::What::Attributes));
   });
 }
@@ -175,12 +175,13 @@ inline double timeout_of(Ino ino) {
 }
 
 /// The same for the root's attributes: in a directory of models they change with the source directory.
-inline double timeout_of(const Forest& forest, Ino ino) {
-  return ino == kRootIno && forest.has_changing_root() ? 0 : timeout_of(ino);
+inline double timeout_of(const MountRoot& mount_root, Ino ino) {
+  return ino == kRootIno && mount_root.has_changing_root() ? 0 : timeout_of(ino);
 }
 
 /// @param parent  the directory in which the name was found.
-fuse_entry_param entry_of(const Forest& forest, const Forest::Pin& model, const struct stat& st, Ino parent);
+fuse_entry_param entry_of(const MountRoot& mount_root, const MountRoot::Pin& model, const struct stat& st,
+                          Ino parent);
 
 /// The inode number that stat(2) shows. stats.json and the log always show the same number, although each
 /// look-up makes another file: cp(1) refuses a file whose number changes between its stat and its open.

@@ -1,5 +1,5 @@
 // Implements the handlers: each unpacks the request, calls the file system, and replies. The semantics are in
-// Filesystem; Forest finds the right one.
+// Filesystem; MountRoot finds the right one.
 //
 // If a handler's call makes a kernel cache stale, the reply comes from the invalidator's thread, after the
 // cache has forgotten. A WRITE through the page cache is the exception: the kernel holds the pages' locks
@@ -31,8 +31,8 @@ tl::unexpected<Error> is_a_directory() {
 /// page cache drops the bytes before the reply, so that no reader takes them for the tensor afterwards.
 void reply_done(fuse_req_t req, Ino ino, const OpenFile& file, const Result<Stale>& result) {
   if (!result) {
-    const Forest& forest = forest_of(req);
-    forest.activity(forest.model_of(ino)).note_refused_commit();
+    const MountRoot& mount_root = mount_root_of(req);
+    mount_root.activity(mount_root.model_of(ino)).note_refused_commit();
     if (!is_in_page_cache(file)) return reply_error(req, ino, result.error());
     note_refusal(req, ino, result.error());
     const Stale stale = Stale::one(ino, Stale::What::Content);
@@ -80,17 +80,17 @@ void on_init(void* userdata, fuse_conn_info* conn) {
   // Passthrough needs a reply to each open, so the kernel must keep sending OPEN.
   const bool passes_through = mount.wants_passthrough && mount.passthrough.ask_for(conn);
   mount.kernel_keeps_open =
-      mount.forest.is_read_only() && !passes_through && (conn->capable & FUSE_CAP_NO_OPEN_SUPPORT) != 0;
+      mount.mount_root.is_read_only() && !passes_through && (conn->capable & FUSE_CAP_NO_OPEN_SUPPORT) != 0;
 }
 
 void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
   if (is_served(ino)) return get_attributes_of_source(req, ino);
-  guarded(req, ino, Request::Getattr, [&](const Forest::Pin& model) {
-    auto st = forest_of(req).attributes(ino);
+  guarded(req, ino, Request::Getattr, [&](const MountRoot::Pin& model) {
+    auto st = mount_root_of(req).attributes(ino);
     if (!st) return reply_error(req, ino, st.error());
     st->st_ino = shown_ino(ino);
     const bool is_draft = model && model->is_draft(ino);
-    fuse_reply_attr(req, &*st, is_draft ? 0 : timeout_of(forest_of(req), ino));
+    fuse_reply_attr(req, &*st, is_draft ? 0 : timeout_of(mount_root_of(req), ino));
   });
 }
 
@@ -102,9 +102,9 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
     guarded(req, ino, Request::Setattr, handler);
   };
   run([=, wanted = *attr, file = open_file(fi),
-       owner = fi == nullptr ? Owner{0} : fi->lock_owner](const Forest::Pin& model) {
+       owner = fi == nullptr ? Owner{0} : fi->lock_owner](const MountRoot::Pin& model) {
     if (!model) return refuse_beside_models(req, ino);
-    const auto now = forest_of(req).attributes(ino);
+    const auto now = mount_root_of(req).attributes(ino);
     if (!now) return reply_error(req, ino, now.error());
     if (model->is_read_only())
       return reply_error(req, ino, {ErrorCode::ReadOnly, EROFS, "mounted read-only"});
@@ -133,12 +133,12 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
 }
 
 void on_access(fuse_req_t req, fuse_ino_t ino, int mask) {
-  guarded(req, ino, Request::Access, [&](const Forest::Pin& model) {
-    const auto st = forest_of(req).attributes(ino);
+  guarded(req, ino, Request::Access, [&](const MountRoot::Pin& model) {
+    const auto st = mount_root_of(req).attributes(ino);
     if (!st) return reply_error(req, ino, st.error());
     constexpr mode_t kExecute = 0111;
     constexpr mode_t kWrite = 0222;
-    if ((mask & W_OK) != 0 && forest_of(req).is_read_only(model)) {
+    if ((mask & W_OK) != 0 && mount_root_of(req).is_read_only(model)) {
       fuse_reply_err(req, EROFS);
     } else if (((mask & W_OK) != 0 && (st->st_mode & kWrite) == 0) ||
                ((mask & X_OK) != 0 && (st->st_mode & kExecute) == 0)) {
@@ -157,7 +157,7 @@ Result<OpenFile*> open_log(int flags) {
 
 /// Replies to an open of a file that the kernel can read by passthrough. @return false if it cannot; then
 /// there was no reply.
-bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] const Forest::Pin& model,
+bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] const MountRoot::Pin& model,
                   [[maybe_unused]] fuse_ino_t ino, [[maybe_unused]] fuse_file_info* fi) {
 #ifdef STFS_HAVE_FUSE_PASSTHROUGH
   Mount& mount = mount_of(req);
@@ -175,7 +175,7 @@ bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] const Forest
 
 void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   if (is_served(ino) && !mount_of(req).kernel_keeps_open) return open_source(req, ino, *fi);
-  guarded(req, ino, Request::Open, [&](const Forest::Pin& model) {
+  guarded(req, ino, Request::Open, [&](const MountRoot::Pin& model) {
     Mount& mount = mount_of(req);
     std::call_once(mount.has_opened, mount.on_first_open);
     if (mount.kernel_keeps_open && (fi->flags & O_ACCMODE) == O_RDONLY) {
@@ -184,8 +184,8 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
       return;
     }
     const auto file = model ? model->open(ino, fi->flags, fuse_req_ctx(req)->pid)
-                      : forest_of(req).is_log_of_root(ino) ? open_log(fi->flags)
-                                                           : is_a_directory();
+                      : mount_root_of(req).is_log_of_root(ino) ? open_log(fi->flags)
+                                                               : is_a_directory();
     if (!file) return reply_error(req, ino, file.error());
     set_open_flags(ino, *file, *fi);
     if (model && model->is_draft(ino)) fi->keep_cache = 0;
@@ -196,11 +196,11 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
 }
 
 void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
-  const auto read = [=](const Forest::Pin& model) {
-    Forest& forest = forest_of(req);
-    const auto bytes = forest.read(ino, static_cast<std::uint64_t>(offset), size);
+  const auto read = [=](const MountRoot::Pin& model) {
+    MountRoot& mount_root = mount_root_of(req);
+    const auto bytes = mount_root.read(ino, static_cast<std::uint64_t>(offset), size);
     if (!bytes) return reply_error(req, ino, bytes.error());
-    forest.activity(model).note_read(bytes->size_bytes());
+    mount_root.activity(model).note_read(bytes->size_bytes());
     KernelReply::send(req, *bytes);
   };
   // A slice takes its elements from far apart: a megabyte of them can take seconds.
@@ -216,7 +216,7 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_fil
 ///              inode counts.
 void write(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at, OpenFile* file,
            Caller caller) {
-  guarded(req, ino, Request::Write, [&](const Forest::Pin& model) {
+  guarded(req, ino, Request::Write, [&](const MountRoot::Pin& model) {
     model->activity()->note_written(bytes.size());
     if (file == nullptr) {
       if (auto written = model->write_back(ino, bytes, at); !written) {
@@ -265,20 +265,20 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
 
 void on_flush(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   OpenFile* file = open_file(fi);
-  if (is_served(ino) && !forest_of(req).is_read_only()) return flush_source(req, ino);
+  if (is_served(ino) && !mount_root_of(req).is_read_only()) return flush_source(req, ino);
   if (file == nullptr) {
     guarded(req, ino, Request::Flush,
-            [&](const Forest::Pin&) { fuse_reply_err(req, forest_of(req).errno_of_readers_flush()); });
+            [&](const MountRoot::Pin&) { fuse_reply_err(req, mount_root_of(req).errno_of_readers_flush()); });
     return;
   }
-  guarded_slowly(req, ino, Request::Flush, [=, owner = fi->lock_owner](const Forest::Pin& model) {
+  guarded_slowly(req, ino, Request::Flush, [=, owner = fi->lock_owner](const MountRoot::Pin& model) {
     reply_done(req, ino, *file, model->flush(*file, owner, fuse_req_ctx(req)->pid));
   });
 }
 
 void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
   if (is_served(ino)) return sync_source(req, ino);
-  guarded_slowly(req, ino, Request::Fsync, [=, file = open_file(fi)](const Forest::Pin& model) {
+  guarded_slowly(req, ino, Request::Fsync, [=, file = open_file(fi)](const MountRoot::Pin& model) {
     if (file == nullptr) {
       fuse_reply_err(req, 0);  // a reader has no pending bytes
       return;
@@ -288,7 +288,7 @@ void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
 }
 
 void on_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  guarded_slowly(req, ino, Request::Release, [=, file = open_file(fi)](const Forest::Pin& model) {
+  guarded_slowly(req, ino, Request::Release, [=, file = open_file(fi)](const MountRoot::Pin& model) {
     if (file == nullptr) {
       if (mount_of(req).wants_passthrough) mount_of(req).passthrough.release(req, ino);
       fuse_reply_err(req, 0);
@@ -346,7 +346,7 @@ void compute_checksum(fuse_req_t req, Ino ino, const Handler& handler) {
 }
 
 void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) {
-  const auto handler = [req, ino, size](const Forest::Pin& model, const char* wanted) {
+  const auto handler = [req, ino, size](const MountRoot::Pin& model, const char* wanted) {
     const auto value = model ? model->extended_attribute(ino, wanted)
                              : fail(ErrorCode::NotFound, ENODATA, "no such attribute");
     if (!value) return reply_error(req, ino, value.error());
@@ -354,14 +354,14 @@ void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) 
   };
   if (name == kChecksumAttribute) {
     compute_checksum(req, ino,
-                     [handler](const Forest::Pin& model) { handler(model, kChecksumAttribute.data()); });
+                     [handler](const MountRoot::Pin& model) { handler(model, kChecksumAttribute.data()); });
   } else {
-    guarded(req, ino, Request::Xattr, [&](const Forest::Pin& model) { handler(model, name); });
+    guarded(req, ino, Request::Xattr, [&](const MountRoot::Pin& model) { handler(model, name); });
   }
 }
 
 void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size) {
-  guarded(req, ino, Request::Xattr, [&](const Forest::Pin& model) {
+  guarded(req, ino, Request::Xattr, [&](const MountRoot::Pin& model) {
     const auto names =
         model ? model->list_extended_attributes(ino, caller_of(req)) : std::vector<std::string>{};
     if (!names) return reply_error(req, ino, names.error());
@@ -372,8 +372,8 @@ void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size) {
 }
 
 void on_statfs(fuse_req_t req, fuse_ino_t) {
-  guarded_slowly(req, kRootIno, Request::Statfs, [=](const Forest::Pin&) {
-    const struct statvfs st = forest_of(req).statistics();
+  guarded_slowly(req, kRootIno, Request::Statfs, [=](const MountRoot::Pin&) {
+    const struct statvfs st = mount_root_of(req).statistics();
     fuse_reply_statfs(req, &st);
   });
 }
@@ -385,7 +385,7 @@ void set_attribute(fuse_req_t req, fuse_ino_t ino, const std::string& name,
     fuse_reply_err(req, EOPNOTSUPP);
     return;
   }
-  guarded_slowly(req, ino, Request::Xattr, [=](const Forest::Pin& model) {
+  guarded_slowly(req, ino, Request::Xattr, [=](const MountRoot::Pin& model) {
     if (!model) return refuse_beside_models(req, ino, name);
     const auto set = model->set_extended_attribute(ino, name, value, flags);
     if (!set) return reply_error(req, ino, set.error(), name);
@@ -432,7 +432,7 @@ void set_open_flags(Ino ino, OpenFile* file, fuse_file_info& fi) {
 }
 
 void forget_stale(Mount& mount, const Stale& stale, std::function<void()> then) {
-  const Forest::Pin model = mount.forest.model_of(stale.first);
+  const MountRoot::Pin model = mount.mount_root.model_of(stale.first);
   const auto views = model ? model->stale_views(stale) : std::vector<Stale>{};
   if (views.empty()) {
     mount.invalidator->forget(stale, std::move(then));

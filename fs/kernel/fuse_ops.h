@@ -10,13 +10,13 @@
 #include "fs/kernel/invalidator.h"
 #include "fs/kernel/passthrough.h"
 #include "fs/kernel/slow_requests.h"
-#include "fs/model/forest.h"
+#include "fs/model/mount_root.h"
 
 namespace stfs {
 
 /// The mount's objects, which handlers reach through the session's user data. Lives as long as the session.
 struct Mount {
-  Forest& forest;
+  MountRoot& mount_root;
   Invalidator* invalidator = nullptr;     // set before the first request
   SlowRequests* slow = nullptr;           // the same
   SlowRequests* checksums = nullptr;      // the same; runs the requests that read whole tensors

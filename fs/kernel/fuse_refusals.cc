@@ -26,12 +26,12 @@ bool is_plain(const Error& error) {
   }
 }
 
-void log_refusal(const Forest& forest, Ino ino, const Error& error, std::string_view name) {
+void log_refusal(const MountRoot& mount_root, Ino ino, const Error& error, std::string_view name) {
   const Requester* const requester = Requester::present();
   if (is_plain(error) || (requester != nullptr && requester->has_logged(error.message))) return;
   const std::string what = std::generic_category().message(error.errno_value);
   std::string text = error.message;
-  const std::string label = forest.label_of(ino, name);
+  const std::string label = mount_root.label_of(ino, name);
   if (!text.starts_with(label)) text = fmt::format("{}: {}", label, text);
   if (!text.ends_with(what)) text += fmt::format(": {}", what);
   log::write(error.errno_value == EIO ? log::Level::Error : log::Level::Warning, text);
@@ -40,10 +40,10 @@ void log_refusal(const Forest& forest, Ino ino, const Error& error, std::string_
 }  // namespace
 
 void note_refusal(fuse_req_t req, Ino ino, const Error& error, std::string_view name) {
-  const Forest& forest = forest_of(req);
+  const MountRoot& mount_root = mount_root_of(req);
   // EIO means that the store failed, not that the request was wrong.
-  if (error.errno_value == EIO) forest.activity(forest.model_of(ino)).note_error();
-  survive("reply", [&] { log_refusal(forest, ino, error, name); });
+  if (error.errno_value == EIO) mount_root.activity(mount_root.model_of(ino)).note_error();
+  survive("reply", [&] { log_refusal(mount_root, ino, error, name); });
 }
 
 void reply_error(fuse_req_t req, Ino ino, const Error& error, std::string_view name) {
@@ -52,19 +52,19 @@ void reply_error(fuse_req_t req, Ino ino, const Error& error, std::string_view n
 }
 
 void refuse_beside_models(fuse_req_t req, Ino ino, std::string_view name) {
-  reply_error(req, ino, forest_of(req).changes_no_files(), name);
+  reply_error(req, ino, mount_root_of(req).changes_no_files(), name);
 }
 
 void refuse(fuse_req_t req, Ino ino, std::string_view why, std::string_view name) {
   Requester requester = requester_of(req);
-  const Forest& forest = forest_of(req);
-  const Forest::Pin model = forest.model_of(ino);
-  const bool is_read_only = forest.is_read_only(model);
+  const MountRoot& mount_root = mount_root_of(req);
+  const MountRoot::Pin model = mount_root.model_of(ino);
+  const bool is_read_only = mount_root.is_read_only(model);
   const int errno_value = is_read_only ? EROFS : EPERM;
   survive("reply", [&] {
     const Error error = model ? Error{ErrorCode::InvalidArgument, errno_value,
                                       std::string(is_read_only ? "mounted read-only" : why)}
-                              : forest.changes_no_files();
+                              : mount_root.changes_no_files();
     note_refusal(req, ino, error, name);
   });
   fuse_reply_err(req, errno_value);

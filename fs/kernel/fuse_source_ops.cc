@@ -13,8 +13,8 @@ namespace stfs {
 namespace {
 
 /// Replies with the attributes that a file has now.
-void reply_attributes_of_source(fuse_req_t req, const Forest::Pin& model, fuse_ino_t ino) {
-  const auto now = forest_of(req).attributes(ino);
+void reply_attributes_of_source(fuse_req_t req, const MountRoot::Pin& model, fuse_ino_t ino) {
+  const auto now = mount_root_of(req).attributes(ino);
   if (!now) return reply_error(req, ino, now.error());
   forget_changed_source(mount_of(req), model, ino);
   fuse_reply_attr(req, &*now, 0);
@@ -27,26 +27,26 @@ void reply_to_source(fuse_req_t req, Ino ino, const Result<void>& done) {
 
 }  // namespace
 
-void forget_changed_source(Mount& mount, const Forest::Pin& model, Ino ino) {
+void forget_changed_source(Mount& mount, const MountRoot::Pin& model, Ino ino) {
   // No page is locked, and forgetting a page needs no directory's lock.
-  if (is_served(ino) && mount.forest.is_source_changed(model, ino))
+  if (is_served(ino) && mount.mount_root.is_source_changed(model, ino))
     mount.invalidator->forget_here(Stale::one(ino, Stale::What::Content));
 }
 
-void close_unused_source(const Forest::Pin& model, Ino ino) {
+void close_unused_source(const MountRoot::Pin& model, Ino ino) {
   if (is_served(ino))
     static_cast<void>(model->served_files().close(model->node_of(ino)));  // nothing was written
 }
 
 void get_attributes_of_source(fuse_req_t req, fuse_ino_t ino) {
   guarded_slowly(req, ino, Request::Getattr,
-                 [=](const Forest::Pin& model) { reply_attributes_of_source(req, model, ino); });
+                 [=](const MountRoot::Pin& model) { reply_attributes_of_source(req, model, ino); });
 }
 
 void set_attributes_of_source(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set) {
-  guarded_slowly(req, ino, Request::Setattr, [=](const Forest::Pin& model) {
+  guarded_slowly(req, ino, Request::Setattr, [=](const MountRoot::Pin& model) {
     if (!model) return refuse_beside_models(req, ino);
-    const auto [files, node] = forest_of(req).served(model, ino);
+    const auto [files, node] = mount_root_of(req).served(model, ino);
     ServedFiles::Change change{.mtime = mtime_of(wanted, to_set)};
     if ((to_set & FUSE_SET_ATTR_MODE) != 0) change.permissions = wanted.st_mode;
     if ((to_set & FUSE_SET_ATTR_UID) != 0) change.uid = wanted.st_uid;
@@ -62,9 +62,9 @@ void set_attributes_of_source(fuse_req_t req, fuse_ino_t ino, const struct stat&
 }
 
 void open_source(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi) {
-  guarded_slowly(req, ino, Request::Open, [=](const Forest::Pin& model) {
+  guarded_slowly(req, ino, Request::Open, [=](const MountRoot::Pin& model) {
     if (!model && (fi.flags & O_ACCMODE) != O_RDONLY) return refuse_beside_models(req, ino);
-    const auto [files, node] = forest_of(req).served(model, ino);
+    const auto [files, node] = mount_root_of(req).served(model, ino);
     const auto opened = files.open(node, fi.flags);
     if (!opened) return reply_error(req, ino, opened.error());
     fuse_file_info reply = fi;
@@ -77,9 +77,9 @@ void write_source(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> byt
                   int flags) {
   // The request owns the bytes, so another thread gets a copy.
   guarded_slowly(req, ino, Request::Write,
-                 [=, kept = std::vector<std::byte>(bytes.begin(), bytes.end())](const Forest::Pin& model) {
-                   forest_of(req).activity(model).note_written(kept.size());
-                   const auto [files, node] = forest_of(req).served(model, ino);
+                 [=, kept = std::vector<std::byte>(bytes.begin(), bytes.end())](const MountRoot::Pin& model) {
+                   mount_root_of(req).activity(model).note_written(kept.size());
+                   const auto [files, node] = mount_root_of(req).served(model, ino);
                    const auto written = files.write(node, kept, at, flags);
                    if (!written) {
                      mount_of(req).invalidator->forget(Stale::one(ino, Stale::What::Content));
@@ -90,15 +90,15 @@ void write_source(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> byt
 }
 
 void flush_source(fuse_req_t req, fuse_ino_t ino) {
-  guarded_slowly(req, ino, Request::Flush, [=](const Forest::Pin& model) {
-    const auto [files, node] = forest_of(req).served(model, ino);
+  guarded_slowly(req, ino, Request::Flush, [=](const MountRoot::Pin& model) {
+    const auto [files, node] = mount_root_of(req).served(model, ino);
     reply_to_source(req, ino, files.close(node));
   });
 }
 
 void sync_source(fuse_req_t req, fuse_ino_t ino) {
-  guarded_slowly(req, ino, Request::Fsync, [=](const Forest::Pin& model) {
-    const auto [files, node] = forest_of(req).served(model, ino);
+  guarded_slowly(req, ino, Request::Fsync, [=](const MountRoot::Pin& model) {
+    const auto [files, node] = mount_root_of(req).served(model, ino);
     reply_to_source(req, ino, files.sync(node));
   });
 }

@@ -3,7 +3,8 @@
 //
 // Where most bytes differ, fs/write/checkpoint.h rewrites the archive instead, and the commit replaces the
 // archive by the new file (replace()). The mount then shows the new archive as a new edition, as it does when
-// another program has replaced it, but before the close or the rename returns (Forest::show_replacement()):
+// another program has replaced it, but before the close or the rename returns
+// (MountRoot::show_replacement()):
 //
 //   open files of the old edition    go on reading the old archive; a write to them fails with ESTALE
 //   whole views, generations         are those of the new edition; generations go on growing

@@ -11,8 +11,9 @@
 namespace stfs {
 namespace {
 
-/// The kernel asks for a new file when it has found none of that name, and has checked no right to a file. With
-/// ESTALE it looks the name up again, and then checks the rights to the file that somebody else has made.
+/// The kernel asks for a new file when it has found none of that name, and has checked no right to a file.
+/// With ESTALE it looks the name up again, and then checks the rights to the file that somebody else has
+/// made.
 tl::unexpected<Error> exists_already(int flags) {
   const int why = (flags & O_EXCL) != 0 ? EEXIST : ESTALE;
   return fail(ErrorCode::System, why, "the file exists");

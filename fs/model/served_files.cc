@@ -16,8 +16,8 @@ namespace {
 constexpr mode_t kReadBits = 0444;
 constexpr mode_t kWriteBits = 0222;
 
-/// What a delta allows of a file in a layer: to read, what both allow. Those of them whom the delta lets write
-/// may write it: the change goes to a copy.
+/// What a delta allows of a file in a layer: to read, what both allow. Those of them whom the delta lets
+/// write may write it: the change goes to a copy.
 /// @param is_copied  false: the file is changed in place, so it must let them write, too.
 Permissions over(Permissions file, Permissions delta, bool is_directory, bool is_copied) {
   constexpr unsigned kReadToWrite = 1;

@@ -90,8 +90,8 @@ class ServedFiles {
   /// Opens a file for writing, and copies it where that is needed. EINTR: nobody waits any more.
   Result<Writer> writer(const Node& node, bool keeps_bytes = true);
   Result<OpenWriter> open_writer(const Node& node, bool keeps_bytes);
-  /// EPERM unless the request's user owns the file itself. With a delta the kernel has asked for the owner that
-  /// is shown, who may be the delta's.
+  /// EPERM unless the request's user owns the file itself. With a delta the kernel has asked for the owner
+  /// that is shown, who may be the delta's.
   [[nodiscard]] Result<void> check_owner(const Node& node) const;
   /// A descriptor for a change of attributes.
   Result<Writer> changeable(const Node& node);

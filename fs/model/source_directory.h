@@ -1,5 +1,5 @@
-// The root of a mounted directory of models, apart from the models: the other entries of the source
-// directory (fs/read/source_tree.h, served_files.h). Forest shows the models themselves (forest.h), and calls
+// The root of a mounted directory of models, apart from the models: the other entries of the source directory
+// (fs/read/source_tree.h, served_files.h). MountRoot shows the models themselves (mount_root.h), and calls
 // this class for the rest. Nothing here changes a file.
 //
 // The mount shows the directory that it has opened, also when that is moved. While the path leads to another

@@ -17,7 +17,7 @@
 #include "core/storage/trusted_links.h"
 #include "fs/base/log.h"
 #include "fs/model/filesystem.h"
-#include "fs/model/forest.h"
+#include "fs/model/mount_root.h"
 #include "fs/mount/ending_signals.h"
 #include "fs/mount/guard.h"
 #include "fs/mount/hidden_source.h"
@@ -60,18 +60,18 @@ bool names_foreign_mount(const std::vector<std::filesystem::path>& named, const 
          });
 }
 
-/// Makes the forest of the models. Each member can reopen its model after the model was replaced.
-std::unique_ptr<stfs::Forest> forest_of(stfs::Source& source, const stfs::FilesystemOptions& options,
-                                        stfs::SourceOptions how) {
+/// Makes the mount root of the models. Each member can reopen its model after the model was replaced.
+std::unique_ptr<stfs::MountRoot> mount_root_of(stfs::Source& source, const stfs::FilesystemOptions& options,
+                                               stfs::SourceOptions how) {
   // If no model is writable, the kernel learns at the mount that the whole mount is read-only. Models that
   // are reopened later must then be read-only too.
   const auto may_write = [](const auto& member) {
     return member.model && member.model->access() == stfs::Access::ReadWrite;
   };
   how.is_read_only = how.is_read_only || std::ranges::none_of(source.members, may_write);
-  const stfs::Forest::OpenerOf opener_of = [options, how](const std::filesystem::path& path) {
-    return [path, options,
-            how](const stfs::Forest::Heritage& heritage) -> stfs::Result<std::unique_ptr<stfs::Filesystem>> {
+  const stfs::MountRoot::OpenerOf opener_of = [options, how](const std::filesystem::path& path) {
+    return [path, options, how](
+               const stfs::MountRoot::Heritage& heritage) -> stfs::Result<std::unique_ptr<stfs::Filesystem>> {
       stfs::SourceOptions now = how;
       now.is_ending = heritage.is_ending;
       // Each change and each second lead to another try.
@@ -85,21 +85,21 @@ std::unique_ptr<stfs::Forest> forest_of(stfs::Source& source, const stfs::Filesy
     };
   };
   const bool is_lone = !source.is_directory_of_models();
-  std::vector<stfs::Forest::Member> members;
+  std::vector<stfs::MountRoot::Member> members;
   for (stfs::Source::Member& opened : source.members) {
-    stfs::Forest::Member member{.name = std::move(opened.name), .path = opened.path};
+    stfs::MountRoot::Member member{.name = std::move(opened.name), .path = opened.path};
     if (opened.model)
       member.filesystem = std::make_unique<stfs::Filesystem>(std::move(opened.model), options);
     member.why_absent = std::move(opened.why_absent);
     member.open = opener_of(opened.path);
     members.push_back(std::move(member));
   }
-  if (is_lone) return std::make_unique<stfs::Forest>(std::move(members.front()));
-  auto forest = std::make_unique<stfs::Forest>(std::move(members));
+  if (is_lone) return std::make_unique<stfs::MountRoot>(std::move(members.front()));
+  auto mount_root = std::make_unique<stfs::MountRoot>(std::move(members));
   stfs::FilesystemOptions of_source = options;
   of_source.is_read_only = how.is_read_only;
-  forest->show_source(std::make_unique<stfs::SourceDirectory>(source.path, of_source), opener_of);
-  return forest;
+  mount_root->show_source(std::make_unique<stfs::SourceDirectory>(source.path, of_source), opener_of);
+  return mount_root;
 }
 
 int mount(stfs::Options& options) {
@@ -141,8 +141,8 @@ int mount(stfs::Options& options) {
 
   // From here on a signal ends the mount in order.
   stfs::EndingSignals::block();
-  const auto forest = forest_of(*source, options.filesystem, how);
-  auto session = stfs::Session::mount(*forest, source->path, *mount_point, options);
+  const auto mount_root = mount_root_of(*source, options.filesystem, how);
+  auto session = stfs::Session::mount(*mount_root, source->path, *mount_point, options);
   if (!session) return failed(session.error());
   if (!options.stays_in_foreground) {
     if (auto away = (*session)->go_to_background(); !away) return failed(away.error());

@@ -75,7 +75,7 @@ void change_root(Mount& mount, const std::function<void()>& change) {
 
 Result<void> decide_passthrough(Mount& mount, const Options& options) {
   if (!options.wants_passthrough) return {};
-  if (!mount.forest.is_read_only()) {
+  if (!mount.mount_root.is_read_only()) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 "passthrough: needs a read-only mount (-o ro,passthrough): the kernel would show incomplete "
                 "commits");
@@ -134,8 +134,8 @@ Result<UniqueFd> mount_on(const MountPoint& point, fuse_session* mounting) {
 }  // namespace
 
 struct Session::Parts {
-  Parts(Forest& forest, std::filesystem::path from, const Options& opts)
-      : mount{.forest = forest}, source(std::move(from)), options(opts) {}
+  Parts(MountRoot& mount_root, std::filesystem::path from, const Options& opts)
+      : mount{.mount_root = mount_root}, source(std::move(from)), options(opts) {}
 
   Mount mount;
   const std::filesystem::path source;
@@ -154,14 +154,14 @@ struct Session::Parts {
 
 Session::Session(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
-Result<std::unique_ptr<Session>> Session::mount(Forest& forest, const std::filesystem::path& source,
+Result<std::unique_ptr<Session>> Session::mount(MountRoot& mount_root, const std::filesystem::path& source,
                                                 const MountPoint& point, const Options& options) {
-  std::unique_ptr<Session> session(new Session(std::make_unique<Parts>(forest, source, options)));
+  std::unique_ptr<Session> session(new Session(std::make_unique<Parts>(mount_root, source, options)));
   Parts& parts = *session->parts_;
   parts.mount.refuses_modes = options.refuses_modes;
   if (auto decided = decide_passthrough(parts.mount, options); !decided) return pass_on(std::move(decided));
   fuse_set_log_func(log_line_of_libfuse);
-  const auto words = session_arguments(options, source, forest.is_read_only(), may_administer());
+  const auto words = session_arguments(options, source, mount_root.is_read_only(), may_administer());
   // Never destroyed: libfuse frees the path of a mount only when it unmounts by that path.
   static fuse_session* const mounting = new_session(words, parts.mount).release();
   parts.session = new_session(words, parts.mount);
@@ -195,13 +195,13 @@ Result<void> Session::serve() {
   const bool backs_files = parts.mount.wants_passthrough;
   if (auto dropped = drop_capabilities(backs_files ? AdminRight::Effective : AdminRight::InReserve); !dropped)
     log::warning("{}; this program keeps rights that it does not need", dropped.error().message);
-  Forest& forest = parts.mount.forest;
+  MountRoot& mount_root = parts.mount.mount_root;
   auto kept_invalidator = std::make_unique<Invalidator>(
       parts.session.get(),
-      [&forest](const Stale& stale, const Invalidator::Visit& visit) {
-        if (const Forest::Pin model = forest.model_of(stale.first)) model->visit_cached(stale, visit);
+      [&mount_root](const Stale& stale, const Invalidator::Visit& visit) {
+        if (const MountRoot::Pin model = mount_root.model_of(stale.first)) model->visit_cached(stale, visit);
       },
-      [&forest](Ino directory) { return forest.label_of(directory, {}); });
+      [&mount_root](Ino directory) { return mount_root.label_of(directory, {}); });
   Invalidator& invalidator = *kept_invalidator;
   SlowRequests slow(parts.options.threads / 2, kMostSlowThreads);
   SlowRequests checksums(0, 2 * std::max(1U, std::thread::hardware_concurrency()));
@@ -211,8 +211,9 @@ Result<void> Session::serve() {
   parts.mount.session = parts.session.get();
   parts.mount.on_first_open = [device = parts.own->numbers().device] { raise_readahead(device); };
   invalidator.start();
-  Janitor janitor({.tidy = [&forest] { forest.tidy(); }, .rest = [&forest] { forest.close_gaps(); }});
-  forest.connect_to(
+  Janitor janitor(
+      {.tidy = [&mount_root] { mount_root.tidy(); }, .rest = [&mount_root] { mount_root.close_gaps(); }});
+  mount_root.connect_to(
       {.forget = [&invalidator](Stale stale) { invalidator.forget(stale); },
        .forget_outdated =
            [&invalidator](const Outdated& outdated) {
@@ -230,7 +231,7 @@ Result<void> Session::serve() {
     log::warning("{}; changes by other programs show at the next commit only", started.error().message);
   }
   log::info("{}: mounted on {}{}", parts.source.string(), parts.options.mount_point.string(),
-            forest.is_read_only() ? ", read-only" : "");
+            mount_root.is_read_only() ? ", read-only" : "");
 
   EndingSignals signals;
   signals.start([&parts] { fuse_session_exit(parts.session.get()); });
@@ -246,7 +247,7 @@ Result<void> Session::serve() {
   // must be aborted before the invalidator's threads can end, and they must end before the descriptor is
   // closed. The watcher may be waiting for one of them, so it stops later.
   constexpr std::chrono::seconds kPatience{1};
-  forest.give_up_opening();
+  mount_root.give_up_opening();
   const bool is_mounted = parts.own->is_mounted();
   const OwnMount* const connected = parts.connected();
   bool has_finished = invalidator.finish_within(kPatience);
@@ -268,7 +269,7 @@ Result<void> Session::serve() {
   if (!has_finished) static_cast<void>(parts.session.release());
   parts.own.reset();
   janitor.stop();
-  forest.end();
+  mount_root.end();
   log::info("{}: unmounted from {}", parts.source.string(), parts.options.mount_point.string());
   // ECONNABORTED means that a request was waiting when the connection ended; libfuse gives ENODEV if none
   // was.

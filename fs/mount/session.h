@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "core/base/error.h"
-#include "fs/model/forest.h"
+#include "fs/model/mount_root.h"
 #include "fs/mount/mount_point.h"
 #include "fs/mount/options.h"
 
@@ -15,7 +15,7 @@ class Session {
  public:
   /// Mounts. Requests wait until serve(). No thread is started yet, so the process may still fork.
   /// @param source  the source's name in the kernel's table of mounts.
-  static Result<std::unique_ptr<Session>> mount(Forest& forest, const std::filesystem::path& source,
+  static Result<std::unique_ptr<Session>> mount(MountRoot& mount_root, const std::filesystem::path& source,
                                                 const MountPoint& point, const Options& options);
   /// Unmounts if it is still mounted.
   ~Session();

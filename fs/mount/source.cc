@@ -20,8 +20,8 @@
 #include "core/model/settled_model.h"
 #include "fs/base/log.h"
 #include "fs/base/user_counts.h"
-#include "fs/model/forest.h"
 #include "fs/model/listed_archive.h"
+#include "fs/model/mount_root.h"
 #include "fs/tree/names.h"
 
 namespace stfs {
@@ -120,7 +120,7 @@ Result<void> check_base_of(const Model& model, const std::function<bool()>& is_e
 /// that nobody can take those of others.
 std::vector<std::string> not_too_many(const std::filesystem::path& directory,
                                       std::vector<std::string> archives) {
-  if (archives.size() <= Forest::kMostAtFirst) return archives;
+  if (archives.size() <= MountRoot::kMostAtFirst) return archives;
   std::map<uid_t, std::size_t> of_owner;
   std::vector<std::pair<std::size_t, std::string>> ranked;
   for (std::string& archive : archives) {
@@ -129,7 +129,7 @@ std::vector<std::string> not_too_many(const std::filesystem::path& directory,
   }
   std::ranges::sort(ranked);
   std::vector<std::string> mounted;
-  for (auto& [rank, archive] : std::span(ranked).first(Forest::kMostAtFirst))
+  for (auto& [rank, archive] : std::span(ranked).first(MountRoot::kMostAtFirst))
     mounted.push_back(std::move(archive));
   std::ranges::sort(mounted);
   log::warning("{}: is a directory of {} archives, only {} of them are mounted together", directory.string(),

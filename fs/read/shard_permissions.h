@@ -1,8 +1,8 @@
 // The modes and owners that a mount shows. A tensor shows its shard's. Views of several shards allow what all
 // shards allow. Directories allow what at least one shard allows.
 //
-// Writes to a tensor of the base of a delta go to the delta. Those who may read both may read it, and those of
-// them who may write the delta may write it.
+// Writes to a tensor of the base of a delta go to the delta. Those who may read both may read it, and those
+// of them who may write the delta may write it.
 #pragma once
 
 #include <sys/types.h>

@@ -9,8 +9,8 @@
 // user is refused with EPERM, and one that may not be read with EACCES: the files that it hides would be the
 // wrong ones.
 //
-// A mark, an extended attribute, tells the copies that a mount has made from files that another user has moved or
-// linked to a private directory. It names the directory, so that it counts nowhere else.
+// A mark, an extended attribute, tells the copies that a mount has made from files that another user has
+// moved or linked to a private directory. It names the directory, so that it counts nowhere else.
 //
 // All directories are read at each call, through descriptors from the time before the mount: if the mount
 // covers the source directory, its path leads into the mount, and a request that waits for another request
@@ -74,8 +74,8 @@ class SourceFiles {
   [[nodiscard]] const Layer& top() const { return layers_.front(); }
   /// The status of the delta to which a private directory belongs.
   static Result<struct stat> delta_of(const Layer& layer);
-  /// Marks a file or a directory as a copy. Does nothing where the file system has no such attributes: then its
-  /// own mode decides who may write it.
+  /// Marks a file or a directory as a copy. Does nothing where the file system has no such attributes: then
+  /// its own mode decides who may write it.
   static void mark_copy(int descriptor, const Layer& layer);
   /// Opens a layer's directory. Nothing: it does not exist.
   static Result<std::optional<UniqueFd>> open(const Layer& layer);

@@ -1,6 +1,6 @@
 // The inode numbers of one model among those of the whole mount.
 //
-//   bits 50 to 63   the number of the model's file system (fs/model/editions.h). The first is 0 if the mount
+//   bits 50 to 63   the number of the model's file system (fs/model/mounted_models.h). It is 0 first if the mount
 //                   shows one model at its root, and 1 if it shows a directory of models.
 //   bits 0 to 49    the inode number in that file system. Trees, views and transactions never reach bit 50.
 //

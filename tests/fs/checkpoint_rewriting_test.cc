@@ -11,7 +11,7 @@
 #include "core/commit/edit_header.h"
 #include "core/commit/transaction.h"
 #include "core/format/header.h"
-#include "fs/model/forest.h"
+#include "fs/model/mount_root.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
@@ -61,16 +61,16 @@ class Mount {
       : storage_(storage), path_(directory_.path() / "m.safetensors") {
     static_cast<void>(directory_.write(file_name, archive_of(kBefore)));
     if (file_name != path_.filename()) std::filesystem::create_symlink(file_name, path_);
-    const Forest::Open open = [this](const Forest::Heritage& heritage) { return open_model(heritage); };
-    forest_ = std::make_unique<Forest>(
-        Forest::Member{.name = "", .path = path_, .filesystem = open_model({}).value(), .open = open});
-    forest_->connect_to({.forget_outdated = [this](const Outdated& outdated) {
+    const MountRoot::Open open = [this](const MountRoot::Heritage& heritage) { return open_model(heritage); };
+    mount_root_ = std::make_unique<MountRoot>(
+        MountRoot::Member{.name = "", .path = path_, .filesystem = open_model({}).value(), .open = open});
+    mount_root_->connect_to({.forget_outdated = [this](const Outdated& outdated) {
       for (const auto& [directory, name] : outdated.entries) forgotten_.push_back(name);
     }});
   }
 
-  Forest& operator*() const { return *forest_; }
-  Forest* operator->() const { return forest_.get(); }
+  MountRoot& operator*() const { return *mount_root_; }
+  MountRoot* operator->() const { return mount_root_.get(); }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] std::string stored() const { return content_of(path_); }
   [[nodiscard]] std::size_t files() const { return count_files(directory_.path()); }
@@ -79,11 +79,11 @@ class Mount {
 
   [[nodiscard]] Ino ino(std::initializer_list<std::string_view> names) const {
     Ino at = kRootIno;
-    for (const std::string_view name : names) at = forest_->lookup(at, name).value().st_ino;
+    for (const std::string_view name : names) at = mount_root_->lookup(at, name).value().st_ino;
     return at;
   }
   [[nodiscard]] Result<std::string> read(Ino ino) const {
-    const auto bytes = forest_->model_of(ino)->read(ino, 0, std::size_t{1} << 26U);
+    const auto bytes = mount_root_->model_of(ino)->read(ino, 0, std::size_t{1} << 26U);
     if (!bytes) return tl::unexpected(bytes.error());
     return text_of(bytes->copy().value());
   }
@@ -103,15 +103,15 @@ class Mount {
   /// Whether the mount shows exactly these tensors.
   [[nodiscard]] bool shows(const Tensors& tensors) const {
     const bool has_all = std::ranges::all_of(tensors, [&](const auto& tensor) {
-      const auto found = forest_->lookup(kRootIno, tensor.first);
+      const auto found = mount_root_->lookup(kRootIno, tensor.first);
       return found && read(found->st_ino) == tensor.second;
     });
-    return has_all && forest_->model_of(kRootIno)->model().tensors().size() == tensors.size();
+    return has_all && mount_root_->model_of(kRootIno)->model().tensors().size() == tensors.size();
   }
   /// Writes to a tensor, and closes it.
   int write(std::string_view name, std::string_view bytes) const {
     const Ino tensor = ino({name});
-    const Forest::Pin model = forest_->model_of(tensor);
+    const MountRoot::Pin model = mount_root_->model_of(tensor);
     OpenFile* const file = model->open(tensor, O_WRONLY, ::getpid()).value();
     int verdict = errno_of(model->write(*file, bytes_of(bytes), 0, Caller(2, ::getpid())));
     if (verdict == 0) verdict = errno_of(model->flush(*file, 2, ::getpid()));
@@ -120,7 +120,7 @@ class Mount {
   }
 
  private:
-  Result<std::unique_ptr<Filesystem>> open_model(const Forest::Heritage& heritage) const {
+  Result<std::unique_ptr<Filesystem>> open_model(const MountRoot::Heritage& heritage) const {
     auto archive = Archive::open(path_, Access::ReadWrite, storage_);
     if (!archive) return pass_on(std::move(archive));
     FilesystemOptions options;
@@ -133,7 +133,7 @@ class Mount {
   Storage& storage_;
   const std::filesystem::path path_;
   std::vector<std::string> forgotten_;
-  std::unique_ptr<Forest> forest_;
+  std::unique_ptr<MountRoot> mount_root_;
 };
 
 /// A program that saves a checkpoint.
@@ -169,7 +169,7 @@ class Saver {
   }
 
  private:
-  const Forest::Pin model_;
+  const MountRoot::Pin model_;
   OpenFile* file_ = nullptr;
   std::uint64_t written_ = 0;
 };
@@ -392,7 +392,7 @@ TEST_CASE("an archive that another program has replaced refuses the checkpoint",
 TEST_CASE("a write to the old archive that is pending fails, and nothing of it arrives", "[fs][checkpoint]") {
   const Mount mount;
   const Ino old = mount.ino({"w1"});
-  const Forest::Pin edition = mount->model_of(old);
+  const MountRoot::Pin edition = mount->model_of(old);
   REQUIRE(save(mount, archive_of(kAfter)) == 0);
   OpenFile* const file = edition->open(old, O_WRONLY, ::getpid()).value();
   CHECK(edition->write(*file, bytes_of(std::string(kTensorBytes, 'x')), 0, Caller(2, ::getpid())));
@@ -449,7 +449,7 @@ TEST_CASE("a program whose working directory is `.safetensors` saves again and a
   const Mount mount;
   const Ino views = mount.ino({".safetensors"});
   const auto save_there = [&](const Tensors& tensors, std::string_view name) {
-    const Forest::Pin model = mount->model_of(views);
+    const MountRoot::Pin model = mount->model_of(views);
     const auto made = model->create(views, name, O_WRONLY, ::getpid());
     REQUIRE(made);
     CHECK(model->write(*made->file, bytes_of(archive_of(tensors)), 0, Caller(1, ::getpid())));

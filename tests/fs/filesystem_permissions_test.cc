@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "fs/model/forest.h"
+#include "fs/model/mount_root.h"
 #include "tests/fs/driven_model.h"
 #include "tests/fs/transacted.h"
 #include "tests/support/captured_stderr.h"
@@ -182,12 +182,12 @@ TEST_CASE("the root of several models is open to whoever may read one of them",
     first.change_mode(shard, 0600);
     second.change_mode(shard, 0604);
   }
-  std::vector<Forest::Member> members;
+  std::vector<MountRoot::Member> members;
   members.push_back(
       {.name = "one", .path = first.model.directory().path(), .filesystem = first.model.take()});
   members.push_back(
       {.name = "two", .path = second.model.directory().path(), .filesystem = second.model.take()});
-  const Forest forest(std::move(members));
-  CHECK((forest.attributes(kRootIno)->st_mode & kNineBits) == 0505);
-  CHECK((forest.lookup(kRootIno, "one")->st_mode & kNineBits) == 0700);
+  const MountRoot mount_root(std::move(members));
+  CHECK((mount_root.attributes(kRootIno)->st_mode & kNineBits) == 0505);
+  CHECK((mount_root.lookup(kRootIno, "one")->st_mode & kNineBits) == 0700);
 }

@@ -1,5 +1,5 @@
 # Transactions over many tensors, as a person makes them: mkdir, write, mv. What each change by others does to them:
-# test_foreign_writers.py, tests/fs/transaction_directory_test.cc; a replaced archive: tests/fs/forest_test.cc.
+# test_foreign_writers.py, tests/fs/transaction_directory_test.cc; a replaced archive: tests/fs/mount_root_test.cc.
 import errno
 import os
 import threading

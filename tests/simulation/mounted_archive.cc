@@ -19,7 +19,7 @@ std::uint64_t ids = 0;
 constexpr unsigned kThreadsOfSession = 1 << 20;
 
 Result<std::unique_ptr<Filesystem>> open_filesystem(const std::string& path, Storage& storage, bool is_shared,
-                                                    const Forest::Heritage& heritage) {
+                                                    const MountRoot::Heritage& heritage) {
   // A map of a model would be of memory that is copied for it.
   auto archive = Archive::open(path, Access::ReadWrite, storage, Io::Pread);
   if (!archive) return pass_on(std::move(archive));
@@ -43,28 +43,29 @@ MountedArchive::MountedArchive(DiskModel& disk, Kernel& kernel, Interceptor& int
       checksums_(0, 0) {
   auto filesystem = open_filesystem(path, storage_, is_shared, {});
   if (!filesystem) throw std::runtime_error("can't be mounted: " + filesystem.error().message);
-  forest_ = std::make_unique<Forest>(
-      Forest::Member{.name = "model",
-                     .path = path,
-                     .filesystem = std::move(*filesystem),
-                     .open = [this, path, is_shared](const Forest::Heritage& heritage) {
-                       return open_filesystem(path, storage_, is_shared, heritage);
-                     }});
-  mount_ = std::unique_ptr<Mount>(new Mount{.forest = *forest_});
+  mount_root_ = std::make_unique<MountRoot>(
+      MountRoot::Member{.name = "model",
+                        .path = path,
+                        .filesystem = std::move(*filesystem),
+                        .open = [this, path, is_shared](const MountRoot::Heritage& heritage) {
+                          return open_filesystem(path, storage_, is_shared, heritage);
+                        }});
+  mount_ = std::unique_ptr<Mount>(new Mount{.mount_root = *mount_root_});
   kernel_.mount(fuse_operations(), mount_.get(), is_shared);
-  invalidator_ = std::make_unique<Invalidator>(kernel_.session(),
-                                               [this](const Stale& stale, const Invalidator::Visit& visit) {
-                                                 if (const Forest::Pin model = forest_->model_of(stale.first))
-                                                   model->visit_cached(stale, visit);
-                                               });
+  invalidator_ = std::make_unique<Invalidator>(
+      kernel_.session(), [this](const Stale& stale, const Invalidator::Visit& visit) {
+        if (const MountRoot::Pin model = mount_root_->model_of(stale.first))
+          model->visit_cached(stale, visit);
+      });
   mount_->invalidator = invalidator_.get();
   mount_->slow = &slow_;
   mount_->checksums = &checksums_;
   mount_->session = kernel_.session();
   mount_->on_first_open = [] {};
-  forest_->connect_to({.forget = [this](const Stale& stale) { invalidator_->forget(stale); },
-                       .note_commit = [] {},
-                       .change_root = [this](const std::function<void()>& change) { change_root(change); }});
+  mount_root_->connect_to(
+      {.forget = [this](const Stale& stale) { invalidator_->forget(stale); },
+       .note_commit = [] {},
+       .change_root = [this](const std::function<void()>& change) { change_root(change); }});
   follower_ = std::make_unique<Follower>(*mount_);
   files_ = follower_->files().size();
 }
@@ -74,7 +75,7 @@ MountedArchive::~MountedArchive() {
   while (invalidator_->do_next()) {
   }
   kernel_.unmount();
-  forest_->end();
+  mount_root_->end();
 }
 
 void MountedArchive::kill() {

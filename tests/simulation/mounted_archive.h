@@ -34,7 +34,7 @@ class MountedArchive {
   bool invalidate() { return invalidator_->do_next(); }
   /// The watcher looks at the archive. @return false where it wants to look again.
   bool look();
-  void tidy() { forest_->tidy(); }
+  void tidy() { mount_root_->tidy(); }
 
  private:
   void change_root(const std::function<void()>& change);
@@ -42,7 +42,7 @@ class MountedArchive {
   Kernel& kernel_;
   std::unique_ptr<DiskProcess> process_;
   InterceptedStorage storage_;
-  std::unique_ptr<Forest> forest_;
+  std::unique_ptr<MountRoot> mount_root_;
   std::unique_ptr<Mount> mount_;
   std::unique_ptr<Invalidator> invalidator_;
   SlowRequests slow_;  // like the next one, runs all requests on the caller's thread

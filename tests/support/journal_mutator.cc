@@ -142,9 +142,9 @@ void change_stamp(JournalRecord& record, Choices& choices) {
   }
 }
 
-void change_index(std::optional<IndexReplacement>& of_record, std::uint64_t archive_bytes,
+void change_index(std::optional<FileReplacement>& of_record, std::uint64_t archive_bytes,
                   std::uint64_t journal_bytes, Choices& choices) {
-  IndexReplacement& index = *of_record;
+  FileReplacement& index = *of_record;
   switch (choices.below(7)) {
     case 0:
       index.in_journal.offset = edge(index.in_journal.offset, archive_bytes, journal_bytes, choices);

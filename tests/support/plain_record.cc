@@ -85,7 +85,7 @@ std::optional<PlainRecord> read_plain_record(View bytes, std::uint64_t version, 
       }
       if (type == 3 && may_edit && ranges + (record.after ? 1 : 0) == operations) {
         if (!has_room(bytes, at, 40)) return std::nullopt;
-        IndexReplacement& index = record.index.emplace();
+        FileReplacement& index = record.index.emplace();
         index.in_journal.offset = next();
         index.in_journal.size_bytes = next();
         index.new_hash = next();

@@ -1,5 +1,5 @@
 // Finds the file system of an inode number, and shows the root of a directory of models.
-#include "fs/model/forest.h"
+#include "fs/model/mount_root.h"
 
 #include <fmt/format.h>
 #include <linux/fs.h>
@@ -22,68 +22,68 @@ Permissions permissions_in(const struct stat& st) {
   return {.mode = st.st_mode & kNineBits, .uid = st.st_uid, .gid = st.st_gid};
 }
 
-constexpr Editions::Number kNumbers = Editions::Number{1} << InodeSpace::kNumberBits;
+constexpr MountedModels::Number kNumbers = MountedModels::Number{1} << InodeSpace::kNumberBits;
 
 }  // namespace
 
-Forest::Forest(Member only) : is_lone_(true), editions_(0, kNumbers) {
+MountRoot::MountRoot(Member only) : is_lone_(true), mounted_models_(0, kNumbers) {
   add(std::move(only));
 }
 
-Forest::Forest(std::vector<Member> members) : is_lone_(false), editions_(1, kNumbers - 1) {
+MountRoot::MountRoot(std::vector<Member> members) : is_lone_(false), mounted_models_(1, kNumbers - 1) {
   for (Member& member : members) add(std::move(member));
 }
 
-void Forest::add(Member member) {
-  auto tree = std::make_shared<Tree>();
-  tree->name = std::move(member.name);
-  tree->path = std::move(member.path);
-  tree->open = std::move(member.open);
-  tree->why_absent = std::move(member.why_absent);
-  tree->activity = member.filesystem ? member.filesystem->activity() : std::make_shared<Activity>();
+void MountRoot::add(Member member) {
+  auto slot = std::make_shared<ModelSlot>();
+  slot->name = std::move(member.name);
+  slot->path = std::move(member.path);
+  slot->open = std::move(member.open);
+  slot->why_absent = std::move(member.why_absent);
+  slot->activity = member.filesystem ? member.filesystem->activity() : std::make_shared<Activity>();
   if (member.filesystem) {
     is_read_only_ = is_read_only_ && member.filesystem->is_read_only();
-    tree->current = editions_.add(std::move(member.filesystem)).value();
-    connect(editions_.pin(tree->current));
+    slot->current = mounted_models_.add(std::move(member.filesystem)).value();
+    connect(mounted_models_.pin(slot->current));
   }
-  add(std::move(tree));
+  add(std::move(slot));
 }
 
-void Forest::add(std::shared_ptr<Tree> tree) {
+void MountRoot::add(std::shared_ptr<ModelSlot> slot) {
   const std::scoped_lock lock(mutex_);
-  by_file_.emplace(tree->path.filename().string(), tree);
-  trees_.push_back(std::move(tree));
+  by_file_.emplace(slot->path.filename().string(), slot);
+  slots_.push_back(std::move(slot));
 }
 
-Forest::Pin Forest::model_of(Ino ino) const {
-  if (is_shared(ino)) return pin_current(*first_tree());
+MountRoot::Pin MountRoot::model_of(Ino ino) const {
+  if (is_shared(ino)) return pin_current(*first_slot());
   if (ino == kRootIno) return Pin();
-  Pin model = editions_.pin(InodeSpace::number_of(ino));
+  Pin model = mounted_models_.pin(InodeSpace::number_of(ino));
   if (!model || !model->is_replaced()) return model;
   const Ino local = InodeSpace::local(ino);
   const bool is_same_in_all =
       local == kRootIno || local == kHiddenIno || local == PretrainedDirectory::kDirectory;
-  const auto tree = is_same_in_all ? tree_of(model) : nullptr;
-  if (tree == nullptr) return model;
-  Pin present = pin_current(*tree);
+  const auto slot = is_same_in_all ? slot_of(model) : nullptr;
+  if (slot == nullptr) return model;
+  Pin present = pin_current(*slot);
   return present ? std::move(present) : std::move(model);
 }
 
-std::shared_ptr<Forest::Tree> Forest::tree_of(const Pin& model) const {
-  return is_lone_ ? first_tree() : tree_of_file(model->model().path().filename().string());
+std::shared_ptr<MountRoot::ModelSlot> MountRoot::slot_of(const Pin& model) const {
+  return is_lone_ ? first_slot() : slot_of_file(model->model().path().filename().string());
 }
 
-Forest::Pin Forest::pin_current(const Tree& tree) const {
+MountRoot::Pin MountRoot::pin_current(const ModelSlot& slot) const {
   const std::shared_lock lock(mutex_);
-  return editions_.pin(tree.current);
+  return mounted_models_.pin(slot.current);
 }
 
-bool Forest::is_current(Number number) const {
+bool MountRoot::is_current(Number number) const {
   const std::shared_lock lock(mutex_);
-  return std::ranges::any_of(trees_, [&](const auto& tree) { return tree->current == number; });
+  return std::ranges::any_of(slots_, [&](const auto& slot) { return slot->current == number; });
 }
 
-Result<struct stat> Forest::lookup(Ino parent, std::string_view name) const {
+Result<struct stat> MountRoot::lookup(Ino parent, std::string_view name) const {
   auto found = find(parent, name);
   // The limit is checked only after a failed look-up: a slice's name may be longer than 255 bytes.
   if (!found && found.error().errno_value == ENOENT && name.size() > kMaxFileNameBytes)
@@ -91,7 +91,7 @@ Result<struct stat> Forest::lookup(Ino parent, std::string_view name) const {
   return found;
 }
 
-Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
+Result<struct stat> MountRoot::find(Ino parent, std::string_view name) const {
   if (const Pin member = model_of(parent)) {
     auto found = member->lookup(parent, name);
     if (found && !is_shared(found->st_ino)) member.note_lookup(found->st_ino);
@@ -108,23 +108,23 @@ Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
   return find_in_root(name);
 }
 
-void Forest::note_lookup(Ino ino) const {
+void MountRoot::note_lookup(Ino ino) const {
   if (ino == kRootIno || is_shared(ino)) return;
   if (serves(ino)) return source_->note_lookup(ino);
-  if (const Pin member = editions_.pin(InodeSpace::number_of(ino))) member.note_lookup(ino);
+  if (const Pin member = mounted_models_.pin(InodeSpace::number_of(ino))) member.note_lookup(ino);
 }
 
-void Forest::forget(Ino ino, std::uint64_t lookups) const {
+void MountRoot::forget(Ino ino, std::uint64_t lookups) const {
   if (ino == kRootIno || is_shared(ino)) return;
   if (serves(ino)) return source_->forget(ino, lookups);
   if (is_of_hidden(ino)) return logs_.forget(ino, lookups);
-  const Pin member = editions_.pin(InodeSpace::number_of(ino));
+  const Pin member = mounted_models_.pin(InodeSpace::number_of(ino));
   if (!member) return;
   member->forget(ino, lookups);
-  editions_.let_go(member.number(), lookups);
+  mounted_models_.let_go(member.number(), lookups);
 }
 
-Result<struct stat> Forest::attributes(Ino ino) const {
+Result<struct stat> MountRoot::attributes(Ino ino) const {
   if (const Pin member = model_of(ino)) return member->attributes(ino);
   if (serves(ino)) return source_->attributes(ino);
   if (is_of_hidden(ino) && (ino == kHiddenIno || logs_.exists(ino))) return stat_of_hidden(ino);
@@ -132,7 +132,7 @@ Result<struct stat> Forest::attributes(Ino ino) const {
   return stat_of_root();
 }
 
-Result<struct stat> Forest::stat_of_hidden(Ino ino) const {
+Result<struct stat> MountRoot::stat_of_hidden(Ino ino) const {
   constexpr mode_t kReadAndSearch = 0555;
   auto root = stat_of_root();
   if (!root) return root;
@@ -149,7 +149,7 @@ Result<struct stat> Forest::stat_of_hidden(Ino ino) const {
   return st;
 }
 
-Result<Bytes> Forest::read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const {
+Result<Bytes> MountRoot::read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const {
   if (const Pin member = model_of(ino)) return member->read(ino, offset, size_bytes);
   if (serves(ino)) return source_->files().read(source_->node(ino), offset, size_bytes);
   if (!is_log_of_root(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
@@ -158,10 +158,10 @@ Result<Bytes> Forest::read(Ino ino, std::uint64_t offset, std::size_t size_bytes
   return logs_.read(ino, ByteRange{offset, size_bytes}.intersection({0, *end}));
 }
 
-std::optional<struct stat> Forest::loosest_of_models() const {
+std::optional<struct stat> MountRoot::loosest_of_models() const {
   std::optional<struct stat> any;
-  for (const auto& tree : trees()) {
-    const Pin member = pin_current(*tree);
+  for (const auto& slot : slots()) {
+    const Pin member = pin_current(*slot);
     const auto its = member ? member->attributes(kRootIno) : no_such_inode(kRootIno);
     if (!its) continue;
     if (!any) {
@@ -175,7 +175,7 @@ std::optional<struct stat> Forest::loosest_of_models() const {
   return any;
 }
 
-Result<struct stat> Forest::stat_of_root() const {
+Result<struct stat> MountRoot::stat_of_root() const {
   struct stat st {};
   // The right to read one model is enough to list all models.
   const auto any = loosest_of_models();
@@ -192,11 +192,11 @@ Result<struct stat> Forest::stat_of_root() const {
   st.st_ino = kRootIno;
   const std::shared_lock lock(mutex_);
   st.st_nlink = 2 + static_cast<nlink_t>(std::ranges::count_if(
-                        trees_, [](const auto& tree) { return tree->current != kNone; }));
+                        slots_, [](const auto& slot) { return slot->current != kNone; }));
   return st;
 }
 
-Result<bool> Forest::shows_entries() const {
+Result<bool> MountRoot::shows_entries() const {
   const auto status = source_->status();
   if (!status) return tl::unexpected(status.error());
   const auto& own = *status;
@@ -208,8 +208,8 @@ Result<bool> Forest::shows_entries() const {
   return (entered & kReadAndSearch & ~own->st_mode) == 0;
 }
 
-Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
-                                    const Filesystem::VisitEntry& visit) const {
+Result<void> MountRoot::read_directory(Ino directory, std::uint64_t position,
+                                       const Filesystem::VisitEntry& visit) const {
   if (const Pin member = model_of(directory)) return member->read_directory(directory, position, visit);
   if (!is_lone_ && directory == kHiddenIno) {
     constexpr std::array<FixedEntry, 3> kEntries = {
@@ -227,15 +227,15 @@ Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
   constexpr std::uint64_t kDots = 2;
   constexpr std::uint64_t kOthers =
       kDots + kMostMembers;  // behind every model, also one that comes meanwhile
-  const auto models = trees();
+  const auto models = slots();
   for (; position < kDots + models.size(); ++position) {
     if (position < kDots) {
       if (!visit(position == 0 ? "." : "..", kRootIno, position + 1)) return {};
       continue;
     }
-    const Tree& tree = *models[position - kDots];
-    const Pin member = pin_current(tree);
-    if (member && !visit(tree.name, space_of(member.number()).in_mount(kRootIno), position + 1)) return {};
+    const ModelSlot& slot = *models[position - kDots];
+    const Pin member = pin_current(slot);
+    if (member && !visit(slot.name, space_of(member.number()).in_mount(kRootIno), position + 1)) return {};
   }
   if (!source_) return {};
   const auto shows = shows_entries();
@@ -247,18 +247,18 @@ Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
   return {};
 }
 
-mode_t Forest::file_type(Ino ino) const {
+mode_t MountRoot::file_type(Ino ino) const {
   const Pin member = model_of(ino);
   if (!member && serves(ino)) return source_->file_type(ino);
   if (!member && (is_log_of_root(ino) || ino == Views::kLog)) return S_IFREG;
   return member ? member->file_type(ino) : S_IFDIR;
 }
 
-struct statvfs Forest::statistics() const {
+struct statvfs MountRoot::statistics() const {
   struct statvfs all {};
   std::map<std::uint64_t, FreeSpace> stores;  // by device: models may share one
-  for (const auto& tree : trees()) {
-    const Pin member = pin_current(*tree);
+  for (const auto& slot : slots()) {
+    const Pin member = pin_current(*slot);
     if (!member) continue;
     if (const auto space = member->free_space()) stores.emplace(space->device, *space);
     const struct statvfs one = member->statistics();
@@ -273,8 +273,8 @@ struct statvfs Forest::statistics() const {
   return all;
 }
 
-Result<Outdated> Forest::rename(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,
-                                unsigned flags) {
+Result<Outdated> MountRoot::rename(Ino parent, std::string_view name, Ino new_parent,
+                                   std::string_view new_name, unsigned flags) {
   if ((flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE)) != 0)
     return fail(ErrorCode::InvalidArgument, EINVAL, "unknown flags of renameat2");
   const Pin member = model_of(parent);
@@ -290,21 +290,21 @@ Result<Outdated> Forest::rename(Ino parent, std::string_view name, Ino new_paren
   return member->rename(parent, name, new_parent, new_name, flags);
 }
 
-void Forest::close_gaps() {
-  for (const Pin& edition : editions_.all()) edition->close_gaps();
+void MountRoot::close_gaps() {
+  for (const Pin& edition : mounted_models_.all()) edition->close_gaps();
 }
 
-void Forest::tidy() {
-  for (const Pin& edition : editions_.all()) edition->tidy();
-  for (const auto& ended : editions_.take_ended()) ended->end();
+void MountRoot::tidy() {
+  for (const Pin& edition : mounted_models_.all()) edition->tidy();
+  for (const auto& ended : mounted_models_.take_ended()) ended->end();
 }
 
-void Forest::end() {
-  for (const auto& ended : editions_.take_ended()) ended->end();
-  for (const Pin& edition : editions_.all()) edition->end();
+void MountRoot::end() {
+  for (const auto& ended : mounted_models_.take_ended()) ended->end();
+  for (const Pin& edition : mounted_models_.all()) edition->end();
 }
 
-void Forest::connect(const Pin& model) {
+void MountRoot::connect(const Pin& model) {
   model->number_in(space_of(model.number()));
   model->tell_stale_to([this](const Stale& stale) { surroundings_.forget(stale); });
   model->tell_outdated_to([this](const Outdated& outdated) { surroundings_.forget_outdated(outdated); });
@@ -312,29 +312,29 @@ void Forest::connect(const Pin& model) {
   model->show_replacement_by([this, number = model.number()] { return show_replacement(number); });
 }
 
-void Forest::connect_to(Surroundings surroundings) {
+void MountRoot::connect_to(Surroundings surroundings) {
   surroundings_ = std::move(surroundings);
-  editions_.tell_ends_to(surroundings_.note_commit);
+  mounted_models_.tell_ends_to(surroundings_.note_commit);
 }
 
-std::string Forest::label_of(Ino ino, std::string_view name) const {
+std::string MountRoot::label_of(Ino ino, std::string_view name) const {
   if (const Pin member = model_of(ino)) return member->label_of(ino, name);
   if (serves(ino)) {
     const std::filesystem::path path = source_->path_of(ino);
     return (name.empty() ? path : path / name).string();
   }
-  const std::string directory = first_tree()->path.parent_path().string();
+  const std::string directory = first_slot()->path.parent_path().string();
   const std::string file = ino == kHiddenIno ? std::string(kViewsDirectory) : std::string();
   if (file.empty()) return name.empty() ? directory : fmt::format("{}: {}", directory, name);
   return fmt::format("{}: {}/{}", directory, file, name);
 }
 
-Activity& Forest::activity(const Pin& model) const {
+Activity& MountRoot::activity(const Pin& model) const {
   // The counts of a model outlive its file systems.
-  return model ? *model->activity() : *first_tree()->activity;
+  return model ? *model->activity() : *first_slot()->activity;
 }
 
-bool Forest::is_read_only(const Pin& model) const {
+bool MountRoot::is_read_only(const Pin& model) const {
   return model ? model->is_read_only() : is_read_only_;
 }
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "fs/base/user_counts.h"
-#include "fs/model/forest.h"
+#include "fs/model/mount_root.h"
 #include "tests/fs/driven_model.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
@@ -22,40 +22,44 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-/// A directory with the archive one.safetensors, and the forest that shows it.
+/// A directory with the archive one.safetensors, and the mount root that shows it.
 struct Zoo {
   explicit Zoo(const FilesystemOptions& options = {}, Access access = Access::ReadWrite) {
-    const Forest::OpenerOf opener_of = [this, access](const std::filesystem::path& path) -> Forest::Open {
-      return [this, path, access](const Forest::Heritage& heritage) -> Result<std::unique_ptr<Filesystem>> {
-        auto archive = Archive::open(path, access);
-        if (!archive) return pass_on(std::move(archive));
-        at_open(path.filename().string());
-        FilesystemOptions its;
-        its.is_read_only = access == Access::ReadOnly;
-        its.activity = heritage.activity;
-        its.least_generation = heritage.least_generation;
-        return std::make_unique<Filesystem>(std::move(*archive), its);
-      };
+    const MountRoot::OpenerOf opener_of = [this,
+                                           access](const std::filesystem::path& path) -> MountRoot::Open {
+      return
+          [this, path, access](const MountRoot::Heritage& heritage) -> Result<std::unique_ptr<Filesystem>> {
+            auto archive = Archive::open(path, access);
+            if (!archive) return pass_on(std::move(archive));
+            at_open(path.filename().string());
+            FilesystemOptions its;
+            its.is_read_only = access == Access::ReadOnly;
+            its.activity = heritage.activity;
+            its.least_generation = heritage.least_generation;
+            return std::make_unique<Filesystem>(std::move(*archive), its);
+          };
     };
-    std::vector<Forest::Member> members;
+    std::vector<MountRoot::Member> members;
     members.push_back({.name = "one",
                        .path = directory.path() / "one.safetensors",
                        .filesystem = opener_of(first)({}).value(),
                        .open = opener_of(first)});
-    forest = std::make_unique<Forest>(std::move(members));
-    forest->show_source(std::make_unique<SourceDirectory>(directory.path(), options), opener_of);
+    mount_root = std::make_unique<MountRoot>(std::move(members));
+    mount_root->show_source(std::make_unique<SourceDirectory>(directory.path(), options), opener_of);
   }
 
-  [[nodiscard]] std::string text(Ino ino) const { return text_of(forest->read(ino, 0, 100)->copy().value()); }
+  [[nodiscard]] std::string text(Ino ino) const {
+    return text_of(mount_root->read(ino, 0, 100)->copy().value());
+  }
   /// Looks the name up as the kernel does.
   [[nodiscard]] Ino ino(std::string_view name, Ino parent = kRootIno) const {
-    return forest->lookup(parent, name)->st_ino;
+    return mount_root->lookup(parent, name)->st_ino;
   }
   /// Looks for new archives in the directory.
-  Forest::Change look() const { return forest->check_for_change(forest->watched_files().front()); }
+  MountRoot::Change look() const { return mount_root->check_for_change(mount_root->watched_files().front()); }
   [[nodiscard]] Names listed() const {
     Names names;
-    static_cast<void>(forest->read_directory(kRootIno, 2, [&](std::string_view name, Ino, std::uint64_t) {
+    static_cast<void>(mount_root->read_directory(kRootIno, 2, [&](std::string_view name, Ino, std::uint64_t) {
       names.emplace_back(name);
       return true;
     }));
@@ -63,8 +67,8 @@ struct Zoo {
     return names;
   }
   [[nodiscard]] std::string content(std::string_view model, std::string_view tensor) const {
-    const auto ino = forest->lookup(forest->lookup(kRootIno, model)->st_ino, tensor)->st_ino;
-    return text_of(forest->model_of(ino)->read(ino, 0, 1 << 20).value().copy().value());
+    const auto ino = mount_root->lookup(mount_root->lookup(kRootIno, model)->st_ino, tensor)->st_ino;
+    return text_of(mount_root->model_of(ino)->read(ino, 0, 1 << 20).value().copy().value());
   }
 
   /// Called when the archive of that name has been opened, and before its model is shown.
@@ -73,12 +77,12 @@ struct Zoo {
   const TemporaryDirectory directory;
   const std::string first = directory.write("one.safetensors", archive_of(DrivenModel::kOne));
   const std::string two = archive_of(DrivenModel::kTwo);
-  std::unique_ptr<Forest> forest;
+  std::unique_ptr<MountRoot> mount_root;
 };
 
 }  // namespace
 
-TEST_CASE("a user may have so many models, and stops no other user", "[fs][forest]") {
+TEST_CASE("a user may have so many models, and stops no other user", "[fs][mount_root]") {
   if (::geteuid() != 0) return note_skip("needs root, to make files of another user");
   const Zoo zoo;
   const auto add_as = [&](uid_t uid, const std::string& name) {
@@ -95,7 +99,7 @@ TEST_CASE("a user may have so many models, and stops no other user", "[fs][fores
   CHECK(zoo.captured.text().find("not shown") != std::string::npos);
 }
 
-TEST_CASE("other entries of the directory are files of the mount", "[fs][forest]") {
+TEST_CASE("other entries of the directory are files of the mount", "[fs][mount_root]") {
   const Zoo zoo;
   static_cast<void>(zoo.directory.write("config.json", "{}"));
   static_cast<void>(zoo.directory.write(".hidden", "{}"));
@@ -106,24 +110,24 @@ TEST_CASE("other entries of the directory are files of the mount", "[fs][forest]
   static_cast<void>(zoo.directory.write("sub/x", "sub"));
   CHECK(zoo.listed() == Names{".hidden", "config.json", "one", "sub"});
   const Ino file = zoo.ino("config.json");
-  CHECK(zoo.forest->file_type(file) == S_IFREG);
+  CHECK(zoo.mount_root->file_type(file) == S_IFREG);
   CHECK(zoo.text(file) == "{}");
-  CHECK(zoo.forest->label_of(file, "") == zoo.directory / "config.json");
+  CHECK(zoo.mount_root->label_of(file, "") == zoo.directory / "config.json");
   const Ino sub = zoo.ino("sub");
-  CHECK(zoo.forest->file_type(sub) == S_IFDIR);
+  CHECK(zoo.mount_root->file_type(sub) == S_IFDIR);
   CHECK(zoo.text(zoo.ino("x", sub)) == "sub");
-  CHECK(zoo.forest->label_of(sub, "y") == zoo.directory / "sub/y");
+  CHECK(zoo.mount_root->label_of(sub, "y") == zoo.directory / "sub/y");
   std::map<std::string, Ino> entries;
-  REQUIRE(zoo.forest->read_directory(sub, 0, [&](std::string_view name, Ino ino, std::uint64_t) {
+  REQUIRE(zoo.mount_root->read_directory(sub, 0, [&](std::string_view name, Ino ino, std::uint64_t) {
     return entries.emplace(name, ino).second;
   }));
   CHECK(entries.at("..") == kRootIno);
   CHECK(entries.at("x") == zoo.ino("x", sub));
-  CHECK(S_ISDIR(zoo.forest->lookup(kRootIno, ".safetensors")->st_mode));
-  CHECK((zoo.forest->attributes(kRootIno)->st_mode & 0777) == 0755);  // one.safetensors is everybody's
+  CHECK(S_ISDIR(zoo.mount_root->lookup(kRootIno, ".safetensors")->st_mode));
+  CHECK((zoo.mount_root->attributes(kRootIno)->st_mode & 0777) == 0755);  // one.safetensors is everybody's
 }
 
-TEST_CASE("no request moves a file to the root, from it, or beside the models", "[fs][forest]") {
+TEST_CASE("no request moves a file to the root, from it, or beside the models", "[fs][mount_root]") {
   const bool is_read_only = GENERATE(false, true);
   const Zoo zoo({}, is_read_only ? Access::ReadOnly : Access::ReadWrite);
   static_cast<void>(zoo.directory.write("notes.txt", "kept"));
@@ -131,10 +135,10 @@ TEST_CASE("no request moves a file to the root, from it, or beside the models", 
   const Ino one = zoo.ino("one");
   const Ino sub = zoo.ino("sub");
   const auto rename = [&](Ino from, const char* name, Ino to, const char* new_name) {
-    return errno_of(zoo.forest->rename(from, name, to, new_name));
+    return errno_of(zoo.mount_root->rename(from, name, to, new_name));
   };
   const int refused = is_read_only ? EROFS : EPERM;
-  CHECK(zoo.forest->changes_no_files().errno_value == refused);
+  CHECK(zoo.mount_root->changes_no_files().errno_value == refused);
   CHECK(rename(kRootIno, "notes.txt", kRootIno, "x") == refused);
   CHECK(rename(kRootIno, "one.safetensors", kRootIno, "two.safetensors") == refused);
   CHECK(rename(kRootIno, "one", kRootIno, "two") == refused);
@@ -143,11 +147,11 @@ TEST_CASE("no request moves a file to the root, from it, or beside the models", 
   CHECK(rename(one, "b", kRootIno, "b") == refused);
   CHECK(rename(one, "b", sub, "b") == refused);
   CHECK(zoo.listed() == Names{"notes.txt", "one", "sub"});
-  const std::string why = zoo.forest->changes_no_files().message;
+  const std::string why = zoo.mount_root->changes_no_files().message;
   CHECK((is_read_only || why.find("write to " + zoo.directory.path().string()) != std::string::npos));
 }
 
-TEST_CASE("in a shared mount other entries are for those who may list the directory", "[fs][forest]") {
+TEST_CASE("in a shared mount other entries are for those who may list the directory", "[fs][mount_root]") {
   FilesystemOptions shared;
   shared.is_shared = true;
   const Zoo zoo(shared);
@@ -155,31 +159,31 @@ TEST_CASE("in a shared mount other entries are for those who may list the direct
   ::chmod(zoo.first.c_str(), 0644);
   for (const mode_t mode : {0700U, 0755U}) {
     ::chmod(zoo.directory.path().c_str(), mode);
-    static_cast<void>(zoo.forest->check_for_change(zoo.forest->watched_files().back()));
-    static_cast<void>(zoo.forest->lookup(kRootIno, "other"));
+    static_cast<void>(zoo.mount_root->check_for_change(zoo.mount_root->watched_files().back()));
+    static_cast<void>(zoo.mount_root->lookup(kRootIno, "other"));
     CHECK(zoo.listed() == (mode == 0700 ? Names{"one"} : Names{"config.json", "one"}));
-    CHECK(errno_of(zoo.forest->lookup(kRootIno, "config.json")) == (mode == 0700 ? ENOENT : 0));
-    CHECK((zoo.forest->attributes(kRootIno)->st_mode & 0777) == 0755);
+    CHECK(errno_of(zoo.mount_root->lookup(kRootIno, "config.json")) == (mode == 0700 ? ENOENT : 0));
+    CHECK((zoo.mount_root->attributes(kRootIno)->st_mode & 0777) == 0755);
   }
 }
 
-TEST_CASE("archives that others put into the directory are shown", "[fs][forest]") {
+TEST_CASE("archives that others put into the directory are shown", "[fs][mount_root]") {
   const Zoo zoo;
-  const auto watched = zoo.forest->watched_files();
+  const auto watched = zoo.mount_root->watched_files();
   const auto& directory = watched.front();
   CHECK_FALSE(directory.path.has_filename());
   static_cast<void>(zoo.directory.write("two.safetensors", zoo.two.substr(0, 100)));
-  CHECK_FALSE(zoo.forest->check_for_change(directory).is_reopened);
+  CHECK_FALSE(zoo.mount_root->check_for_change(directory).is_reopened);
   CHECK(zoo.listed() == Names{"one"});
   static_cast<void>(zoo.directory.write("two.safetensors", zoo.two));
-  const auto change = zoo.forest->check_for_change(directory);
+  const auto change = zoo.mount_root->check_for_change(directory);
   CHECK(change.is_reopened);
   CHECK(change.entries == Names{"two", "two.safetensors"});
   CHECK(zoo.content("two", "c") == "CCCCC");
-  CHECK_FALSE(zoo.forest->check_for_change(directory).is_reopened);
+  CHECK_FALSE(zoo.mount_root->check_for_change(directory).is_reopened);
 }
 
-TEST_CASE("a model hides an entry of its name, as it does at the mount", "[fs][forest]") {
+TEST_CASE("a model hides an entry of its name, as it does at the mount", "[fs][mount_root]") {
   const Zoo zoo;
   std::filesystem::create_directory(zoo.directory.path() / "one");
   std::filesystem::create_directory(zoo.directory.path() / "two");
@@ -191,7 +195,7 @@ TEST_CASE("a model hides an entry of its name, as it does at the mount", "[fs][f
   CHECK(zoo.content("two", "c") == "CCCCC");
 }
 
-TEST_CASE("models may come while the root is listed and looked up", "[fs][forest]") {
+TEST_CASE("models may come while the root is listed and looked up", "[fs][mount_root]") {
   const Zoo zoo;
   std::thread maker([&] {
     for (int number = 0; number < 20; ++number) {
@@ -202,38 +206,38 @@ TEST_CASE("models may come while the root is listed and looked up", "[fs][forest
   });
   for (std::size_t seen = 0; seen < 6;) {
     seen = zoo.listed().size();
-    static_cast<void>(zoo.forest->lookup(kRootIno, "m4"));
+    static_cast<void>(zoo.mount_root->lookup(kRootIno, "m4"));
   }
   maker.join();
   CHECK(zoo.content("m4", "c") == "CCCCC");
 }
 
-TEST_CASE("a root without descriptors says so", "[fs][forest]") {
+TEST_CASE("a root without descriptors says so", "[fs][mount_root]") {
   const Zoo zoo;
   const FewDescriptors none(0);
-  const int attributes = errno_of(zoo.forest->attributes(kRootIno));
-  const int found = errno_of(zoo.forest->lookup(kRootIno, "x"));
+  const int attributes = errno_of(zoo.mount_root->attributes(kRootIno));
+  const int found = errno_of(zoo.mount_root->lookup(kRootIno, "x"));
   const int listed = errno_of(
-      zoo.forest->read_directory(kRootIno, 2, [](std::string_view, Ino, std::uint64_t) { return true; }));
+      zoo.mount_root->read_directory(kRootIno, 2, [](std::string_view, Ino, std::uint64_t) { return true; }));
   CHECK(attributes == EMFILE);
   CHECK(found == EMFILE);
   CHECK(listed == EMFILE);
 }
 
-TEST_CASE("another directory at the path shows nothing", "[fs][forest]") {
+TEST_CASE("another directory at the path shows nothing", "[fs][mount_root]") {
   const Zoo zoo;
   const TemporaryDirectory other;
   static_cast<void>(other.write("one.safetensors", zoo.two));
   static_cast<void>(other.write("secret.safetensors", zoo.two));
   const std::filesystem::path path = zoo.directory.path();
   const std::filesystem::path moved = path.string() + ".moved";
-  const auto watched = zoo.forest->watched_files();
+  const auto watched = zoo.mount_root->watched_files();
   REQUIRE(watched.size() == 2);
   const std::string before = zoo.content("one", "b");
   std::filesystem::rename(path, moved);
   std::filesystem::rename(other.path(), path);
   for (const auto& file : watched) {
-    const auto change = zoo.forest->check_for_change(file);
+    const auto change = zoo.mount_root->check_for_change(file);
     CHECK_FALSE(change.is_reopened);
     CHECK(change.is_due_again);
   }
@@ -243,11 +247,11 @@ TEST_CASE("another directory at the path shows nothing", "[fs][forest]") {
   std::filesystem::rename(path, other.path());
   std::filesystem::rename(moved, path);
   static_cast<void>(zoo.directory.write("third.safetensors", zoo.two));
-  for (const auto& file : watched) CHECK_FALSE(zoo.forest->check_for_change(file).is_due_again);
+  for (const auto& file : watched) CHECK_FALSE(zoo.mount_root->check_for_change(file).is_due_again);
   CHECK(zoo.listed() == Names{"one", "third"});
 }
 
-TEST_CASE("what a name no longer leads to after the opening is not shown", "[fs][forest]") {
+TEST_CASE("what a name no longer leads to after the opening is not shown", "[fs][mount_root]") {
   Zoo zoo;
   const std::string other = zoo.directory.write("other.tmp", zoo.two);
   static_cast<void>(zoo.directory.write("new.safetensors", archive_of(DrivenModel::kOne)));

@@ -1,5 +1,5 @@
-// core/journal/index_replacement.h: the directory of a sync state may be planted by another user.
-#include "core/journal/index_replacement.h"
+// core/journal/file_replacement.h: the directory of a sync state may be planted by another user.
+#include "core/journal/file_replacement.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -44,12 +44,12 @@ struct Promise {
   std::filesystem::path path;
   std::filesystem::path state = directory.path() / kSyncStateName;
   std::filesystem::path elsewhere = directory.path() / "elsewhere";
-  IndexReplacement index;
+  FileReplacement index;
 };
 
 }  // namespace
 
-TEST_CASE("a journal gives a model its sync state, and may do so twice", "[core][index_replacement]") {
+TEST_CASE("a journal gives a model its sync state, and may do so twice", "[core][file_replacement]") {
   const Promise promise;
   std::filesystem::create_directories(promise.state.parent_path());
   REQUIRE(promise.keep());
@@ -58,7 +58,7 @@ TEST_CASE("a journal gives a model its sync state, and may do so twice", "[core]
 }
 
 TEST_CASE("a file that is longer than any index is another one, and is not read",
-          "[core][index_replacement]") {
+          "[core][file_replacement]") {
   const Promise promise;
   std::filesystem::create_directories(promise.state.parent_path());
   promise.directory.write(std::string(kSyncStateName), "");
@@ -75,7 +75,7 @@ TEST_CASE("a file that is longer than any index is another one, and is not read"
 }
 
 TEST_CASE("a sync state is not written through a link in place of its directory",
-          "[core][index_replacement]") {
+          "[core][file_replacement]") {
   const Promise promise;
   std::filesystem::create_directory_symlink(promise.elsewhere, promise.state.parent_path());
   REQUIRE(promise.keep());
@@ -86,14 +86,14 @@ TEST_CASE("a sync state is not written through a link in place of its directory"
   CHECK(errno_of(prepared) == ENOTDIR);
 }
 
-TEST_CASE("a sync state whose directory is gone is not wanted any more", "[core][index_replacement]") {
+TEST_CASE("a sync state whose directory is gone is not wanted any more", "[core][file_replacement]") {
   const Promise promise;
   REQUIRE(promise.keep());
   CHECK_FALSE(std::filesystem::exists(promise.state.parent_path()));
 }
 
 TEST_CASE("the index that is read tells whether it may be replaced, whatever file has its name then",
-          "[core][index_replacement]") {
+          "[core][file_replacement]") {
   if (::geteuid() != 0) {
     note_skip("needs root, to give a journal away");
     return;
@@ -120,7 +120,7 @@ TEST_CASE("the index that is read tells whether it may be replaced, whatever fil
 }
 
 TEST_CASE("a prepared index has the access of the open archive, whatever file has its name",
-          "[core][index_replacement]") {
+          "[core][file_replacement]") {
   Promise promise;
   const std::string path = promise.directory.write("m.safetensors", "");
   REQUIRE(::chmod(path.c_str(), 0600) == 0);
@@ -135,7 +135,7 @@ TEST_CASE("a prepared index has the access of the open archive, whatever file ha
 }
 
 TEST_CASE("a found journal replaces a sync state only if its maker may write the state's directory",
-          "[core][index_replacement]") {
+          "[core][file_replacement]") {
   if (::geteuid() != 0) {
     note_skip("needs root, to give a journal away");
     return;
@@ -151,7 +151,7 @@ TEST_CASE("a found journal replaces a sync state only if its maker may write the
 }
 
 TEST_CASE("a found journal replaces another user's sync state, and an index by the right to it",
-          "[core][index_replacement]") {
+          "[core][file_replacement]") {
   if (::geteuid() != 0) {
     note_skip("needs root, to give a journal away");
     return;
@@ -173,7 +173,7 @@ TEST_CASE("a found journal replaces another user's sync state, and an index by t
   }
 }
 
-TEST_CASE("an index that no recovery would replace is not prepared", "[core][index_replacement]") {
+TEST_CASE("an index that no recovery would replace is not prepared", "[core][file_replacement]") {
   if (::geteuid() != 0) {
     note_skip("needs root, to give an archive away");
     return;
@@ -195,7 +195,7 @@ TEST_CASE("an index that no recovery would replace is not prepared", "[core][ind
   CHECK(prepare_index(system_storage(), shard, *archive, *journal, promise.index));
 }
 
-TEST_CASE("an index that can't be replaced is named by its path", "[core][index_replacement]") {
+TEST_CASE("an index that can't be replaced is named by its path", "[core][file_replacement]") {
   Promise promise;
   promise.index.name = "m.safetensors.index.json";
   std::filesystem::create_symlink("elsewhere", promise.directory.path() / promise.index.name);

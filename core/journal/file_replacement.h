@@ -13,7 +13,7 @@
 namespace stfs {
 
 /// Whether the journal holds the new index that its record names, whole.
-Result<bool> has_new_index(const File& journal, const IndexReplacement& index);
+Result<bool> has_new_index(const File& journal, const FileReplacement& index);
 /// The hash of the file at this path; 0 if there is none. EFBIG: it is longer than kMaxIndexBytes.
 Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::path& path);
 
@@ -26,7 +26,7 @@ Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::pat
 ///         would not believe that the journal's maker may replace the index.
 Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesystem::path& archive_path,
                                             const File& archive, const File& journal,
-                                            const IndexReplacement& index);
+                                            const FileReplacement& index);
 
 /// Whose right to replace an index counts.
 enum class RightOf : std::uint8_t {
@@ -42,7 +42,7 @@ enum class RightOf : std::uint8_t {
 ///                      call leaves a file named after it beside the index, which the next call removes.
 /// @param prepared  of prepare_index(), or null.
 Result<void> replace_index(Storage& storage, const std::filesystem::path& journal_path, const File& journal,
-                           const IndexReplacement& index, RightOf right, Durability durability,
+                           const FileReplacement& index, RightOf right, Durability durability,
                            std::unique_ptr<File> prepared = nullptr);
 
 }  // namespace stfs

@@ -8,8 +8,8 @@
 #include "core/model/model_directory.h"
 #include "fs/base/log.h"
 #include "fs/base/user_counts.h"
-#include "fs/model/forest.h"
 #include "fs/model/listed_archive.h"
+#include "fs/model/mount_root.h"
 #include "fs/tree/names.h"
 
 namespace stfs {
@@ -21,68 +21,68 @@ std::string model_name_of(std::string_view file_name) {
 
 }  // namespace
 
-void Forest::show_source(std::unique_ptr<SourceDirectory> source, OpenerOf opener_of) {
+void MountRoot::show_source(std::unique_ptr<SourceDirectory> source, OpenerOf opener_of) {
   source_ = std::move(source);
   opener_of_ = std::move(opener_of);
   source_->leave_out([this](std::string_view name) {
-    const auto hides_it = tree_named(name);
-    return shown_tree_of_file(name) != nullptr || (hides_it != nullptr && is_shown(*hides_it));
+    const auto hides_it = slot_named(name);
+    return shown_slot_of_file(name) != nullptr || (hides_it != nullptr && is_shown(*hides_it));
   });
 }
 
-bool Forest::is_shown(const Tree& tree) const {
+bool MountRoot::is_shown(const ModelSlot& slot) const {
   const std::shared_lock lock(mutex_);
-  return tree.current != kNone;
+  return slot.current != kNone;
 }
 
-std::shared_ptr<Forest::Tree> Forest::tree_of_file(std::string_view file_name) const {
+std::shared_ptr<MountRoot::ModelSlot> MountRoot::slot_of_file(std::string_view file_name) const {
   const std::shared_lock lock(mutex_);
   const auto found = by_file_.find(std::string(file_name));
   return found == by_file_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<Forest::Tree> Forest::tree_named(std::string_view name) const {
+std::shared_ptr<MountRoot::ModelSlot> MountRoot::slot_named(std::string_view name) const {
   const std::shared_lock lock(mutex_);
-  std::shared_ptr<Tree> found;
-  for (const auto& tree : trees_) {
-    if (tree->name != name) continue;
-    if (tree->current != kNone) return tree;
-    if (!found) found = tree;
+  std::shared_ptr<ModelSlot> found;
+  for (const auto& slot : slots_) {
+    if (slot->name != name) continue;
+    if (slot->current != kNone) return slot;
+    if (!found) found = slot;
   }
   return found;
 }
 
-std::shared_ptr<Forest::Tree> Forest::shown_tree_of_file(std::string_view file_name) const {
+std::shared_ptr<MountRoot::ModelSlot> MountRoot::shown_slot_of_file(std::string_view file_name) const {
   if (!is_archive_name(file_name)) return nullptr;
-  const auto tree = tree_of_file(file_name);
-  return tree != nullptr && is_shown(*tree) ? tree : nullptr;
+  const auto slot = slot_of_file(file_name);
+  return slot != nullptr && is_shown(*slot) ? slot : nullptr;
 }
 
-bool Forest::reads_source(Ino parent, std::string_view name) const {
+bool MountRoot::reads_source(Ino parent, std::string_view name) const {
   if (!source_ || parent != kRootIno) return false;
-  const auto tree = tree_named(name);
-  return tree == nullptr || !is_shown(*tree);
+  const auto slot = slot_named(name);
+  return slot == nullptr || !is_shown(*slot);
 }
 
-Result<struct stat> Forest::find_in_root(std::string_view name) const {
+Result<struct stat> MountRoot::find_in_root(std::string_view name) const {
   const auto shown = [](const Pin& member, Ino ino) {
     auto status = member->attributes(ino);
     if (status) member.note_lookup(status->st_ino);
     return status;
   };
-  if (const auto tree = tree_named(name)) {
+  if (const auto slot = slot_named(name)) {
     std::optional<Error> why;
     {
       const std::shared_lock lock(mutex_);
-      why = tree->why_absent;
+      why = slot->why_absent;
     }
     // A refused model is shown. Its own file system refuses each look-up in it.
-    if (const Pin member = pin_current(*tree)) return shown(member, kRootIno);
+    if (const Pin member = pin_current(*slot)) return shown(member, kRootIno);
     if (why && why->code != ErrorCode::NotFound) return fail(why->code, EIO, why->message);
   }
   if (!source_) return fail(ErrorCode::NotFound, ENOENT, "no such model");
-  if (const auto tree = shown_tree_of_file(name)) {
-    if (const Pin member = pin_current(*tree)) {
+  if (const auto slot = shown_slot_of_file(name)) {
+    if (const Pin member = pin_current(*slot)) {
       const auto whole = member->lookup(space_of(member.number()).in_mount(kHiddenIno), Views::kArchiveName);
       if (whole) member.note_lookup(whole->st_ino);
       return whole;
@@ -91,7 +91,7 @@ Result<struct stat> Forest::find_in_root(std::string_view name) const {
   return find_in_source(kRootIno, name);
 }
 
-Result<struct stat> Forest::find_in_source(Ino parent, std::string_view name) const {
+Result<struct stat> MountRoot::find_in_source(Ino parent, std::string_view name) const {
   const auto shows = parent == kRootIno ? shows_entries() : Result<bool>(true);
   if (!shows) return tl::unexpected(shows.error());
   if (!*shows) return fail(ErrorCode::NotFound, ENOENT, "no such model");
@@ -102,21 +102,21 @@ Result<struct stat> Forest::find_in_source(Ino parent, std::string_view name) co
   return status;
 }
 
-Result<void> Forest::check_model_name(std::string_view file_name) const {
+Result<void> MountRoot::check_model_name(std::string_view file_name) const {
   const std::string name = model_name_of(file_name);
-  const auto same = tree_named(name);
+  const auto same = slot_named(name);
   if (same != nullptr && is_shown(*same)) {
     return fail(
         ErrorCode::System, EEXIST,
         fmt::format("its model would be shown as {}, and so is that of {}", name, same->path.string()));
   }
   const std::shared_lock lock(mutex_);
-  if (trees_.size() < kMostMembers) return {};
+  if (slots_.size() < kMostMembers) return {};
   return fail(ErrorCode::InvalidArgument, ENOSPC,
               fmt::format("at most {} models are mounted together", kMostMembers));
 }
 
-Result<UserCounts::Share> Forest::share_of_owner(const std::filesystem::path& archive) {
+Result<UserCounts::Share> MountRoot::share_of_owner(const std::filesystem::path& archive) {
   const auto owner = source_ ? source_->owner_of(archive.filename()) : std::nullopt;
   if (!owner || is_unlimited(*owner)) return UserCounts::Share();
   if (headers_.count(*owner) >= UserLimits().header_bytes)
@@ -124,8 +124,8 @@ Result<UserCounts::Share> Forest::share_of_owner(const std::filesystem::path& ar
   return models_.take(*owner);
 }
 
-UserCounts::Share Forest::with_header(UserCounts::Share share, const std::filesystem::path& archive,
-                                      const Model& model) {
+UserCounts::Share MountRoot::with_header(UserCounts::Share share, const std::filesystem::path& archive,
+                                         const Model& model) {
   const auto owner = source_ ? source_->owner_of(archive.filename()) : std::nullopt;
   if (!owner || is_unlimited(*owner)) return share;
   auto header = headers_.take(*owner, header_bytes_of(model));
@@ -135,52 +135,52 @@ UserCounts::Share Forest::with_header(UserCounts::Share share, const std::filesy
                                                                            std::move(*header));
 }
 
-Result<void> Forest::show_model(const std::string& file_name) {
+Result<void> MountRoot::show_model(const std::string& file_name) {
   auto share = share_of_owner(file_name);
   if (!share) return pass_on(std::move(share));
-  std::shared_ptr<Tree> tree = tree_of_file(file_name);
-  const bool is_known = tree != nullptr;
+  std::shared_ptr<ModelSlot> slot = slot_of_file(file_name);
+  const bool is_known = slot != nullptr;
   if (!is_known) {
     if (auto checked = check_model_name(file_name); !checked) return checked;
-    tree = std::make_shared<Tree>();
-    tree->name = model_name_of(file_name);
-    tree->path = source_->path() / file_name;
-    tree->open = opener_of_(tree->path);
-    tree->activity = std::make_shared<Activity>();
+    slot = std::make_shared<ModelSlot>();
+    slot->name = model_name_of(file_name);
+    slot->path = source_->path() / file_name;
+    slot->open = opener_of_(slot->path);
+    slot->activity = std::make_shared<Activity>();
   }
-  const auto number = open_next(*tree, Pin(), std::move(*share));
+  const auto number = open_next(*slot, Pin(), std::move(*share));
   if (!number) return tl::unexpected(number.error());
   {
     const std::scoped_lock lock(mutex_);
-    tree->current = *number;
-    tree->why_absent.reset();
+    slot->current = *number;
+    slot->why_absent.reset();
   }
-  tree->activity->set_problem("");
-  if (!is_known) add(tree);
-  const Pin present = editions_.pin(*number);
+  slot->activity->set_problem("");
+  if (!is_known) add(slot);
+  const Pin present = mounted_models_.pin(*number);
   log::info("{}: new model, {} tensors", present->model().path().string(), present->model().tensors().size());
   return {};
 }
 
-Forest::Served Forest::served(const Pin& model, Ino ino) const {
+MountRoot::Served MountRoot::served(const Pin& model, Ino ino) const {
   if (model) return {model->served_files(), model->node_of(ino)};
   return {source_->files(), source_->node(ino)};
 }
 
-bool Forest::is_source_changed(const Pin& model, Ino ino) const {
+bool MountRoot::is_source_changed(const Pin& model, Ino ino) const {
   return model ? model->is_source_changed(ino) : serves(ino) && source_->is_changed(ino);
 }
 
-Error Forest::changes_no_files() const {
+Error MountRoot::changes_no_files() const {
   if (is_read_only_) return {ErrorCode::ReadOnly, EROFS, "mounted read-only"};
   return {
       ErrorCode::InvalidArgument, EPERM,
       fmt::format("the mount of a directory changes no files beside its models; write to {} instead (a new "
                   "archive there is shown at once)",
-                  first_tree()->path.parent_path().string())};
+                  first_slot()->path.parent_path().string())};
 }
 
-Forest::Change Forest::check_directory() {
+MountRoot::Change MountRoot::check_directory() {
   Change change;
   NameSet<std::string> unshown;
   const auto place = source_->check_place();
@@ -194,8 +194,8 @@ Forest::Change Forest::check_directory() {
   }
   const auto found = source_->list_models();
   for (const std::string& file_name : found ? found->archives : std::vector<std::string>()) {
-    const auto tree = tree_of_file(file_name);
-    if (tree != nullptr && is_shown(*tree)) continue;  // the check of the file itself goes on with it
+    const auto slot = slot_of_file(file_name);
+    if (slot != nullptr && is_shown(*slot)) continue;  // the check of the file itself goes on with it
     // An archive that another program is still writing is looked at again when the program closes it.
     const auto hides = check_hides_nothing(source_->path() / file_name, model_name_of(file_name));
     const auto shown = hides ? show_model(file_name) : tl::unexpected(hides.error());

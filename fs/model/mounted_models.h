@@ -20,13 +20,13 @@
 namespace stfs {
 
 /// Any thread may call.
-class Editions {
+class MountedModels {
  public:
   using Number = std::uint32_t;
 
   /// @param first  the lowest number.
   /// @param most   the greatest number of file systems at a time.
-  Editions(Number first, Number most) : first_(first), most_(most) {}
+  MountedModels(Number first, Number most) : first_(first), most_(most) {}
 
  private:
   struct Edition {
@@ -45,10 +45,10 @@ class Editions {
     Pin() = default;
     ~Pin() {
       epoch_.reset();
-      if (edition_ != nullptr) editions_->let_go(*edition_, 1);
+      if (edition_ != nullptr) mounted_models_->let_go(*edition_, 1);
     }
     Pin(Pin&& other) noexcept
-        : editions_(other.editions_),
+        : mounted_models_(other.mounted_models_),
           edition_(std::exchange(other.edition_, nullptr)),
           epoch_(std::move(other.epoch_)) {}
     Pin& operator=(Pin&&) = delete;
@@ -58,17 +58,17 @@ class Editions {
     explicit operator bool() const { return edition_ != nullptr; }
     Filesystem* operator->() const { return edition_->filesystem.get(); }
     [[nodiscard]] Number number() const { return edition_->number; }
-    /// Adds a holder for a look-up that the kernel gets in a reply. Forget it with Editions::let_go().
+    /// Adds a holder for a look-up that the kernel gets in a reply. Forget it with MountedModels::let_go().
     void note_lookup(Ino ino) const {
       edition_->holders.fetch_add(1, std::memory_order_relaxed);
       edition_->filesystem->note_lookup(ino);
     }
 
    private:
-    friend class Editions;
-    Pin(const Editions* editions, Edition* edition)
-        : editions_(editions), edition_(edition), epoch_(edition->filesystem->pin()) {}
-    const Editions* editions_ = nullptr;
+    friend class MountedModels;
+    Pin(const MountedModels* mounted_models, Edition* edition)
+        : mounted_models_(mounted_models), edition_(edition), epoch_(edition->filesystem->pin()) {}
+    const MountedModels* mounted_models_ = nullptr;
     Edition* edition_ = nullptr;
     Epochs::Pin epoch_;
   };

@@ -1,5 +1,5 @@
 // Hashes, and replaces what has the old hash.
-#include "core/journal/index_replacement.h"
+#include "core/journal/file_replacement.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@
 namespace stfs {
 namespace {
 
-Result<std::string> new_index(const File& journal, const IndexReplacement& index) {
+Result<std::string> new_index(const File& journal, const FileReplacement& index) {
   return read_text(journal, index.in_journal);
 }
 
@@ -84,7 +84,7 @@ Result<bool> is_believed_for(Storage& storage, const IndexPlace& place, const Fi
 /// Fails with EPERM if no recovery would replace the index: its shards would have changed without it.
 Result<void> check_finishable(Storage& storage, const IndexPlace& place, const File* present,
                               const std::filesystem::path& archive_path, const File& journal,
-                              const IndexReplacement& index) {
+                              const FileReplacement& index) {
   if (index.name == kSyncStateName || present == nullptr) return {};
   auto believed = is_believed_for(storage, place, present, journal);
   if (!believed) return pass_on(std::move(believed));
@@ -99,7 +99,7 @@ Result<void> check_finishable(Storage& storage, const IndexPlace& place, const F
 
 /// Whether the index is the old one, and this right allows the replacement.
 Result<bool> is_due(Storage& storage, const IndexPlace& place, const File& journal,
-                    const IndexReplacement& index, RightOf right) {
+                    const FileReplacement& index, RightOf right) {
   auto present = open_index(storage, place.path);
   if (!present) return pass_on(std::move(present));
   auto hash = hash_of(present->get());
@@ -114,7 +114,7 @@ Result<bool> is_due(Storage& storage, const IndexPlace& place, const File& journ
 
 /// The steps of replace_index() in the open directory.
 Result<void> replace_in(Storage& storage, const IndexPlace& place, const std::filesystem::path& journal_name,
-                        const File& journal, const IndexReplacement& index, RightOf right,
+                        const File& journal, const FileReplacement& index, RightOf right,
                         Durability durability, std::unique_ptr<File> prepared) {
   const std::filesystem::path& path = place.path;
   std::filesystem::path temporary = place.directory.file(journal_name);
@@ -137,7 +137,7 @@ Result<void> replace_in(Storage& storage, const IndexPlace& place, const std::fi
 
 }  // namespace
 
-Result<bool> has_new_index(const File& journal, const IndexReplacement& index) {
+Result<bool> has_new_index(const File& journal, const FileReplacement& index) {
   auto text = new_index(journal, index);
   if (!text) return pass_on(std::move(text));
   return XXH3_64bits(text->data(), text->size()) == index.new_hash;
@@ -155,7 +155,7 @@ Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::pat
 
 Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesystem::path& archive_path,
                                             const File& archive, const File& journal,
-                                            const IndexReplacement& index) {
+                                            const FileReplacement& index) {
   const auto place = place_of(storage, archive_path.parent_path(), index.name);
   if (!place) return tl::unexpected(place.error());
   auto present = place->told(open_index(storage, place->path));
@@ -180,7 +180,7 @@ Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesys
 }
 
 Result<void> replace_index(Storage& storage, const std::filesystem::path& journal_path, const File& journal,
-                           const IndexReplacement& index, RightOf right, Durability durability,
+                           const FileReplacement& index, RightOf right, Durability durability,
                            std::unique_ptr<File> prepared) {
   const auto place = place_of(storage, journal_path.parent_path(), index.name);
   // Nobody wants the file any more, or another user has put a link there.

@@ -1,5 +1,5 @@
 // Keeps the file systems in a table, and counts the holders of each.
-#include "fs/model/editions.h"
+#include "fs/model/mounted_models.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,8 @@
 
 namespace stfs {
 
-Result<Editions::Number> Editions::add(std::unique_ptr<Filesystem> filesystem, UserCounts::Share share) {
+Result<MountedModels::Number> MountedModels::add(std::unique_ptr<Filesystem> filesystem,
+                                                 UserCounts::Share share) {
   const std::scoped_lock lock(mutex_);
   const auto free = std::ranges::find_if(by_number_, [](const auto& edition) { return edition == nullptr; });
   const auto at = static_cast<Number>(free - by_number_.begin());
@@ -20,7 +21,7 @@ Result<Editions::Number> Editions::add(std::unique_ptr<Filesystem> filesystem, U
   return first_ + at;
 }
 
-Editions::Pin Editions::pin(Number number) const {
+MountedModels::Pin MountedModels::pin(Number number) const {
   const std::shared_lock lock(mutex_);
   if (number < first_ || number - first_ >= by_number_.size()) return {};
   Edition* const edition = by_number_[number - first_].get();
@@ -29,12 +30,12 @@ Editions::Pin Editions::pin(Number number) const {
   return {this, edition};
 }
 
-void Editions::let_go(Number number, std::uint64_t holders) const {
+void MountedModels::let_go(Number number, std::uint64_t holders) const {
   // The pin keeps the file system until its holders are subtracted.
   if (const Pin edition = pin(number)) let_go(*edition.edition_, holders);
 }
 
-void Editions::let_go(Edition& edition, std::uint64_t holders) const {
+void MountedModels::let_go(Edition& edition, std::uint64_t holders) const {
   const Number at = edition.number - first_;
   if (edition.holders.fetch_sub(holders, std::memory_order_acq_rel) != holders) return;
   {
@@ -46,7 +47,7 @@ void Editions::let_go(Edition& edition, std::uint64_t holders) const {
   note_end_();
 }
 
-std::vector<std::unique_ptr<Filesystem>> Editions::take_ended() {
+std::vector<std::unique_ptr<Filesystem>> MountedModels::take_ended() {
   std::vector<std::unique_ptr<Edition>> ended;
   {
     const std::scoped_lock lock(mutex_);
@@ -59,7 +60,7 @@ std::vector<std::unique_ptr<Filesystem>> Editions::take_ended() {
   return filesystems;
 }
 
-std::vector<Editions::Pin> Editions::all() const {
+std::vector<MountedModels::Pin> MountedModels::all() const {
   std::vector<Pin> pins;
   const std::shared_lock lock(mutex_);
   for (const auto& edition : by_number_) {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "fs/base/log.h"
-#include "fs/model/forest.h"
+#include "fs/model/mount_root.h"
 #include "fs/tree/names.h"
 
 namespace stfs {
@@ -27,10 +27,10 @@ void take_names(const Filesystem& filesystem, std::set<std::string>& names) {
 
 }  // namespace
 
-std::vector<Forest::WatchedFile> Forest::watched_files() const {
+std::vector<MountRoot::WatchedFile> MountRoot::watched_files() const {
   std::vector<WatchedFile> files;
   if (source_) files.push_back({source_->path() / "", kNoMember, std::nullopt});
-  const auto models = trees();
+  const auto models = slots();
   for (std::size_t at = 0; at < models.size(); ++at) {
     const Pin member = pin_current(*models[at]);
     if (!member) {
@@ -43,7 +43,7 @@ std::vector<Forest::WatchedFile> Forest::watched_files() const {
       files.push_back({model.shards()[shard].path, at, shard});
     }
   }
-  for (const Pin& edition : editions_.all()) {
+  for (const Pin& edition : mounted_models_.all()) {
     if (is_current(edition.number())) continue;
     for (std::uint32_t shard = 0; shard < edition->model().shards().size(); ++shard) {
       if (edition->is_at_path(shard))
@@ -53,17 +53,17 @@ std::vector<Forest::WatchedFile> Forest::watched_files() const {
   return files;
 }
 
-bool Forest::has_remote_files() const {
+bool MountRoot::has_remote_files() const {
   const auto is_remote = [](const Shard& shard) {
     return shard.archive && !shard.archive->bytes().why_not_mapped().empty();
   };
-  return std::ranges::any_of(trees(), [&](const auto& tree) {
-    const Pin member = pin_current(*tree);
+  return std::ranges::any_of(slots(), [&](const auto& slot) {
+    const Pin member = pin_current(*slot);
     return member && std::ranges::any_of(member->model().shards(), is_remote);
   });
 }
 
-Forest::Change Forest::check_for_change(const WatchedFile& file) {
+MountRoot::Change MountRoot::check_for_change(const WatchedFile& file) {
   // A request is showing what this would open a second time.
   if (replacements_ != 0) return {.stale = {}, .entries = {}, .is_due_soon = true};
   // All files are checked again when they are watched.
@@ -71,10 +71,10 @@ Forest::Change Forest::check_for_change(const WatchedFile& file) {
     return {.stale = {}, .entries = {}, .is_reopened = true, .has_leftovers = true};
   if (file.replaced) return check_replaced(*file.replaced, *file.shard);
   if (file.member == kNoMember) return check_directory();
-  const std::shared_ptr<Tree> checked = trees()[file.member];
-  Tree& tree = *checked;
-  const Pin member = pin_current(tree);
-  if (!member) return open_anew(tree, member);
+  const std::shared_ptr<ModelSlot> checked = slots()[file.member];
+  ModelSlot& slot = *checked;
+  const Pin member = pin_current(slot);
+  if (!member) return open_anew(slot, member);
   const Model& model = member->model();
   Filesystem::Change found;
   if (!file.shard) {
@@ -90,9 +90,9 @@ Forest::Change Forest::check_for_change(const WatchedFile& file) {
   {
     const std::shared_lock lock(mutex_);
     // The model at the path could not be opened before. The earlier model may be back.
-    if (tree.why_absent) found.is_outdated = true;
+    if (slot.why_absent) found.is_outdated = true;
   }
-  Change change = found.is_outdated ? open_anew(tree, member) : Change();
+  Change change = found.is_outdated ? open_anew(slot, member) : Change();
   if (found.stale.what != Stale::What::Nothing) change.stale.push_back(found.stale);
   if (found.has_new_permissions && !is_lone_)
     change.stale.push_back(Stale::one(kRootIno, Stale::What::Attributes));
@@ -102,8 +102,8 @@ Forest::Change Forest::check_for_change(const WatchedFile& file) {
   return change;
 }
 
-Forest::Change Forest::check_replaced(Number edition, std::uint32_t shard) {
-  const Pin member = editions_.pin(edition);
+MountRoot::Change MountRoot::check_replaced(Number edition, std::uint32_t shard) {
+  const Pin member = mounted_models_.pin(edition);
   if (!member || shard >= member->model().shards().size()) return {};
   const Filesystem::Change found = member->check_for_change(shard);
   Change change;
@@ -113,34 +113,34 @@ Forest::Change Forest::check_replaced(Number edition, std::uint32_t shard) {
   return change;
 }
 
-Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
-  if (!tree.open) return {};
+MountRoot::Change MountRoot::open_anew(ModelSlot& slot, const Pin& old) {
+  if (!slot.open) return {};
   // Overwriting a large file in place takes minutes. Until it is complete, reopening after each write would
   // only fail again.
   constexpr unsigned kFailuresAtOnce = 3;
   constexpr std::chrono::milliseconds kPause{200};
   const auto now = std::chrono::steady_clock::now();
-  if (tree.failures >= kFailuresAtOnce && now - tree.tried_at < kPause)
+  if (slot.failures >= kFailuresAtOnce && now - slot.tried_at < kPause)
     return {.stale = {}, .entries = {}, .is_due_again = true};
-  tree.tried_at = now;
+  slot.tried_at = now;
 
-  const auto number = open_next(tree, old);
+  const auto number = open_next(slot, old);
   if (!number) {
-    ++tree.failures;
-    return refuse(tree, old, number.error());
+    ++slot.failures;
+    return refuse(slot, old, number.error());
   }
-  tree.failures = 0;
-  const Pin present = editions_.pin(*number);
+  slot.failures = 0;
+  const Pin present = mounted_models_.pin(*number);
   bool is_shown = false;
   try {
-    surroundings_.change_root([&] { is_shown = make_current(tree, old, *number); });
+    surroundings_.change_root([&] { is_shown = make_current(slot, old, *number); });
   } catch (...) {
-    editions_.let_go(*number, 1);
+    mounted_models_.let_go(*number, 1);
     throw;
   }
   // The root's entries count as changing until somebody has forgotten some.
-  if (!is_shown) return {.stale = {}, .entries = {tree.name}, .is_due_again = true};
-  Change change = entries_of(tree, old, present);
+  if (!is_shown) return {.stale = {}, .entries = {slot.name}, .is_due_again = true};
+  Change change = entries_of(slot, old, present);
   change.is_reopened = true;
   change.tell = [path = present->model().path().string(), count = present->model().tensors().size(),
                  is_changed = old && old->is_changed()] {
@@ -155,23 +155,24 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
   return change;
 }
 
-Result<Forest::Number> Forest::open_next(const Tree& tree, const Pin& old) {
-  auto share = share_of_owner(tree.path);
+Result<MountRoot::Number> MountRoot::open_next(const ModelSlot& slot, const Pin& old) {
+  auto share = share_of_owner(slot.path);
   // It passes when the user's earlier versions are closed. EDQUOT of the store says nothing of that.
   if (!share) return fail(ErrorCode::Busy, share.error().errno_value, share.error().message);
-  return open_next(tree, old, std::move(*share));
+  return open_next(slot, old, std::move(*share));
 }
 
-Result<std::unique_ptr<Filesystem>> Forest::open_in_place(const Tree& tree, const Heritage& heritage) const {
-  if (!source_) return tree.open(heritage);
+Result<std::unique_ptr<Filesystem>> MountRoot::open_in_place(const ModelSlot& slot,
+                                                             const Heritage& heritage) const {
+  if (!source_) return slot.open(heritage);
   constexpr int kAttempts = 8;
   for (int attempt = 1;; ++attempt) {
     auto same = source_->check_place();
     if (same) {
-      auto opened = tree.open(heritage);
+      auto opened = slot.open(heritage);
       if (!opened) return opened;
       // Another user may have exchanged the directory before the opening; or a program has replaced the file.
-      same = source_->check_archive(tree.path.filename().native(), (*opened)->model().front().identity());
+      same = source_->check_archive(slot.path.filename().native(), (*opened)->model().front().identity());
       if (same) return opened;
       if (same.error().errno_value == ESTALE && attempt < kAttempts) continue;
     }
@@ -182,54 +183,55 @@ Result<std::unique_ptr<Filesystem>> Forest::open_in_place(const Tree& tree, cons
   }
 }
 
-Result<Forest::Number> Forest::open_next(const Tree& tree, const Pin& old, UserCounts::Share share) {
-  Heritage heritage{.activity = tree.activity, .is_ending = [this] { return is_ending_.load(); }};
+Result<MountRoot::Number> MountRoot::open_next(const ModelSlot& slot, const Pin& old,
+                                               UserCounts::Share share) {
+  Heritage heritage{.activity = slot.activity, .is_ending = [this] { return is_ending_.load(); }};
   if (old) heritage.least_generation = old->newest_generation() + 1;
-  auto opened = open_in_place(tree, heritage);
+  auto opened = open_in_place(slot, heritage);
   if (!opened) return tl::unexpected(opened.error());
-  share = with_header(std::move(share), tree.path, (*opened)->model());
-  auto number = editions_.add(std::move(*opened), std::move(share));
-  if (number) connect(editions_.pin(*number));
+  share = with_header(std::move(share), slot.path, (*opened)->model());
+  auto number = mounted_models_.add(std::move(*opened), std::move(share));
+  if (number) connect(mounted_models_.pin(*number));
   return number;
 }
 
-bool Forest::make_current(Tree& tree, const Pin& old, Number next) {
+bool MountRoot::make_current(ModelSlot& slot, const Pin& old, Number next) {
   const Number replaced = old ? old.number() : kNone;
   bool is_shown = false;
   {
     const std::scoped_lock lock(mutex_);
-    is_shown = tree.current == replaced;
+    is_shown = slot.current == replaced;
     if (is_shown) {
       // The counts change before the new model becomes visible, so that its stats.json includes the
       // replacement.
-      tree.activity->set_problem("");
-      tree.activity->note_replacement();
-      tree.current = next;
-      tree.why_absent.reset();
+      slot.activity->set_problem("");
+      slot.activity->note_replacement();
+      slot.current = next;
+      slot.why_absent.reset();
     }
   }
-  if (!is_shown) editions_.let_go(next, 1);
+  if (!is_shown) mounted_models_.let_go(next, 1);
   if (is_shown && old) {
     old->note_replaced();
-    editions_.let_go(replaced, 1);
+    mounted_models_.let_go(replaced, 1);
   }
   return is_shown;
 }
 
-Outdated Forest::show_replacement(Number number) {
-  const Pin old = editions_.pin(number);
-  const std::shared_ptr<Tree> tree = tree_of(old);
-  if (!tree->open) return {};
+Outdated MountRoot::show_replacement(Number number) {
+  const Pin old = mounted_models_.pin(number);
+  const std::shared_ptr<ModelSlot> slot = slot_of(old);
+  if (!slot->open) return {};
   ++replacements_;
   const auto shown = guard_memory([&]() -> Result<Outdated> {
     if (is_current(number)) {  // else a check for changes has shown it already
-      const auto next = open_next(*tree, old);
+      const auto next = open_next(*slot, old);
       if (!next) return tl::unexpected(next.error());
-      make_current(*tree, old, *next);
+      make_current(*slot, old, *next);
     }
-    const Pin present = pin_current(*tree);
+    const Pin present = pin_current(*slot);
     Outdated outdated{.stale = {Stale::one(kRootIno, Stale::What::Content)}, .entries = {}};
-    for (std::string& name : entries_of(*tree, old, present ? present : old).entries)
+    for (std::string& name : entries_of(*slot, old, present ? present : old).entries)
       outdated.entries.emplace_back(kRootIno, std::move(name));
     if (is_lone_) {
       outdated.stale.push_back(Stale::one(kHiddenIno, Stale::What::Attributes));
@@ -246,24 +248,24 @@ Outdated Forest::show_replacement(Number number) {
   --replacements_;
   if (shown) return *shown;
   // It is saved. The next check for changes shows it.
-  log::error("{}: saved, but can't be shown yet: {}", tree->path.string(), shown.error().message);
+  log::error("{}: saved, but can't be shown yet: {}", slot->path.string(), shown.error().message);
   return {};
 }
 
-Forest::Change Forest::refuse(Tree& tree, const Pin& old, const Error& why) {
+MountRoot::Change MountRoot::refuse(ModelSlot& slot, const Pin& old, const Error& why) {
   if (may_pass(why)) return {.stale = {}, .entries = {}, .is_due_again = true};
   // A deleted model stays visible as long as the mount has its file open.
   if (why.errno_value == ENOENT) return {};
   bool is_new = false;
   {
     const std::scoped_lock lock(mutex_);
-    is_new = !std::exchange(tree.why_absent, why).has_value();
+    is_new = !std::exchange(slot.why_absent, why).has_value();
   }
-  tree.activity->set_problem(why.message);
+  slot.activity->set_problem(why.message);
   if (old) old->refuse(why.message);
   // While the file is being overwritten, the reason differs each time. It is logged once; stats.json shows
   // the latest.
-  Change change = is_new && old ? entries_of(tree, old, old) : Change();
+  Change change = is_new && old ? entries_of(slot, old, old) : Change();
   // No event reports that the store works again, or has space again, so the check must be repeated.
   change.is_due_again = why.code == ErrorCode::System;
   if (!is_new) return change;
@@ -274,8 +276,8 @@ Forest::Change Forest::refuse(Tree& tree, const Pin& old, const Error& why) {
   return change;
 }
 
-Forest::Change Forest::entries_of(const Tree& tree, const Pin& old, const Pin& present) const {
-  if (!is_lone_) return {.stale = {}, .entries = {tree.name, tree.path.filename().string()}};
+MountRoot::Change MountRoot::entries_of(const ModelSlot& slot, const Pin& old, const Pin& present) const {
+  if (!is_lone_) return {.stale = {}, .entries = {slot.name, slot.path.filename().string()}};
   // The kernel may remember other names as missing, which is still right: neither file system has them.
   std::set<std::string> names;
   // A program's working directory may be `.safetensors`. A forgotten directory has no path any more.
@@ -284,13 +286,13 @@ Forest::Change Forest::entries_of(const Tree& tree, const Pin& old, const Pin& p
   return {.stale = {}, .entries = {names.begin(), names.end()}};
 }
 
-std::vector<std::pair<Ino, std::string>> Forest::leftovers() const {
+std::vector<std::pair<Ino, std::string>> MountRoot::leftovers() const {
   std::vector<std::pair<Ino, std::string>> found;
-  for (const Pin& edition : editions_.all()) {
-    const auto is_its = [&](const auto& tree) { return tree->current == edition.number(); };
+  for (const Pin& edition : mounted_models_.all()) {
+    const auto is_its = [&](const auto& slot) { return slot->current == edition.number(); };
     {
       const std::shared_lock lock(mutex_);
-      if (!edition->is_refused() && std::ranges::any_of(trees_, is_its)) continue;
+      if (!edition->is_refused() && std::ranges::any_of(slots_, is_its)) continue;
     }
     edition->visit_known([&](Ino directory, std::string_view name) { found.emplace_back(directory, name); });
     if (is_lone_) continue;

@@ -26,15 +26,15 @@
 
 #include "core/base/name_hash.h"
 #include "fs/base/user_counts.h"
-#include "fs/model/editions.h"
 #include "fs/model/filesystem.h"
+#include "fs/model/mounted_models.h"
 #include "fs/model/source_directory.h"
 
 namespace stfs {
 
 /// Any thread may call. What is not a call of one model stays here: the root of a directory of models, the
 /// kernel's look-ups, and the replacement of models. The root of a directory of models has no attribute.
-class Forest {
+class MountRoot {
  public:
   /// The state that a model keeps when it is reopened.
   struct Heritage {
@@ -60,9 +60,9 @@ class Forest {
   static constexpr std::size_t kNoMember = ~std::size_t{0};
 
   /// @param only  must have a file system; its name is ignored.
-  explicit Forest(Member only);
+  explicit MountRoot(Member only);
   /// @param members  1 to kMostMembers, with different names; at least one has a file system.
-  explicit Forest(std::vector<Member> members);
+  explicit MountRoot(std::vector<Member> members);
 
   /// Returns how a model at this path is opened.
   using OpenerOf = std::function<Open(const std::filesystem::path&)>;
@@ -71,7 +71,7 @@ class Forest {
   void show_source(std::unique_ptr<SourceDirectory> source, OpenerOf opener_of);
 
   /// Holds a model's file system for the length of a call. False: none.
-  using Pin = Editions::Pin;
+  using Pin = MountedModels::Pin;
   /// The file system of the inode. None for the root of a directory of models, and for numbers of no model.
   /// For the directories of a replaced model in which programs save and look for tensors, it is the present
   /// one: a program may have such a directory as its working directory.
@@ -125,7 +125,7 @@ class Forest {
     std::size_t member = 0;              // kNoMember for the directory
     std::optional<std::uint32_t> shard;  // none for the index, and for a model that could not be opened
     /// The file system of a model that was here before, whose open files show the same archive.
-    std::optional<Editions::Number> replaced{};
+    std::optional<MountedModels::Number> replaced{};
   };
   [[nodiscard]] std::vector<WatchedFile> watched_files() const;
   /// True if one of them lies on a file system that other hosts may write to. No event reports such writes.
@@ -185,10 +185,10 @@ class Forest {
   [[nodiscard]] int errno_of_readers_flush() const { return is_read_only_ ? ENOSYS : 0; }
 
  private:
-  using Number = Editions::Number;
+  using Number = MountedModels::Number;
   static constexpr Number kNone = ~Number{0};
 
-  struct Tree {
+  struct ModelSlot {
     std::string name;
     std::filesystem::path path;
     Open open;
@@ -202,22 +202,22 @@ class Forest {
   };
 
   [[nodiscard]] Result<struct stat> find(Ino parent, std::string_view name) const;
-  [[nodiscard]] Pin pin_current(const Tree& tree) const;
+  [[nodiscard]] Pin pin_current(const ModelSlot& slot) const;
   /// The tree of a model, also of one that was replaced.
-  [[nodiscard]] std::shared_ptr<Tree> tree_of(const Pin& model) const;
+  [[nodiscard]] std::shared_ptr<ModelSlot> slot_of(const Pin& model) const;
   /// False for a file system whose model was replaced.
   [[nodiscard]] bool is_current(Number number) const;
   /// The models, with those that are absent.
-  [[nodiscard]] std::vector<std::shared_ptr<Tree>> trees() const {
+  [[nodiscard]] std::vector<std::shared_ptr<ModelSlot>> slots() const {
     const std::shared_lock lock(mutex_);
-    return trees_;
+    return slots_;
   }
-  [[nodiscard]] std::shared_ptr<Tree> first_tree() const {
+  [[nodiscard]] std::shared_ptr<ModelSlot> first_slot() const {
     const std::shared_lock lock(mutex_);
-    return trees_.front();
+    return slots_.front();
   }
   void add(Member member);
-  void add(std::shared_ptr<Tree> tree);
+  void add(std::shared_ptr<ModelSlot> slot);
   /// EDQUOT if the owner of the archive has too many models (UserLimits::models, header_bytes). Root and the
   /// mounting user have no limit. Nothing for a mount of one model.
   [[nodiscard]] Result<UserCounts::Share> share_of_owner(const std::filesystem::path& archive);
@@ -233,12 +233,12 @@ class Forest {
   }
   [[nodiscard]] Result<struct stat> stat_of_hidden(Ino ino) const;
   /// The tree of an archive in the source directory, shown or not; null: there was none so far.
-  [[nodiscard]] std::shared_ptr<Tree> tree_of_file(std::string_view file_name) const;
+  [[nodiscard]] std::shared_ptr<ModelSlot> slot_of_file(std::string_view file_name) const;
   /// The same, if the model is shown.
-  [[nodiscard]] std::shared_ptr<Tree> shown_tree_of_file(std::string_view file_name) const;
+  [[nodiscard]] std::shared_ptr<ModelSlot> shown_slot_of_file(std::string_view file_name) const;
   /// The tree of a model's directory, shown or not; null: there is none.
-  [[nodiscard]] std::shared_ptr<Tree> tree_named(std::string_view name) const;
-  [[nodiscard]] bool is_shown(const Tree& tree) const;
+  [[nodiscard]] std::shared_ptr<ModelSlot> slot_named(std::string_view name) const;
+  [[nodiscard]] bool is_shown(const ModelSlot& slot) const;
   /// EEXIST, ENOSPC if there can be no model of an archive that is new.
   [[nodiscard]] Result<void> check_model_name(std::string_view file_name) const;
   /// Opens an archive that is not shown, and shows its model. Only check_directory() calls it.
@@ -247,15 +247,15 @@ class Forest {
   Change check_directory();
   /// Gives a file system its inode numbers, and connects it to the mount. Call before it becomes current.
   void connect(const Pin& model);
-  Change open_anew(Tree& tree, const Pin& old);
+  Change open_anew(ModelSlot& slot, const Pin& old);
   /// Opens the archive at the tree's path as a file system that is not current yet, with one holder.
-  Result<Number> open_next(const Tree& tree, const Pin& old);
-  Result<Number> open_next(const Tree& tree, const Pin& old, UserCounts::Share share);
+  Result<Number> open_next(const ModelSlot& slot, const Pin& old);
+  Result<Number> open_next(const ModelSlot& slot, const Pin& old, UserCounts::Share share);
   /// Opens what the name in the open directory leads to, and nothing that another directory has at the path.
-  Result<std::unique_ptr<Filesystem>> open_in_place(const Tree& tree, const Heritage& heritage) const;
+  Result<std::unique_ptr<Filesystem>> open_in_place(const ModelSlot& slot, const Heritage& heritage) const;
   /// Makes a file system of open_next() current. False, and lets go of it: something else than `old` is
   /// current, because a request of a program has replaced the model meanwhile.
-  bool make_current(Tree& tree, const Pin& old, Number next);
+  bool make_current(ModelSlot& slot, const Pin& old, Number next);
   /// Shows the archive that a save through the file system of that number has put in the place of its own.
   /// The kernel may hold the lock of a directory below the root for the request, so this waits for no
   /// notification. A listing of the root that has begun before ends before the kernel forgets the first of
@@ -265,8 +265,8 @@ class Forest {
   /// The part of check_for_change() for open files of a model that was here before.
   Change check_replaced(Number edition, std::uint32_t shard);
   /// Refuses the model from now on, because it could not be reopened.
-  Change refuse(Tree& tree, const Pin& old, const Error& why);
-  [[nodiscard]] Change entries_of(const Tree& tree, const Pin& old, const Pin& present) const;
+  Change refuse(ModelSlot& slot, const Pin& old, const Error& why);
+  [[nodiscard]] Change entries_of(const ModelSlot& slot, const Pin& old, const Pin& present) const;
 
   [[nodiscard]] InodeSpace space_of(Number number) const { return {number, is_lone_, !is_read_only_}; }
   /// Whether a number is that of a directory which belongs to no edition. Look-ups of it are not counted.
@@ -284,7 +284,7 @@ class Forest {
   UserCounts headers_{"bytes in headers of models", UserLimits().header_bytes};
   bool is_elsewhere_ = false;     // the log says that the directory was exchanged; as below
   NameSet<std::string> unshown_;  // archives whose refusal is in the log; only check_directory() uses it
-  mutable Editions editions_;
+  mutable MountedModels mounted_models_;
   mutable TextViews logs_{Views::kLogFiles, "states of the log that programs have open",
                           UserLimits().texts};  // in the root's `.safetensors`
   std::unique_ptr<SourceDirectory> source_;     // null: there are the models alone
@@ -292,10 +292,11 @@ class Forest {
   std::atomic<unsigned> replacements_ = 0;  // that are about to be shown
   std::atomic<bool> has_replaced_ = false;  // one was shown: its files must be watched
   Surroundings surroundings_;
-  mutable std::shared_mutex mutex_;  // guards what follows, and the members of Tree named there; taken before
-                                     // Editions' mutex
-  std::vector<std::shared_ptr<Tree>> trees_;
-  NameMap<std::string, std::shared_ptr<Tree>> by_file_;  // file names of archives
+  mutable std::shared_mutex
+      mutex_;  // guards what follows, and the members of ModelSlot named there; taken before
+               // MountedModels' mutex
+  std::vector<std::shared_ptr<ModelSlot>> slots_;
+  NameMap<std::string, std::shared_ptr<ModelSlot>> by_file_;  // file names of archives
 };
 
 }  // namespace stfs
