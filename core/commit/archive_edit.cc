@@ -7,7 +7,7 @@
 #include <iterator>
 #include <utility>
 
-#include "core/commit/edit_header.h"
+#include "core/commit/edit_space.h"
 #include "core/format/json_string.h"
 
 namespace stfs {

@@ -6,7 +6,7 @@
 
 #include "core/base/byte_range.h"
 #include "core/commit/archive_edit.h"
-#include "core/commit/edit_header.h"
+#include "core/commit/edit_space.h"
 
 namespace stfs {
 

@@ -14,7 +14,7 @@
 #include "core/base/shell_word.h"
 #include "core/base/wall_clock.h"
 #include "core/commit/block_evidence.h"
-#include "core/commit/space_copy.h"
+#include "core/commit/edit_space.h"
 #include "core/journal/file_replacement.h"
 #include "core/journal/group_record.h"
 #include "core/journal/journal_apply.h"

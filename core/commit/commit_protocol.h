@@ -60,8 +60,8 @@
 #include "core/commit/commit_locks.h"
 #include "core/commit/commit_options.h"
 #include "core/commit/commit_plan.h"
+#include "core/commit/edit_space.h"
 #include "core/commit/readers_out.h"
-#include "core/commit/reserved_space.h"
 #include "core/commit/transaction.h"
 
 namespace stfs {

@@ -12,7 +12,7 @@
 #include "core/commit/arrangement.h"
 #include "core/commit/compaction_moves.h"
 #include "core/commit/costly_gaps.h"
-#include "core/commit/edit_header.h"
+#include "core/commit/edit_space.h"
 #include "core/commit/transaction.h"
 
 namespace stfs {

@@ -5,8 +5,8 @@
 //   afterwards  header  A  B  C  D             the archive ends with its last tensor
 //
 // Bytes are copied to space that no tensor has, and synced, before the edit begins that names their new place
-// (commit/space_copy.h). So they are written once, and after a crash the archive is the one before a step or
-// after it. A series that was interrupted needs no record: the next step follows from the archive alone.
+// (edit_space.h). So they are written once, and after a crash the archive is the one before a step or after
+// it. A series that was interrupted needs no record: the next step follows from the archive alone.
 //
 // Where tensors near the end of the archive fill a filler exactly (gap_fill.h), they alone go there, and not
 // all tensors behind it: a deleted layer's space takes the last layer. The order of the tensors changes for

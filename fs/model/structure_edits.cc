@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "core/commit/freed_space.h"
+#include "core/commit/edit_space.h"
 #include "core/format/json_string.h"
 #include "fs/base/log.h"
 #include "fs/base/survive.h"

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "core/commit/archive_replacement.h"
-#include "core/commit/edit_header.h"
+#include "core/commit/edit_space.h"
 #include "core/format/json_string.h"
 #include "core/journal/journal_file.h"
 #include "core/journal/journal_format.h"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/commit/edit_header.h"
+#include "core/commit/edit_space.h"
 #include "core/commit/transaction.h"
 #include "core/format/header.h"
 #include "fs/model/mount_root.h"

@@ -1,0 +1,195 @@
+#include "core/commit/edit_space.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/commit/commit_locks.h"
+#include "core/format/header.h"
+#include "core/journal/journal_format.h"
+#include "core/storage/writeback.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::uint64_t kLeastClonedBytes = 1 << 20;  // less is copied as quickly
+// One call of a clone takes the file system's lock on the file.
+constexpr std::uint64_t kCloneAtOnceBytes = 1ULL << 30U;
+
+/// Clones the blocks that lie alike in both places, and copies what is before and behind them.
+class SpaceCopy {
+ public:
+  SpaceCopy(File& archive, const OnCopy& on_copy) : archive_(archive), on_copy_(on_copy) {}
+
+  Result<void> run(const EditLayout::Copy& copy) {
+    const ByteRange to = {copy.to, copy.size_bytes};
+    const ByteRange blocks = whole_blocks_in(to);
+    const bool lie_alike = (copy.from % kBlockBytes) == (copy.to % kBlockBytes);
+    if (!can_clone_ || !lie_alike || blocks.size_bytes < kLeastClonedBytes) return write(copy);
+    if (auto cloned = clone(copy.from + (blocks.offset - copy.to), blocks); !cloned) {
+      if (cloned.error().errno_value != EOPNOTSUPP) return cloned;
+      can_clone_ = false;
+      return write(copy);
+    }
+    const std::uint64_t head_bytes = blocks.offset - copy.to;
+    const std::uint64_t done_bytes = head_bytes + blocks.size_bytes;
+    if (auto written = write({copy.from, copy.to, head_bytes}); !written) return written;
+    return write({copy.from + done_bytes, copy.to + done_bytes, copy.size_bytes - done_bytes});
+  }
+
+ private:
+  Result<void> clone(std::uint64_t from, ByteRange to) {
+    while (!to.empty()) {
+      const ByteRange piece = {to.offset, std::min(to.size_bytes, kCloneAtOnceBytes)};
+      if (auto cloned = archive_.clone_from(archive_, from, piece); !cloned) return cloned;
+      if (auto goes_on = tell(piece.size_bytes); !goes_on) return goes_on;
+      from += piece.size_bytes;
+      to = {piece.end(), to.size_bytes - piece.size_bytes};
+    }
+    return {};
+  }
+
+  Result<void> write(EditLayout::Copy copy) {
+    while (copy.size_bytes > 0) {
+      const ByteRange piece = {copy.to, std::min(Writeback::kWindowBytes, copy.size_bytes)};
+      if (auto copied = archive_.copy_from(archive_, copy.from, piece); !copied) return copied;
+      writeback_.follow(archive_, piece);
+      if (auto goes_on = tell(piece.size_bytes); !goes_on) return goes_on;
+      copy = {copy.from + piece.size_bytes, piece.end(), copy.size_bytes - piece.size_bytes};
+    }
+    return {};
+  }
+
+  Result<void> tell(std::uint64_t size_bytes) const {
+    return on_copy_ ? on_copy_(size_bytes) : Result<void>();
+  }
+
+  File& archive_;
+  const OnCopy& on_copy_;
+  bool can_clone_ = true;
+  Writeback writeback_;
+};
+
+/// The parts of a range that lie in fillers, so that no byte of them counts yet.
+void add_free_parts(const ArchiveVersion& version, ByteRange range, std::vector<ByteRange>& parts) {
+  for (const ByteRange filler : version.header->content.fillers) {
+    const ByteRange part = version.file_range(filler).intersection(range);
+    if (!part.empty()) parts.push_back(part);
+  }
+}
+
+}  // namespace
+
+Result<std::uint64_t> data_offset_with_room(std::uint64_t least_bytes, std::uint64_t room_bytes) {
+  constexpr std::uint64_t kPageBytes = 4096;
+  const std::uint64_t data_at = (least_bytes + room_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (data_at - kHeaderLengthBytes <= kMaxHeaderBytes) return data_at;
+  return fail(ErrorCode::HeaderTooLarge, EFBIG,
+              fmt::format("a header of {} bytes with its padding, at most {} are allowed",
+                          data_at - kHeaderLengthBytes, kMaxHeaderBytes));
+}
+
+// Empty tensors come first, then tensors and fillers in the order of their bytes.
+Result<EditHeader> format_edit_header(const ArchiveEdit& edit, std::span<const TensorAt> placed,
+                                      std::uint64_t data_at, std::uint64_t end) {
+  std::vector<TensorSpec> specs;
+  specs.reserve(edit.tensors.size() + 8);
+  const auto add = [&](std::uint32_t at) {
+    specs.push_back({edit.tensors[at].name, edit.tensors[at].dtype, edit.tensors[at].shape});
+  };
+  std::vector<bool> has_bytes(edit.tensors.size());
+  for (const TensorAt& tensor : placed) has_bytes[tensor.tensor] = true;
+  for (std::uint32_t at = 0; at < has_bytes.size(); ++at) {
+    if (!has_bytes[at]) add(at);
+  }
+  std::vector<ByteRange> fillers;
+  std::uint64_t covered = data_at;
+  const auto fill_up_to = [&](std::uint64_t next) {
+    if (covered >= next) return;
+    specs.push_back({fmt::format("{}{}", kFillerPrefix, fillers.size()), Dtype::U8, {next - covered}});
+    fillers.push_back({covered, next - covered});
+  };
+  for (const TensorAt& tensor : placed) {
+    fill_up_to(tensor.range.offset);
+    add(tensor.tensor);
+    covered = tensor.range.end();
+  }
+  fill_up_to(end);
+  auto json = format_header_json(specs, edit.metadata);
+  if (!json) return pass_on(std::move(json));
+  return EditHeader{std::move(*json), std::move(fillers)};
+}
+
+Result<void> copy_to_free_space(File& archive, std::span<const EditLayout::Copy> copies,
+                                const OnCopy& on_copy) {
+  SpaceCopy all(archive, on_copy);
+  for (const EditLayout::Copy& copy : copies) {
+    if (auto copied = all.run(copy); !copied) return copied;
+  }
+  return {};
+}
+
+Result<ReservedSpace> ReservedSpace::of(Archive& archive, const EditLayout& layout) {
+  const auto version = archive.version();
+  const std::uint64_t end = version->stamp.size_bytes;
+  ReservedSpace reserved;
+  reserved.archive_ = &archive;
+  for (const EditLayout::Placed& placed : layout.placed) {
+    add_free_parts(*version, placed.file_range, reserved.holes_);
+  }
+  std::vector<ByteRange> wanted = reserved.holes_;
+  // Copies to fillers come before the commit point: no space is reserved for them, and a clone needs none.
+  for (const EditLayout::Copy& copy : layout.copies) reserved.holes_.push_back({copy.to, copy.size_bytes});
+  if (layout.size_bytes > end) wanted.push_back({end, layout.size_bytes - end});
+  for (const ByteRange range : wanted) {
+    if (auto done = archive.file().reserve(range); !done) {
+      return tl::unexpected(std::move(done).error().within(archive.path().string()));
+    }
+  }
+  return reserved;
+}
+
+ReservedSpace::~ReservedSpace() {
+  if (archive_ == nullptr) return;
+  // The cut to the present size frees what was reserved behind the end.
+  // A failure leaves space in use and changes no byte that counts.
+  for (const ByteRange hole : holes_) static_cast<void>(archive_->file().punch(whole_blocks_in(hole)));
+  static_cast<void>(archive_->file().resize(archive_->stamp().size_bytes));
+}
+
+Result<void> give_back_fillers(Archive& archive, std::span<const ByteRange> kept,
+                               const CommitOptions& options) {
+  return guard_memory([&]() -> Result<void> {
+    if (auto opened = archive.open_for_writing(); !opened) return opened;
+    const auto locks = lock_for_edit(archive, options);
+    if (!locks) return tl::unexpected(locks.error());
+    if (auto same = check_archive(archive, options); !same) return same;
+    ReadersKeptOut readers;
+    if (options.uses_locks) {
+      auto kept_out = ReadersKeptOut::of(archive);
+      if (!kept_out) return pass_on(std::move(kept_out));
+      readers = std::move(*kept_out);
+    }
+    std::vector<ByteRange> stays(kept.begin(), kept.end());
+    std::ranges::sort(stays, {}, &ByteRange::offset);
+    const auto version = archive.version();
+    for (const ByteRange filler : version->header->content.fillers) {
+      const ByteRange range = version->file_range(filler);
+      std::uint64_t begin = range.offset;
+      const auto punch_up_to = [&](std::uint64_t end) -> Result<void> {
+        return begin < end ? archive.file().punch(whole_blocks_in({begin, end - begin})) : Result<void>{};
+      };
+      for (const ByteRange other : stays) {
+        if (other.end() <= begin || other.offset >= range.end()) continue;
+        if (auto punched = punch_up_to(other.offset); !punched) return punched;
+        begin = other.end();
+      }
+      if (auto punched = punch_up_to(range.end()); !punched) return punched;
+    }
+    const auto written = archive.file().status();
+    return written ? archive.adopt_own_change(written->identity) : tl::unexpected(written.error());
+  });
+}
+
+}  // namespace stfs
