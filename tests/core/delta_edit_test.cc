@@ -8,7 +8,6 @@
 
 #include "core/archive/archive_writer.h"
 #include "core/model/delta_base.h"
-#include "core/model/delta_merge.h"
 #include "core/model/model_edit.h"
 #include "tests/support/catch.h"
 #include "tests/support/model_content.h"

@@ -7,7 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/model/delta.h"
-#include "core/model/delta_merge.h"
+#include "core/model/delta_base.h"
 #include "core/model/model.h"
 #include "tools/cli/edit.h"
 #include "tools/cli/verb.h"
