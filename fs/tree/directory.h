@@ -2,8 +2,8 @@
 // directory (fs/read/pretrained_directory.h), the transactions (fs/write/transaction_directory.h), and
 // `.safetensors` itself (fs/model/hidden_directory.h).
 //
-// Each tree has a range of inode numbers. Filesystem finds the tree of a number, and asks nothing else about
-// it.
+// Each tree has a range of inode numbers (inode_space.h). Filesystem finds the tree of a number, and asks
+// nothing else about it.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +22,6 @@ struct FixedEntry {
   std::string_view name;
   Ino ino = 0;
 };
-
-/// The directory `.safetensors`.
-inline constexpr Ino kHiddenIno = Ino{1} << 48U;
 
 /// Any thread may call. Numbers are those of the model.
 class Directory {

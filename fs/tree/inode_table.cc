@@ -60,8 +60,8 @@ void InodeTable::build(const TensorIndex& tensors, Layout layout, DirectoryNumbe
 }
 
 bool InodeTable::exists(Ino ino) const {
-  if (ino >= kDirectories) {
-    return numbers_.empty() ? ino < kDirectories + directory_count() : numbered_places_.contains(ino);
+  if (ino >= kFirstDirectoryIno) {
+    return numbers_.empty() ? ino < kFirstDirectoryIno + directory_count() : numbered_places_.contains(ino);
   }
   return ino == kRootIno || (may_be_tensor(ino) && ids_.position(tensor(ino)).has_value());
 }
@@ -69,8 +69,8 @@ bool InodeTable::exists(Ino ino) const {
 InodeTable::Place InodeTable::place_of(Ino ino) const {
   if (!exists(ino)) throw_no_such_inode(ino);
   if (ino == kRootIno) return kRoot;
-  if (ino >= kDirectories) {
-    return numbers_.empty() ? static_cast<Place>(1 + ids_.size() + (ino - kDirectories))
+  if (ino >= kFirstDirectoryIno) {
+    return numbers_.empty() ? static_cast<Place>(1 + ids_.size() + (ino - kFirstDirectoryIno))
                             : numbered_places_.at(ino);
   }
   return place_of_tensor(*ids_.position(tensor(ino)));

@@ -1,9 +1,7 @@
 // The tree of a mount: inode numbers, file names, directories.
 //
-// The root is 1 (FUSE_ROOT_ID). A tensor is 2 plus its id, so it keeps its number when other tensors come and
-// go. The other directories begin at kDirectories. A number is never reused and the table lives as long as
-// the mount, so the kernel's FORGET needs no action. The table is immutable once built; any number of threads
-// may read it.
+// A number (inode_space.h) is never reused and the table lives as long as the mount, so the kernel's FORGET
+// needs no action. The table is immutable once built; any number of threads may read it.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +17,9 @@
 #include "core/base/error.h"
 #include "core/format/tensor_id.h"
 #include "core/format/tensor_index.h"
-#include "fs/tree/directory_numbers.h"
+#include "fs/tree/inode_space.h"
 
 namespace stfs {
-
-using Ino = std::uint64_t;
-inline constexpr Ino kRootIno = 1;
 
 /// The error for an inode number that no file has: ENOENT.
 tl::unexpected<Error> no_such_inode(Ino ino);
@@ -38,10 +33,6 @@ enum class Layout : std::uint8_t {
 
 class InodeTable {
  public:
-  /// The first directory below the root. Tensors have lower numbers, views have higher ones
-  /// (fs/read/views.h).
-  static constexpr Ino kDirectories = Ino{1} << 36U;
-
   /// The index must outlive the table, which refers to the index's names.
   InodeTable(const TensorIndex& tensors, TensorIds ids, Layout layout);
   /// The same for an index that follows another one: all directories keep their numbers, also those without
@@ -59,15 +50,15 @@ class InodeTable {
   /// The child at a place in the order of the archive. readdir lists the children in this order.
   [[nodiscard]] Ino child(Ino directory, std::size_t at) const { return ino_of(children(directory)[at]); }
   [[nodiscard]] bool exists(Ino ino) const;
-  [[nodiscard]] static bool is_directory(Ino ino) { return ino == kRootIno || ino >= kDirectories; }
+  [[nodiscard]] static bool is_directory(Ino ino) { return ino == kRootIno || ino >= kFirstDirectoryIno; }
   /// Only for inodes that are not directories: throws for numbers that no tensor can have.
   [[nodiscard]] static TensorId tensor(Ino ino) {
     if (!may_be_tensor(ino)) throw_no_such_inode(ino);
-    return TensorId{static_cast<std::uint32_t>(ino - kTensors)};
+    return TensorId{static_cast<std::uint32_t>(ino - kFirstTensorIno)};
   }
   /// Whether a tensor can have the number.
-  [[nodiscard]] static bool may_be_tensor(Ino ino) { return ino >= kTensors && ino - kTensors <= kLastId; }
-  [[nodiscard]] static Ino ino_of_tensor(TensorId tensor) { return kTensors + number_of(tensor); }
+  [[nodiscard]] static bool may_be_tensor(Ino ino) { return ino >= kFirstTensorIno && ino <= kLastTensorIno; }
+  [[nodiscard]] static Ino ino_of_tensor(TensorId tensor) { return kFirstTensorIno + number_of(tensor); }
   [[nodiscard]] std::string_view file_name(Ino ino) const { return nodes_[place_of(ino)].file_name; }
   [[nodiscard]] Ino parent(Ino ino) const { return ino_of(nodes_[place_of(ino)].parent); }
   /// The number of directories directly in this one. A directory's link count includes them.
@@ -77,13 +68,10 @@ class InodeTable {
   [[nodiscard]] std::size_t directory_count() const { return nodes_.size() - 1 - ids_.size(); }
   /// One of them. A directory comes after its parent.
   [[nodiscard]] Ino directory(std::size_t at) const {
-    return numbers_.empty() ? kDirectories + at : numbers_[at];
+    return numbers_.empty() ? kFirstDirectoryIno + at : numbers_[at];
   }
 
  private:
-  static constexpr Ino kTensors = kRootIno + 1;
-  static constexpr Ino kLastId = ~std::uint32_t{0};
-
   void build(const TensorIndex& tensors, Layout layout, DirectoryNumbers* numbers);
   /// The place of a node in nodes_: the root, then the tensors by position, then the other directories.
   using Place = std::uint32_t;
@@ -115,7 +103,7 @@ class InodeTable {
 
   const TensorIds ids_;
   std::vector<Node> nodes_;
-  std::vector<Ino> numbers_;                        // of the directories; empty: they count from kDirectories
+  std::vector<Ino> numbers_;  // of the directories; empty: they count from kFirstDirectoryIno
   std::unordered_map<Ino, Place> numbered_places_;  // the reverse
   std::deque<std::string> own_names_;       // encoded names; names that need no encoding stay in the index
   std::vector<Place> slots_;                // hash table by (parent, file name), open addressing; 0 is free

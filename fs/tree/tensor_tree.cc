@@ -22,7 +22,7 @@ std::shared_ptr<TensorTree::Version> TensorTree::next(const Model& model) {
 DirectoryNumbers& TensorTree::numbers() {
   if (numbers_) return *numbers_;
   const InodeTable& table = this->table();
-  numbers_.emplace(InodeTable::kDirectories);
+  numbers_.emplace(kFirstDirectoryIno);
   for (std::size_t at = 0; at < table.directory_count(); ++at) {
     const Ino directory = table.directory(at);
     numbers_->number(table.parent(directory), table.file_name(directory));

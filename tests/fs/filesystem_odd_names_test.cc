@@ -73,7 +73,7 @@ class Fuzzed {
     }
     // Files and numbers of nothing, which a request may name as its directory, too.
     directories_.insert(directories_.end(), {mount_.ino("c"), Ino{0}, Ino{999}, Ino{1} << 33U,
-                                             InodeTable::kDirectories + 99, Views::kNpyFiles + 77});
+                                             kFirstDirectoryIno + 99, Views::kNpyFiles + 77});
   }
 
   void send_all_with(const std::string& name) {
