@@ -51,20 +51,47 @@
 //     (PiecesOnTheWay): the other commit syncs the archive, and waits for no more.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/base/reader_writer_lock.h"
 #include "core/commit/commit_locks.h"
 #include "core/commit/commit_options.h"
 #include "core/commit/commit_plan.h"
 #include "core/commit/edit_space.h"
-#include "core/commit/readers_out.h"
 #include "core/commit/transaction.h"
 
 namespace stfs {
+
+/// Excludes the readers of every touched tensor while the place changes that they read from. A lock that
+/// several tensors share is taken once. All locks are taken in one order. Nothing waits for the disk while
+/// readers are excluded.
+class ReadersOut {
+ public:
+  void add(ReaderWriterLock& lock) { locks_.push_back(&lock); }
+  /// Call this after the last add(). The calls after it need no memory.
+  void make_ready() {
+    std::ranges::sort(locks_);
+    locks_.erase(std::unique(locks_.begin(), locks_.end()), locks_.end());
+    held_.reserve(locks_.size());
+  }
+  /// Takes the locks, calls `change`, releases them.
+  template <class Change>
+  void during(const Change& change) {
+    for (ReaderWriterLock* lock : locks_) held_.emplace_back(*lock);
+    change();
+    held_.clear();
+  }
+
+ private:
+  std::vector<ReaderWriterLock*> locks_;
+  std::vector<std::unique_lock<ReaderWriterLock>> held_;
+};
 
 /// For one thread, and for one commit.
 class CommitProtocol {
