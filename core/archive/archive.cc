@@ -13,7 +13,7 @@
 #include "core/base/name_hash.h"
 #include "core/base/shell_word.h"
 #include "core/journal/file_lock.h"
-#include "core/journal/journal_presence.h"
+#include "core/journal/journal_file.h"
 #include "core/journal/journal_scan.h"
 #include "core/storage/trusted_links.h"
 #include "core/storage/unmappable_store.h"

@@ -51,6 +51,12 @@ Result<bool> is_listed(Storage& storage, const std::filesystem::path& journal) {
   return std::ranges::find(*names, name) != names->end();
 }
 
+Result<bool> has_journal_beside(Storage& storage, const std::filesystem::path& archive_path) {
+  auto names = storage.list(archive_path.parent_path(), journal_prefix(archive_path.filename().string()));
+  if (!names) return pass_on(std::move(names));
+  return !names->empty();
+}
+
 Result<DirectoryNames> DirectoryNames::list(Storage& storage, const std::filesystem::path& directory) {
   auto listed = storage.list(directory, "");
   if (!listed) return pass_on(std::move(listed));

@@ -1,4 +1,5 @@
 // Creates a journal's file: unnamed where the file system has unnamed files, with the owner's byte locked.
+// Finds the files of journals by their names.
 #pragma once
 
 #include <filesystem>
@@ -40,6 +41,11 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
 /// A status of the path is not enough: a client of a cluster file system answers from its cache for a second
 /// after another host has removed the name.
 Result<bool> is_listed(Storage& storage, const std::filesystem::path& journal);
+
+/// Whether a file with the name of one of the archive's journals exists. If not, recover() has nothing to do.
+/// Lists names only: opens neither the archive nor a journal.
+/// @param archive_path  must have no symbolic links.
+Result<bool> has_journal_beside(Storage& storage, const std::filesystem::path& archive_path);
 
 /// The names in a directory, listed once: another user may have made thousands of journals.
 class DirectoryNames {

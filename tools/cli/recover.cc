@@ -9,7 +9,7 @@
 #include <system_error>
 #include <vector>
 
-#include "core/journal/journal_presence.h"
+#include "core/journal/journal_file.h"
 #include "core/journal/recovery.h"
 #include "core/model/model.h"
 #include "core/model/model_directory.h"
