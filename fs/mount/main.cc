@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "core/base/absolute_path.h"
-#include "core/base/descriptor_limit.h"
-#include "core/base/standard_streams.h"
+#include "core/base/program_descriptors.h"
 #include "core/storage/bus_guard.h"
 #include "core/storage/foreign_mount.h"
 #include "core/storage/trusted_links.h"

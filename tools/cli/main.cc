@@ -7,8 +7,7 @@
 #include <clocale>
 #include <iostream>
 
-#include "core/base/descriptor_limit.h"
-#include "core/base/standard_streams.h"
+#include "core/base/program_descriptors.h"
 #include "core/storage/bus_guard.h"
 #include "tools/cli/descriptor_stream.h"
 #include "tools/cli/dispatch.h"

@@ -1,0 +1,15 @@
+// What a program does about its descriptors before it opens files. For programs, not for libraries.
+#pragma once
+
+namespace stfs {
+
+/// Opens those of descriptors 0, 1 and 2 that the caller has closed (`stfs ... >&-`). Otherwise the program's
+/// next file gets such a number: a message for standard output then goes into an archive. The opened ones can
+/// neither be read nor written (EBADF). Call it before any file is opened. @return false: errno says why.
+bool hold_standard_streams();
+
+/// Raises the soft limit of open files to the hard one: each shard takes a descriptor or two, and a model may
+/// have more shards than a shell's limit of 1,024 allows. Does nothing if the limit can't be raised.
+void raise_descriptor_limit();
+
+}  // namespace stfs
