@@ -28,7 +28,7 @@
 #include "fs/model/model_parts.h"
 #include "fs/read/source_tree.h"
 #include "fs/tree/bytes.h"
-#include "fs/tree/node.h"
+#include "fs/tree/directory.h"
 #include "fs/write/source_changes.h"
 
 namespace stfs {
