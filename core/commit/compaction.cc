@@ -11,7 +11,6 @@
 #include "core/base/reader_writer_lock.h"
 #include "core/commit/arrangement.h"
 #include "core/commit/compaction_moves.h"
-#include "core/commit/costly_gaps.h"
 #include "core/commit/edit_space.h"
 #include "core/commit/transaction.h"
 

@@ -32,7 +32,7 @@ namespace stfs {
 /// Which gaps are closed.
 enum class Gaps {
   All,
-  Cheap,  // an edit closes these by itself (costly_gaps.h)
+  Cheap,  // an edit closes these by itself (compaction_moves.h)
 };
 
 struct CompactionForecast {

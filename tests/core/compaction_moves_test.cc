@@ -5,7 +5,6 @@
 #include <random>
 #include <vector>
 
-#include "core/commit/costly_gaps.h"
 #include "tests/support/catch.h"
 
 using namespace stfs;

@@ -4,7 +4,6 @@
 
 #include "core/base/shell_word.h"
 #include "core/commit/compaction.h"
-#include "core/commit/costly_gaps.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/progress.h"

@@ -17,9 +17,9 @@ struct LeftSpace {
   std::uint64_t filler_bytes = 0;  // of fillers that stay
 };
 
-/// Moves tensors into the gaps of these shards where that is cheap (core/commit/costly_gaps.h), with progress
-/// on a terminal. The edit is done: whatever fails here leaves fillers, and is reported with the command that
-/// removes them. Nobody may read tensors of the model any more; names and forms stay.
+/// Moves tensors into the gaps of these shards where that is cheap (core/commit/compaction_moves.h), with
+/// progress on a terminal. The edit is done: whatever fails here leaves fillers, and is reported with the
+/// command that removes them. Nobody may read tensors of the model any more; names and forms stay.
 /// @param keeps_space  closes no gap, and only reports.
 LeftSpace close_gaps(const Model& model, const std::vector<std::uint32_t>& shards, bool keeps_space,
                      const CommitOptions& options, Streams& streams);
