@@ -102,12 +102,13 @@ Result<ArchiveLocks> ArchiveLocks::take(File& archive, const std::filesystem::pa
       }
       if (std::chrono::steady_clock::now() >= deadline) {
         if (!has_waited) return fail(ErrorCode::Busy, EBUSY, path.string() + ": locked by another process");
+        const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(*has_waited + patience).count();
         return fail(
             ErrorCode::Busy, EBUSY,
-            fmt::format("{}: {} holds a lock on bytes [{}, {}) and has not released it for {} s",
-                        path.string(), holder_text(archive.lock_holder(range)), range.offset - kLockBase,
+            fmt::format("{}: {} holds a lock on bytes [{}, {}){}", path.string(),
+                        holder_text(archive.lock_holder(range)), range.offset - kLockBase,
                         range.end() - kLockBase,
-                        std::chrono::duration_cast<std::chrono::seconds>(*has_waited + patience).count()));
+                        seconds > 0 ? fmt::format(" and has not released it for {} s", seconds) : ""));
       }
       std::this_thread::sleep_for(pause);
     }

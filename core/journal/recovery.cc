@@ -364,9 +364,14 @@ Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesyst
     std::vector<JournalReport> reports;
     std::set<std::filesystem::path> group_records;  // of journals that were removed
     Result<void> settled;
+    RecoveryOptions how = options;
     for (FoundJournal& found : *journals) {
-      settled = settle(storage, archive_path, archive, found, options);
+      const auto began = std::chrono::steady_clock::now();
+      settled = settle(storage, archive_path, archive, found, how);
       if (!settled) break;
+      // What was done is no wait.
+      if (found.report.action != JournalAction::None)
+        how.wait_until += std::chrono::steady_clock::now() - began;
       found.file.reset();  // there may be thousands
       if (found.report.action != JournalAction::None) {
         if (auto group_record = group_record_of(found); !group_record.empty())

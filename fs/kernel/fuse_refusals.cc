@@ -13,6 +13,8 @@ bool is_plain(const Error& error) {
   switch (error.errno_value) {
     // Else it is a file without a form, or not whole.
     case ENODATA: return error.code == ErrorCode::NotFound || error.code == ErrorCode::System;
+    // The kernel looks again, and the program gets the file.
+    case ESTALE: return error.code == ErrorCode::NotFound;
     case ENOENT:
     case ERANGE:
     case E2BIG:

@@ -16,7 +16,7 @@ namespace {
 /// made.
 tl::unexpected<Error> exists_already(int flags) {
   const int why = (flags & O_EXCL) != 0 ? EEXIST : ESTALE;
-  return fail(ErrorCode::System, why, "the file exists");
+  return fail(ErrorCode::NotFound, why, "was made meanwhile");
 }
 
 }  // namespace
@@ -28,6 +28,8 @@ Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name
   const auto known = lookup(parent, name);
   if (known) return exists_already(flags);
   if (known.error().errno_value != ENOENT) return tl::unexpected(known.error());
+  // Not where the name is taken by what is not shown: the kernel would look in vain.
+  const auto is_there = [&](const Error& why) { return why.errno_value == EEXIST && lookup(parent, name); };
   if (directory.ino == kHiddenIno ||
       (directory.ino == PretrainedDirectory::kDirectory && CheckpointFiles::takes(name)))
     return checkpoints_.create(directory.ino, name, flags, opener);
@@ -47,7 +49,7 @@ Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name
     return staged_.create(directory.ino, name, flags, opener);
   auto made = drafts_.create(directory, name, flags, opener, mode);
   // Another mount of the model may have made it at this moment.
-  return made || made.error().errno_value != EEXIST ? std::move(made) : exists_already(flags);
+  return made || !is_there(made.error()) ? std::move(made) : exists_already(flags);
 }
 
 Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {

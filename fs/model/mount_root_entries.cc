@@ -175,9 +175,10 @@ Error MountRoot::changes_no_files() const {
   if (is_read_only_) return {ErrorCode::ReadOnly, EROFS, "mounted read-only"};
   return {
       ErrorCode::InvalidArgument, EPERM,
-      fmt::format("the mount of a directory changes no files beside its models; write to {} instead (a new "
-                  "archive there is shown at once)",
-                  first_slot()->path.parent_path().string())};
+      fmt::format(
+          "the mount of a directory changes no files beside its models: make and save files in {}, "
+          "where a new archive is shown at once, or save a model into its .safetensors/archive.safetensors",
+          first_slot()->path.parent_path().string())};
 }
 
 MountRoot::Change MountRoot::check_directory() {

@@ -83,7 +83,7 @@ Result<ServedFiles::Writer> ServedFiles::writer(const Node& node, bool keeps_byt
   if (const auto known = writers_.find(node.ino); known != writers_.end()) return known->second.file;
   opening_.insert(node.ino);
   lock.unlock();
-  auto writer = open_writer(node, keeps_bytes);
+  auto writer = guard_memory([&] { return open_writer(node, keeps_bytes); });
   lock.lock();
   opening_.erase(node.ino);
   opened_.notify_all();
@@ -177,11 +177,9 @@ Result<ServedFiles::Writer> ServedFiles::changeable(const Node& node) {
   return writer(node);
 }
 
-Result<void> ServedFiles::check_owner(const Node& node) const {
-  const auto shown = tree_.attributes(node.ino);
-  if (!shown) return tl::unexpected(shown.error());
+Result<void> ServedFiles::check_owner(const struct stat& status) const {
   const uid_t user = requesting_user();
-  const uid_t owner = options_.uid.value_or(shown->status.st_uid);
+  const uid_t owner = options_.uid.value_or(status.st_uid);
   if (is_unlimited(user) || is_same_user(user, owner)) return {};
   return fail(ErrorCode::System, EPERM,
               fmt::format("belongs to user {}, who alone may change its mode and its owner", owner));
@@ -191,12 +189,17 @@ Result<void> ServedFiles::change(const Node& node, const Change& change) {
   if (auto writable = check_writable(); !writable) return writable;
   if (node.ino == SourceTree::kDirectory)
     return fail(ErrorCode::InvalidArgument, EPERM, "is the directory of the source");
-  if (change.uid || change.gid || change.permissions) {
-    if (auto owned = check_owner(node); !owned) return owned;
-  }
+  const auto shown = tree_.attributes(node.ino);
+  if (!shown) return tl::unexpected(shown.error());
+  const bool needs_owner = change.uid || change.gid || change.permissions || shown->is_private_own;
+  // Before a copy is made, and for what another user may have exchanged meanwhile.
+  if (auto owned = check_owner(shown->status); needs_owner && !owned) return owned;
   const auto opened = changeable(node);
   if (!opened) return tl::unexpected(opened.error());
   const int descriptor = (*opened)->get();
+  struct stat there {};
+  if (::fstat(descriptor, &there) != 0) return fail_system(errno, "a file of the source directory", "stat");
+  if (auto owned = check_owner(there); needs_owner && !owned) return owned;
   constexpr mode_t kChangeable = 0777;
   const auto failed = [] {
     return fail_system(errno, "a file of the source directory", "change attributes");

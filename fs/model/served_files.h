@@ -87,12 +87,12 @@ class ServedFiles {
   [[nodiscard]] Result<SourceChanges::Name> name_in(const Node& directory, std::string_view name) const;
   /// EDQUOT if the user has too many files open for writing: each takes a descriptor of the mount.
   Result<UserCounts::Share> share_of(uid_t user);
-  /// Opens a file for writing, and copies it where that is needed. EINTR: nobody waits any more.
+  /// Opens a file for writing, and copies it where that is needed.
   Result<Writer> writer(const Node& node, bool keeps_bytes = true);
   Result<OpenWriter> open_writer(const Node& node, bool keeps_bytes);
   /// EPERM unless the request's user owns the file itself. With a delta the kernel has asked for the owner
   /// that is shown, who may be the delta's.
-  [[nodiscard]] Result<void> check_owner(const Node& node) const;
+  [[nodiscard]] Result<void> check_owner(const struct stat& status) const;
   /// A descriptor for a change of attributes.
   Result<Writer> changeable(const Node& node);
   [[nodiscard]] bool has_delta() const { return tree_.files().top().is_private(); }

@@ -68,13 +68,15 @@ std::unique_ptr<stfs::MountRoot> mount_root_of(stfs::Source& source, const stfs:
     return member.model && member.model->access() == stfs::Access::ReadWrite;
   };
   how.is_read_only = how.is_read_only || std::ranges::none_of(source.members, may_write);
-  const stfs::MountRoot::OpenerOf opener_of = [options, how](const std::filesystem::path& path) {
-    return [path, options, how](
+  // Each change and each second lead to another try, and other models wait meanwhile.
+  const bool is_lone = !source.is_directory_of_models();
+  const std::chrono::milliseconds patience(is_lone ? 10'000 : 100);
+  const stfs::MountRoot::OpenerOf opener_of = [options, how, patience](const std::filesystem::path& path) {
+    return [path, options, how, patience](
                const stfs::MountRoot::Heritage& heritage) -> stfs::Result<std::unique_ptr<stfs::Filesystem>> {
       stfs::SourceOptions now = how;
       now.is_ending = heritage.is_ending;
-      // Each change and each second lead to another try.
-      now.wait_until = stfs::deadline_in(std::chrono::milliseconds(100));
+      now.wait_until = stfs::deadline_in(patience);
       auto model = stfs::open_model(path, now);
       if (!model) return stfs::pass_on(std::move(model));
       stfs::FilesystemOptions its = options;
@@ -83,7 +85,6 @@ std::unique_ptr<stfs::MountRoot> mount_root_of(stfs::Source& source, const stfs:
       return std::make_unique<stfs::Filesystem>(std::move(*model), its);
     };
   };
-  const bool is_lone = !source.is_directory_of_models();
   std::vector<stfs::MountRoot::Member> members;
   for (stfs::Source::Member& opened : source.members) {
     stfs::MountRoot::Member member{.name = std::move(opened.name), .path = opened.path};

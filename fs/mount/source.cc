@@ -174,6 +174,10 @@ Result<Source> open_directory(Source source, const ModelDirectory& found, const 
   }
   const std::vector<std::string> mounted = not_too_many(source.path, archives);
   HeaderShares shares;
+  // A directory may take longer to read than an edit lasts.
+  constexpr std::chrono::milliseconds kLeastPatience{20};
+  const Deadline wait_until = options.wait_until.value_or(deadline_in(kEditPatience));
+  SourceOptions how = options;
   for (const std::string& archive : mounted) {
     std::string name =
         file_name_of(std::string_view(archive).substr(0, archive.size() - kArchiveSuffix.size()));
@@ -183,7 +187,8 @@ Result<Source> open_directory(Source source, const ModelDirectory& found, const 
     }
     Source::Member member{.name = std::move(name), .path = source.path / archive};
     auto within = shares.check(member.path);
-    auto model = within ? open_model(member.path, options) : tl::unexpected(within.error());
+    how.wait_until = std::max(wait_until, deadline_in(kLeastPatience));
+    auto model = within ? open_model(member.path, how) : tl::unexpected(within.error());
     if (model) shares.add(member.path, **model);
     if (model) {
       member.model = std::move(*model);
@@ -230,6 +235,7 @@ Result<void> check_journals_possible(const Model& model) {
 Result<std::unique_ptr<Model>> open_settled(const std::filesystem::path& source, const ModelOptions& how,
                                             const SourceOptions& options) {
   constexpr std::chrono::milliseconds kPause{5};
+  const Deadline wait_until = options.wait_until.value_or(deadline_in(kEditPatience));
   for (;;) {
     auto model = Model::open(source, how);
     if (!model || !options.must_be_settled) return model;
@@ -238,7 +244,7 @@ Result<std::unique_ptr<Model>> open_settled(const std::filesystem::path& source,
     if (settled.error().errno_value != EAGAIN) return pass_on(std::move(settled));
     if (options.is_ending != nullptr && options.is_ending())
       return fail(ErrorCode::System, EINTR, settled.error().message);
-    if (time_left(options.wait_until).count() == 0) {
+    if (time_left(wait_until).count() == 0) {
       return fail(ErrorCode::Busy, EBUSY,
                   settled.error().message + ": on_change=fail waits until it has ended; try again then");
     }

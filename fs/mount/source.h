@@ -36,8 +36,8 @@ struct SourceOptions {
   /// Waits until no other process is in the middle of a commit, so that the model shows one version of each
   /// tensor (core/model/settled_model.h). Only for a read-only mount.
   bool must_be_settled = false;
-  /// How long to wait for other processes, for all models together. Then EBUSY.
-  Deadline wait_until = deadline_in(kEditPatience);
+  /// How long to wait for other processes, for all models together. Then EBUSY. Nothing: kEditPatience.
+  std::optional<Deadline> wait_until{};
   /// Whether a long check of a base, or that wait, must end. Null: never.
   std::function<bool()> is_ending{};
 };

@@ -28,6 +28,24 @@ bool is_bare(int entry) {
   return !S_ISDIR(found.stx_mode) || (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) == 0;
 }
 
+/// Whether a file keeps one time of birth. On overlayfs it gets another one when it is copied up, and a
+/// server of another host may tell it only now and then.
+bool keeps_births(int file, dev_t device) {
+  struct Store {
+    dev_t device = 0;
+    bool keeps = false;
+  };
+  thread_local Store last;
+  if (last.device == device) return last.keeps;
+  constexpr unsigned kXfs = 0x58465342;
+  struct statfs store {};
+  if (::fstatfs(file, &store) != 0) return false;
+  const auto type = static_cast<unsigned>(store.f_type);
+  last = {device,
+          type == EXT4_SUPER_MAGIC || type == kXfs || type == BTRFS_SUPER_MAGIC || type == TMPFS_MAGIC};
+  return last.keeps;
+}
+
 constexpr int kForReading = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
 
 bool is_shown(const struct stat& status) {
@@ -40,8 +58,8 @@ Result<SourceEntry> follow(int directory, const std::string& name) {
   if (!found) return pass_on(std::move(found));
   if (!is_shown(found->status)) return no_such_entry();
   SourceEntry entry{.status = found->status, .permissions = {}, .is_link = true};
-  entry.identity = identity_of(found->fd.get(), found->status);
   entry.file = found->open(kForReading);
+  if (!entry.file) entry.identity = identity_of(found->fd.get(), found->status);
   return entry;
 }
 
@@ -49,12 +67,10 @@ Result<SourceEntry> follow(int directory, const std::string& name) {
 
 EntryIdentity identity_of(int file, const struct stat& status) {
   EntryIdentity identity{.device = status.st_dev, .inode = status.st_ino};
-  struct statfs store {};
   struct statx found {};
-  // A file of overlayfs gets another birth time when it is copied up.
-  const bool is_layered = ::fstatfs(file, &store) != 0 || store.f_type == OVERLAYFS_SUPER_MAGIC;
   constexpr int kFlags = AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC;
-  if (is_layered || ::statx(file, "", kFlags, STATX_BTIME, &found) != 0) return identity;
+  if (!keeps_births(file, status.st_dev) || ::statx(file, "", kFlags, STATX_BTIME, &found) != 0)
+    return identity;
   if ((found.stx_mask & STATX_BTIME) == 0) return identity;
   constexpr std::int64_t kNsPerSecond = 1'000'000'000;
   identity.birth_ns = found.stx_btime.tv_sec * kNsPerSecond + found.stx_btime.tv_nsec;
@@ -83,7 +99,6 @@ Result<SourceEntry> open_source_entry(int directory, const std::string& name) {
   struct stat named {};
   if (::fstat(at->get(), &named) != 0) return fail_system(errno, name, "stat");
   Result<SourceEntry> entry = SourceEntry{.status = named, .permissions = {}};
-  entry->identity = identity_of(at->get(), named);
   if (S_ISLNK(named.st_mode)) {
     entry = follow(directory, name);
     if (!entry) return entry;
@@ -91,6 +106,7 @@ Result<SourceEntry> open_source_entry(int directory, const std::string& name) {
     if (!is_shown(named)) return no_such_entry();
     entry->file = UniqueFd(::open(fmt::format("/proc/self/fd/{}", at->get()).c_str(), kForReading));
     if (!entry->file && errno == ENOENT) return no_such_entry();
+    if (!entry->file) entry->identity = identity_of(at->get(), named);
   }
   entry->permissions = {
       .mode = entry->status.st_mode & S_IRWXU, .uid = entry->status.st_uid, .gid = entry->status.st_gid};

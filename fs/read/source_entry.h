@@ -26,7 +26,7 @@ namespace stfs {
 struct EntryIdentity {
   dev_t device = 0;
   ino_t inode = 0;            // 0: none
-  std::int64_t birth_ns = 0;  // 0: the file system does not tell, or changes it when a file is written
+  std::int64_t birth_ns = 0;  // 0: the file system does not tell it, or not always
   friend auto operator<=>(const EntryIdentity&, const EntryIdentity&) = default;
 };
 /// @param file  a descriptor, also of O_PATH.

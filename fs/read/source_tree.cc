@@ -169,6 +169,7 @@ Result<SourceTree::Shown> SourceTree::attributes(Ino ino) const {
     const int descriptor = known->reader->get();
     if (::fstat(descriptor, &shown.status) != 0) return fail_system(errno, known->key.path, "stat");
     shown.permissions = permissions_of(shown.status, descriptor);
+    shown.is_private_own = files_.top().is_private();  // nothing copies it
   } else {
     return tl::unexpected(found.error());
   }

@@ -18,7 +18,6 @@
 #include "core/storage/permissions.h"
 #include "fs/base/capabilities.h"
 #include "fs/base/user_counts.h"
-#include "fs/read/cancellation.h"
 
 namespace stfs {
 namespace {
@@ -33,16 +32,21 @@ Result<void> check_made(int directory, const std::string& path) {
   return fail(ErrorCode::ArchiveChanged, ESTALE, path + ": was exchanged while it was made");
 }
 
-/// Holes stay holes. EINTR: nobody waits for the copy any more, or the mount ends.
+/// Holes stay holes. A signal to the program that waits does not end the copy: it would begin anew for ever.
 Result<void> copy_bytes(int from, int to, const std::string& path) {
   struct stat st {};
   if (::fstat(from, &st) != 0) return fail_system(errno, path, "stat");
   std::vector<char> buffer(kCopiedBytes);
   for (off_t at = 0; at < st.st_size;) {
     const off_t data = ::lseek(from, at, SEEK_DATA);
-    if (data < 0 && errno == ENXIO) break;
+    if (data < 0 && errno == ENXIO) {
+      // A hole is the end, unless the file was cut meanwhile.
+      struct stat now {};
+      if (::fstat(from, &now) != 0) return fail_system(errno, path, "stat");
+      st.st_size = std::min(st.st_size, now.st_size);
+      break;
+    }
     if (data >= 0) at = data;
-    if (Cancellation::is_requested()) return fail_system(EINTR, path, "copy");
     const ssize_t count = ::pread(from, buffer.data(), buffer.size(), at);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return fail_system(errno, path, "read");

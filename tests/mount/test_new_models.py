@@ -71,7 +71,7 @@ def test_nothing_beside_the_models_is_changed(zoo, mounts, options, due):
         assert errno_of(change) == due, name
         if due == errno.EPERM:
             line = (mount / ".safetensors" / "log").read_text().splitlines()[-1]
-            text = f"the mount of a directory changes no files beside its models; write to {zoo} instead (a new archive there"
+            text = f"the mount of a directory changes no files beside its models: make and save files in {zoo}, "
             assert text in line, (name, line)
     assert (mount / "notes.txt").read_text() == "kept" and (mount / "sub" / "deep" / "x").read_text() == "deep"
     assert sorted(os.listdir(mount.path)) == ["base", "notes.txt", "sub"]
@@ -82,7 +82,7 @@ def test_nothing_beside_the_models_is_changed(zoo, mounts, options, due):
 def test_programs_are_told_where_to_save(zoo, mount):
     done = subprocess.run(["cp", zoo / "base.safetensors", mount / "new.safetensors"], capture_output=True, text=True)
     assert done.returncode != 0 and "Operation not permitted" in done.stderr
-    assert mount.log().count(f"write to {zoo} instead") == 1
+    assert mount.log().count(f"make and save files in {zoo}, ") == 1
     save_file(values(2), zoo / "new.safetensors")
     assert eventually(lambda: os.path.exists(mount / "new" / "layer.0"))
     check_model(zoo, mount, "new", values(2))

@@ -80,7 +80,9 @@ Result<Reports> recover_at(const std::filesystem::path& named, const std::filesy
   if (is_to_change) {
     if (auto checked = check_way(named, **archive, target); !checked) return pass_on(std::move(checked));
   }
-  return stfs::recover(system_storage(), path, **archive, options);
+  RecoveryOptions how = options;
+  how.wait_until = deadline_in(kRecoveryPatience);  // for each archive
+  return stfs::recover(system_storage(), path, **archive, how);
 }
 
 std::string action_text(const JournalReport& report, bool is_dry_run) {
