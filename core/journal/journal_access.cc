@@ -25,6 +25,11 @@ std::uint32_t without_group(std::uint32_t permissions) {
   return (permissions & 0707U) | ((permissions & 0007U) << 3U);
 }
 
+/// A user who may read a directory's names may also search it.
+std::uint32_t with_search(std::uint32_t permissions) {
+  return permissions | ((permissions & 0444U) >> 2U);
+}
+
 /// Nothing if the user may write the archive; else what more there is to say, which may be nothing.
 std::optional<std::string> why_not_believed_owner(const Storage& storage, std::uint32_t owner,
                                                   const FileStatus& archive) {
@@ -88,8 +93,12 @@ void give_directory_access(Storage& storage, const OpenDirectory& made, const Fi
       permissions = without_group(permissions);
   }
   drop_access_list(directory);
-  // A user who may read a directory's names may also search it.
-  static_cast<void>(::fchmod(directory, permissions | ((permissions & 0444U) >> 2U)));
+  static_cast<void>(::fchmod(directory, with_search(permissions)));
+}
+
+std::uint32_t directory_access_of_others(const FileStatus& archive, std::uint32_t gid) {
+  const std::uint32_t permissions = archive.mode & kReadWriteForAll;
+  return with_search(gid == archive.gid ? permissions : without_group(permissions)) & 0077U;
 }
 
 std::optional<Disbelief> why_not_believed(const Storage& storage, const FileStatus& found, int descriptor,

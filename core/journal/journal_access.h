@@ -60,6 +60,8 @@ Result<FileStatus> give_access(Storage& storage, File& journal, const FileStatus
 
 /// The same for a directory of files beside the archive: who may write the archive may make files there.
 void give_directory_access(Storage& storage, const OpenDirectory& made, const FileStatus& archive);
+/// The bits that group and others get in such a directory, which has got this group.
+std::uint32_t directory_access_of_others(const FileStatus& archive, std::uint32_t gid);
 
 /// Why a file or a directory is not believed.
 struct Disbelief {

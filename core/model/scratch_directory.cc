@@ -11,6 +11,7 @@
 #include "core/journal/journal_access.h"
 #include "core/model/model.h"
 #include "core/storage/foreign_mount.h"
+#include "core/storage/made_directory.h"
 #include "core/storage/permissions.h"
 #include "core/storage/trusted_links.h"
 
@@ -119,10 +120,30 @@ Result<OpenDirectory> ScratchDirectory::opened_in(const OpenDirectory& above) co
   const auto archive = strict_status_of(*archive_);
   if (!archive) return tl::unexpected(archive.error());
   const auto doubt = why_not_believed(storage_, directory->status, directory->fd.get(), *archive);
-  if (!doubt) return directory;
-  return fail(ErrorCode::System, EACCES,
-              fmt::format("{}: {}: new files need a directory of a user who may: remove it", path_.string(),
-                          doubt->why));
+  if (doubt) {
+    return fail(ErrorCode::System, EACCES,
+                fmt::format("{}: {}: new files need a directory of a user who may: remove it", path_.string(),
+                            doubt->why));
+  }
+  if (const auto why = why_not_ours(above, *directory, *archive))
+    return fail(ErrorCode::System, EACCES, *why);
+  return directory;
+}
+
+std::optional<std::string> ScratchDirectory::why_not_ours(const OpenDirectory& above,
+                                                          const OpenDirectory& directory,
+                                                          const FileStatus& archive) const {
+  const std::uint32_t due = directory_access_of_others(archive, directory.status.gid);
+  if (!directory.fd || (directory.status.mode & due) == due) return std::nullopt;
+  const auto has_mark = [&] {
+    return made_mark_of(directory.fd.get(), above.fd.get(), path_.filename()) == MadeMark::Valid;
+  };
+  // An empty one may be about to get its mark and its mode, and shows nothing.
+  if (has_mark() || is_newly_made(directory.fd.get()) || has_mark()) return std::nullopt;
+  return fmt::format(
+      "{}: is ignored: its mode {:04o} allows less than the archive's mode {:04o}, so another user may have "
+      "moved a private directory there: move it away, or set its mode to 0{:o} if it has files of this model",
+      path_.string(), directory.status.mode & 07777U, archive.mode & 07777U, 0700U | due);
 }
 
 Result<OpenDirectory> ScratchDirectory::opened_or_made() {
@@ -141,6 +162,7 @@ Result<OpenDirectory> ScratchDirectory::opened_or_made() {
   if (directory->fd && !is_newly_made(directory->fd.get())) {
     return fail(ErrorCode::ArchiveChanged, ESTALE, path_.string() + ": was exchanged while it was made");
   }
+  if (directory->fd) mark_made_directory(directory->fd.get(), above->fd.get(), path_.filename());
   give_directory_access(storage_, *directory, *archive);
   return opened_in(*above);
 }

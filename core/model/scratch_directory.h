@@ -7,9 +7,11 @@
 //
 // Whoever may write the archive may use the directory: directory and files get owner, group and mode as
 // journals do (core/journal/journal_access.h). A directory of anybody else, or that others may write, is
-// refused. Every call opens the directory anew without following a link, and reaches the files through it. It
-// lies in the directory in which the archive was found: another user may give that one's path to another
-// directory.
+// refused. So is a directory that was not made for this model (core/storage/made_directory.h) and gives group
+// or others less than a new one would get: another user may have moved a private directory there.
+//
+// Every call opens the directory anew without following a link, and reaches the files through it. It lies in
+// the directory in which the archive was found: another user may give that one's path to another directory.
 #pragma once
 
 #include <sys/types.h>
@@ -80,6 +82,9 @@ class ScratchDirectory {
   /// ENOENT without the directory.
   [[nodiscard]] Result<OpenDirectory> opened() const;
   [[nodiscard]] Result<OpenDirectory> opened_in(const OpenDirectory& above) const;
+  [[nodiscard]] std::optional<std::string> why_not_ours(const OpenDirectory& above,
+                                                        const OpenDirectory& directory,
+                                                        const FileStatus& archive) const;
   Result<OpenDirectory> opened_or_made();
   [[nodiscard]] tl::unexpected<Error> failed(int errno_value, const std::string& name,
                                              std::string_view action) const;

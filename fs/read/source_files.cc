@@ -17,8 +17,13 @@
 #include "core/model/scratch_directory.h"
 #include "core/storage/foreign_mount.h"
 #include "core/storage/group_members.h"
+#include "core/storage/made_directory.h"
 #include "core/storage/new_file.h"
+#include "core/storage/open_directory.h"
+#include "core/storage/permissions.h"
 #include "core/storage/trusted_links.h"
+#include "fs/base/log.h"
+#include "fs/base/user_counts.h"
 
 namespace stfs {
 namespace {
@@ -121,7 +126,45 @@ Result<struct stat> SourceFiles::delta_of(const Layer& layer) {
   return fail_system(found.error().errno_value, (layer.path.parent_path() / layer.delta).string(), "stat");
 }
 
-Result<std::optional<UniqueFd>> SourceFiles::open(const Layer& layer) {
+mode_t SourceFiles::private_mode(const struct stat& delta, gid_t gid) {
+  constexpr unsigned kReadToSearch = 2;
+  const mode_t readers = NewFileMode{delta.st_mode & 0444, delta.st_gid}.in_group(gid);
+  return S_IRWXU | readers | readers >> kReadToSearch;
+}
+
+Result<void> SourceFiles::check_private(const Layer& layer, int directory) const {
+  struct stat its {};
+  if (::fstat(directory, &its) != 0) return fail_system(errno, layer.path.string(), "stat");
+  const auto delta = delta_of(layer);
+  if (its.st_uid != 0 && !is_same_user(its.st_uid, ::geteuid()) &&
+      (!delta || !is_same_user(its.st_uid, delta->st_uid))) {
+    return fail(
+        ErrorCode::System, EPERM,
+        fmt::format("{}: belongs to user {}, who is neither the mounting user nor the owner of {}: remove it",
+                    layer.path.string(), its.st_uid, layer.delta));
+  }
+  if (is_unlimited(requesting_user())) return {};
+  // An empty one may be about to get its mark, and shows nothing.
+  MadeMark mark = made_mark_of(directory, layer.parent.get(), layer.name);
+  if (mark == MadeMark::Valid || is_newly_made(directory)) return {};
+  mark = made_mark_of(directory, layer.parent.get(), layer.name);
+  if (mark == MadeMark::Valid) return {};
+  constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
+  constexpr mode_t kWrite = S_IWGRP | S_IWOTH;
+  mode_t due = delta ? private_mode(*delta, its.st_gid) & kOthers : kOthers;
+  // Whoever may write the delta makes and removes files through the mount, also in a directory whose mode
+  // does not allow it. Where the file system has attributes, that directory has a mark.
+  if (delta && mark == MadeMark::Missing) due |= delta->st_mode & kWrite;
+  if ((its.st_mode & due) == due) return {};
+  return fail(
+      ErrorCode::System, EPERM,
+      fmt::format("{}: is refused to other users: it was not made for {} by a mount, and its mode {:04o} "
+                  "allows less than the mount: another user may have moved a private directory there: "
+                  "move it away, or set its mode to 0{:o} if it has files of this delta",
+                  layer.path.string(), layer.delta, its.st_mode & 07777U, S_IRWXU | due));
+}
+
+Result<std::optional<UniqueFd>> SourceFiles::open(const Layer& layer) const {
   if (!layer.parent) {
     if (layer.is_private()) return std::optional<UniqueFd>();
     return fail(ErrorCode::NotFound, ENOENT, layer.path.string() + ": could not be opened before the mount");
@@ -134,19 +177,14 @@ Result<std::optional<UniqueFd>> SourceFiles::open(const Layer& layer) {
   auto opened = open_entry(layer.parent.get(), layer.name, kOpenDirectory, layer.path.string());
   if (!opened && opened.error().errno_value == ENOENT) return std::optional<UniqueFd>();
   if (!opened) return pass_on(std::move(opened));
-  struct stat its {};
-  if (::fstat(opened->get(), &its) != 0) return fail_system(errno, layer.path.string(), "stat");
-  const auto delta = delta_of(layer);
-  if (its.st_uid == 0 || is_same_user(its.st_uid, ::geteuid()) ||
-      (delta && is_same_user(its.st_uid, delta->st_uid)))
-    return std::optional(std::move(*opened));
-  return fail(
-      ErrorCode::System, EPERM,
-      fmt::format("{}: belongs to user {}, who is neither the mounting user nor the owner of {}: remove it",
-                  layer.path.string(), its.st_uid, layer.delta));
+  if (auto checked = check_private(layer, opened->get()); !checked) {
+    if (!was_refused_.exchange(true)) log::warning("{}", checked.error().message);
+    return pass_on(std::move(checked));
+  }
+  return std::optional(std::move(*opened));
 }
 
-void SourceFiles::mark_copy(int descriptor, const Layer& layer) {
+void SourceFiles::mark_copy(int descriptor, const Layer& layer) const {
   if (!layer.is_private()) return;
   const auto directory = open(layer);
   if (!directory || !*directory) return;
@@ -154,7 +192,7 @@ void SourceFiles::mark_copy(int descriptor, const Layer& layer) {
   static_cast<void>(::fsetxattr(descriptor, kCopyAttribute, mark.data(), mark.size(), 0));
 }
 
-Result<SourceFiles::Answer> SourceFiles::ask(const Layer& layer, const std::string& path) {
+Result<SourceFiles::Answer> SourceFiles::ask(const Layer& layer, const std::string& path) const {
   auto opened = open(layer);
   if (!opened) return pass_on(std::move(opened));
   Answer answer;

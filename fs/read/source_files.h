@@ -7,7 +7,9 @@
 //
 // A private directory belongs to the mounting user, to root or to the delta's owner. The directory of another
 // user is refused with EPERM, and one that may not be read with EACCES: the files that it hides would be the
-// wrong ones.
+// wrong ones. It may also be a private directory of the mounting user that another user has moved there. So a
+// directory that was not made for this delta (core/storage/made_directory.h) is refused, with EPERM, to other
+// users than root and the mounting user if the mount would let them do more in it than its mode does.
 //
 // A mark, an extended attribute, tells the copies that a mount has made from files that another user has
 // moved or linked to a private directory. It names the directory, so that it counts nowhere else.
@@ -18,8 +20,10 @@
 // source are followed.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -76,9 +80,11 @@ class SourceFiles {
   static Result<struct stat> delta_of(const Layer& layer);
   /// Marks a file or a directory as a copy. Does nothing where the file system has no such attributes: then
   /// its own mode decides who may write it.
-  static void mark_copy(int descriptor, const Layer& layer);
-  /// Opens a layer's directory. Nothing: it does not exist.
-  static Result<std::optional<UniqueFd>> open(const Layer& layer);
+  void mark_copy(int descriptor, const Layer& layer) const;
+  /// The mode of a private directory with this group: whoever may read the delta may enter.
+  static mode_t private_mode(const struct stat& delta, gid_t gid);
+  /// Opens a layer's directory. Nothing: it does not exist. The first refusal is logged.
+  [[nodiscard]] Result<std::optional<UniqueFd>> open(const Layer& layer) const;
 
  private:
   /// What one layer says of a path.
@@ -87,10 +93,12 @@ class SourceFiles {
     bool is_removed = false;      // no layer below counts
     bool is_behind_link = false;  // of the source directory
   };
-  static Result<Answer> ask(const Layer& layer, const std::string& path);
+  [[nodiscard]] Result<Answer> ask(const Layer& layer, const std::string& path) const;
+  [[nodiscard]] Result<void> check_private(const Layer& layer, int directory) const;
 
   const IsLeftOut is_left_out_;
   std::vector<Layer> layers_;  // from the top to the source directory
+  mutable std::atomic<bool> was_refused_ = false;
 };
 
 }  // namespace stfs

@@ -13,6 +13,7 @@
 
 #include "core/storage/foreign_mount.h"
 #include "core/storage/group_members.h"
+#include "core/storage/made_directory.h"
 #include "core/storage/new_file.h"
 #include "core/storage/open_directory.h"
 #include "core/storage/permissions.h"
@@ -185,29 +186,30 @@ Result<void> check_sticky_bit(int directory, const std::string& name, uid_t user
 
 Result<UniqueFd> SourceChanges::open_private_top() {
   const SourceFiles::Layer& top = files_.top();
-  auto opened = SourceFiles::open(top);
+  auto opened = files_.open(top);
   if (!opened) return pass_on(std::move(opened));
   if (*opened) return std::move(**opened);
   const auto delta = SourceFiles::delta_of(top);
   if (!delta) return tl::unexpected(delta.error());
-  // Whoever may read the delta may enter.
-  constexpr unsigned kReadToSearch = 2;
-  mode_t readers = delta->st_mode & 0444;
   const bool is_new = ::mkdirat(top.parent.get(), top.name.c_str(), S_IRWXU) == 0;
   if (!is_new && errno != EEXIST) return fail_system(errno, top.path.string(), "create");
-  opened = SourceFiles::open(top);
-  if (!opened) return pass_on(std::move(opened));
-  if (!*opened) return fail(ErrorCode::ArchiveChanged, ESTALE, top.path.string() + ": was removed meanwhile");
-  UniqueFd made = std::move(**opened);
-  if (!is_new) return made;  // who has made it gives it
+  if (!is_new) {  // who has made it gives it
+    opened = files_.open(top);
+    if (!opened) return pass_on(std::move(opened));
+    if (*opened) return std::move(**opened);
+    return fail(ErrorCode::ArchiveChanged, ESTALE, top.path.string() + ": was removed meanwhile");
+  }
+  auto entry = open_entry(top.parent.get(), top.name, O_RDONLY | O_DIRECTORY, top.path.string());
+  if (!entry) return entry;
+  UniqueFd made = std::move(*entry);
   if (auto checked = check_made(made.get(), top.path.string()); !checked) return pass_on(std::move(checked));
+  mark_made_directory(made.get(), top.parent.get(), top.name);
   // Only root can; another user's directory is as good.
   static_cast<void>(::fchown(made.get(), delta->st_uid, delta->st_gid) == 0);
   drop_access_list(made.get());
   struct stat its {};
   if (::fstat(made.get(), &its) != 0) return fail_system(errno, top.path.string(), "stat");
-  readers = NewFileMode{readers, delta->st_gid}.in_group(its.st_gid);
-  if (::fchmod(made.get(), S_IRWXU | readers | readers >> kReadToSearch) != 0)
+  if (::fchmod(made.get(), SourceFiles::private_mode(*delta, its.st_gid)) != 0)
     return fail_system(errno, top.path.string(), "set the mode");
   return made;
 }
@@ -229,7 +231,7 @@ Result<UniqueFd> SourceChanges::enter(UniqueFd directory, const std::string& nam
   if (auto made = check_made(entered->get(), shown(path)); !made) return pass_on(std::move(made));
   if (auto given = give_as(entered->get(), below->entry.status, below->entry.permissions); !given)
     return pass_on(std::move(given));
-  SourceFiles::mark_copy(entered->get(), files_.top());
+  files_.mark_copy(entered->get(), files_.top());
   return entered;
 }
 
@@ -240,7 +242,7 @@ Result<SourceChanges::Place> SourceChanges::place_of(const std::string& path) {
     if (!top) return pass_on(std::move(top));
     place.directory = std::move(*top);
   } else {
-    auto top = SourceFiles::open(files_.top());
+    auto top = files_.open(files_.top());
     if (!top) return pass_on(std::move(top));
     place.directory = std::move(**top);
   }
@@ -327,7 +329,7 @@ Result<SourceChanges::Own> SourceChanges::copy(const std::string& path, const So
   }
   if (keeps_bytes && durability_ == Durability::Power && ::fsync(made->descriptor()) != 0)
     return fail_system(errno, shown(path), "sync");
-  SourceFiles::mark_copy(made->descriptor(), files_.top());
+  files_.mark_copy(made->descriptor(), files_.top());
   Own own{.file = {}, .is_copy = true};
   auto named = made->rename_to(place->name, shown(path));
   if (!named) return pass_on(std::move(named));

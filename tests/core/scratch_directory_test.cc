@@ -1,6 +1,7 @@
 #include "core/model/scratch_directory.h"
 
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -112,7 +113,43 @@ TEST_CASE_METHOD(Scene, "a directory whose owner may not write the archive is re
   CHECK(create("a") == EACCES);
   CHECK(errno_of(directory.list()) == EACCES);
   REQUIRE(::chmod(model.c_str(), 0666) == 0);
+  REQUIRE(::chmod(directory.path().c_str(), 0777) == 0);
   CHECK(create("a") == 0);
+}
+
+TEST_CASE_METHOD(Scene, "a private directory that is moved to the name is ignored", "[core][scratch]") {
+  REQUIRE(::chmod(model.c_str(), 0666) == 0);
+  std::filesystem::create_directory(place / "private");
+  const std::string secret = place.write("private/secret", "kept");
+  REQUIRE(::chmod(secret.c_str(), 0666) == 0);
+  const auto mode = GENERATE(as<mode_t>(), 0700, 0755, 0770);
+  REQUIRE(::chmod((place / "private").c_str(), mode) == 0);
+  std::filesystem::rename(place / "private", directory.path());
+  CHECK(errno_of(directory.list()) == EACCES);
+  CHECK_FALSE(directory.status("secret"));
+  CHECK(errno_of(directory.open("secret")) == EACCES);
+  CHECK(errno_of(directory.remove("secret")) == EACCES);
+  CHECK(errno_of(directory.rename("secret", "mine", true)) == EACCES);
+  CHECK(create("a") == EACCES);
+  CHECK(content_of(path("secret")) == "kept");
+
+  // A file system without attributes has directories without marks.
+  REQUIRE(::chmod(directory.path().c_str(), 0777) == 0);
+  CHECK(directory.list().value() == Names{"secret"});
+}
+
+TEST_CASE_METHOD(Scene, "the directory stays the model's when the archive's mode changes, and in its place",
+                 "[core][scratch]") {
+  REQUIRE(::chmod(model.c_str(), 0600) == 0);
+  REQUIRE(create("a") == 0);
+  if (::getxattr(directory.path().c_str(), "user.safetensors.made", nullptr, 0) < 0) return;
+  REQUIRE(::chmod(model.c_str(), 0644) == 0);
+  CHECK(directory.list().value() == Names{"a"});
+  const std::string other_model = place.write("other.safetensors", "");
+  const std::shared_ptr<const File> file = system_storage().open(other_model, Access::ReadOnly).value();
+  const ScratchDirectory other(other_model, file, other_model, system_storage());
+  std::filesystem::rename(directory.path(), other.path());
+  CHECK(errno_of(other.list()) == EACCES);
 }
 
 TEST_CASE_METHOD(Scene, "another directory that gets the path has no scratch files of the archive",
