@@ -38,20 +38,24 @@ std::string temporary_name(Storage& storage, const SyncPlace& place, std::size_t
   }
 }
 
-/// The names of the archives that an index names; empty if there is none, or no sound one.
-Result<std::set<std::string>> archives_of(Storage& storage, const std::filesystem::path& path) {
+/// The archives that an open index names; none if it is no sound one.
+Result<std::set<std::string>> archives_of(const File& file, std::uint64_t size_bytes) {
   std::set<std::string> archives;
-  const auto file = storage.open(path, Access::ReadOnly);
-  if (!file && file.error().errno_value == ENOENT) return archives;
-  if (!file) return tl::unexpected(file.error());
-  const auto size_bytes = (*file)->size_bytes();
-  if (!size_bytes) return tl::unexpected(size_bytes.error());
-  if (*size_bytes > kMaxModelIndexBytes) return archives;
-  const auto text = read_text(**file, {0, *size_bytes});
+  if (size_bytes > kMaxModelIndexBytes) return archives;
+  const auto text = read_text(file, {0, size_bytes});
   if (!text) return tl::unexpected(text.error());
   const auto index = parse_model_index(*text);
   if (index) archives.insert(index->shards().begin(), index->shards().end());
   return archives;
+}
+
+/// The names of the archives that an index names; empty if there is none, or no sound one.
+Result<std::set<std::string>> archives_of(Storage& storage, const std::filesystem::path& path) {
+  const auto file = storage.open(path, Access::ReadOnly);
+  if (!file && file.error().errno_value == ENOENT) return std::set<std::string>();
+  if (!file) return tl::unexpected(file.error());
+  const auto size_bytes = (*file)->size_bytes();
+  return size_bytes ? archives_of(**file, *size_bytes) : tl::unexpected(size_bytes.error());
 }
 
 /// A name for a new archive that no file in the directory has.
@@ -116,6 +120,33 @@ Result<Present> look_at(const std::filesystem::path& model, const PublishedVersi
   return present;
 }
 
+/// Archives that indexes of other users name stay. Such an index may be false: that stops nobody. An index
+/// that names all archives keeps all of them. So do too many or too long indexes, which would take long to
+/// read: a file with several names is read once.
+void spare_named_by_strangers(Storage& storage, const std::filesystem::path& directory,
+                              const ModelDirectory& listed, const std::string& index,
+                              std::set<std::string>& archives) {
+  constexpr std::size_t kMostNames = 1000;
+  constexpr std::uint64_t kMostBytes = 32 << 20;
+  if (listed.ignored_indexes.size() > kMostNames) return archives.clear();
+  std::set<std::pair<std::uint64_t, std::uint64_t>> known;
+  std::uint64_t left_bytes = kMostBytes;
+  for (const std::string& other : listed.ignored_indexes) {
+    if (archives.empty()) return;
+    if (other == index) continue;
+    const auto file = storage.open(directory / other, Access::ReadOnly);
+    const auto status = file ? (*file)->status() : tl::unexpected(file.error());
+    if (!status || !known.emplace(status->identity.device, status->identity.inode).second) continue;
+    const std::uint64_t size_bytes = status->identity.size_bytes;
+    if (size_bytes > kMaxModelIndexBytes) continue;  // no index
+    if (size_bytes > left_bytes) return archives.clear();
+    left_bytes -= size_bytes;
+    if (const auto theirs = archives_of(**file, size_bytes)) {
+      for (const std::string& name : *theirs) archives.erase(name);
+    }
+  }
+}
+
 /// Archives that other indexes in the directory name stay.
 Result<void> spare_others(Storage& storage, const std::filesystem::path& directory, const std::string& index,
                           std::set<std::string>& archives) {
@@ -127,13 +158,7 @@ Result<void> spare_others(Storage& storage, const std::filesystem::path& directo
     if (!theirs) return tl::unexpected(theirs.error());
     for (const std::string& name : *theirs) archives.erase(name);
   }
-  // Another user's index may be false: that stops nobody.
-  for (const std::string& other : listed->ignored_indexes) {
-    if (other == index) continue;
-    if (const auto theirs = archives_of(storage, directory / other)) {
-      for (const std::string& name : *theirs) archives.erase(name);
-    }
-  }
+  spare_named_by_strangers(storage, directory, *listed, index, archives);
   return {};
 }
 

@@ -2,7 +2,12 @@
 // model.
 #include "tools/sync/seeding.h"
 
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -91,6 +96,70 @@ TEST_CASE("a full version that changes after its check seeds nothing", "[tools][
             std::string::npos);
       CHECK_FALSE(scene.has_model());
     }
+  }
+}
+
+namespace {
+
+/// An index that another user may have planted.
+std::filesystem::path plant(const Scene& scene, const std::string& name, const std::string& content) {
+  std::filesystem::path path = scene.directory.write("host/" + name + ".safetensors.index.json", content);
+  REQUIRE(::chown(path.c_str(), 12345, 12345) == 0);
+  return path;
+}
+
+/// A model of two archives, which a full version replaces.
+void make_model(const Scene& scene) {
+  const std::string index = R"({"metadata":{},"weight_map":{"a":"old1.safetensors","b":"old2.safetensors"}})";
+  scene.directory.write("host/" + std::string(kVersionIndex), index);
+  for (const std::string name : {"1", "2"})
+    scene.directory.write("host/old" + name + ".safetensors", test::archive_of({{"b", "old"}}, "{}"));
+  std::filesystem::permissions(scene.directory.path() / "host", std::filesystem::perms(01777));
+}
+
+std::size_t old_archives(const Scene& scene) {
+  return static_cast<std::size_t>(std::filesystem::exists(scene.directory.path() / "host/old1.safetensors")) +
+         static_cast<std::size_t>(std::filesystem::exists(scene.directory.path() / "host/old2.safetensors"));
+}
+
+}  // namespace
+
+TEST_CASE("another user's index with many names is read once", "[tools][sync]") {
+  if (::geteuid() != 0) return;
+  const Scene scene;
+  make_model(scene);
+  std::string text = R"({"metadata":{},"weight_map":{"t":"old1.safetensors")";
+  for (int number = 0; number < 400'000; ++number) text += fmt::format(R"(,"{}":"other.safetensors")", number);
+  const auto first = plant(scene, "x", text + "}}");
+  for (int number = 0; number < 300; ++number) {
+    std::filesystem::create_hard_link(
+        first, scene.directory / fmt::format("host/{}.safetensors.index.json", number));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  REQUIRE(scene.seed([] {}));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+  CHECK(old_archives(scene) == 1);
+}
+
+TEST_CASE("too many or too long indexes of other users keep all archives of the model before",
+          "[tools][sync]") {
+  if (::geteuid() != 0) return;
+  const Scene scene;
+  make_model(scene);
+  SECTION("none") {
+    REQUIRE(scene.seed([] {}));
+    CHECK(old_archives(scene) == 0);
+  }
+  SECTION("long ones") {
+    for (const std::string name : {"x", "y", "z"})
+      std::filesystem::resize_file(plant(scene, name, "{}"), 12 << 20);
+    REQUIRE(scene.seed([] {}));
+    CHECK(old_archives(scene) == 2);
+  }
+  SECTION("many") {
+    for (int number = 0; number < 1001; ++number) plant(scene, fmt::format("n{}", number), "{}");
+    REQUIRE(scene.seed([] {}));
+    CHECK(old_archives(scene) == 2);
   }
 }
 
