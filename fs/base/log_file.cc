@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <string>
 
+#include "core/base/absolute_path.h"
 #include "core/storage/group_members.h"
 
 namespace stfs {
@@ -22,37 +23,41 @@ tl::unexpected<Error> refuse_log_file(const std::filesystem::path& path, int err
 
 }  // namespace
 
-Result<UniqueFd> LogFile::open_for_lines(const std::filesystem::path& path) {
+Result<UniqueFd> LogFile::open_for_lines() const {
   constexpr mode_t kOwnerOnly = 0600;
   // O_NONBLOCK: an open of a FIFO would wait for its reader.
   constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
-  UniqueFd file(::open(path.c_str(), kFlags, kOwnerOnly));
+  UniqueFd file(::openat(directory_.get(), name_.c_str(), kFlags, kOwnerOnly));
   if (!file && errno == ELOOP)
-    return refuse_log_file(path, ELOOP, "is a symbolic link: name the file itself");
-  if (!file) return fail_system(errno, path.string(), kAction);
+    return refuse_log_file(path_, ELOOP, "is a symbolic link: name the file itself");
+  if (!file) return fail_system(errno, path_.string(), kAction);
   struct stat found {};
-  if (::fstat(file.get(), &found) != 0) return fail_system(errno, path.string(), kAction);
-  if (!S_ISREG(found.st_mode)) return refuse_log_file(path, EINVAL, "is not a regular file");
+  if (::fstat(file.get(), &found) != 0) return fail_system(errno, path_.string(), kAction);
+  if (!S_ISREG(found.st_mode)) return refuse_log_file(path_, EINVAL, "is not a regular file");
   if (found.st_nlink > 1)
-    return refuse_log_file(path, EMLINK, "has several names: another user may have linked it");
+    return refuse_log_file(path_, EMLINK, "has several names: another user may have linked it");
   if (found.st_uid != 0 && !is_same_user(found.st_uid, ::geteuid()))
-    return refuse_log_file(path, EPERM, fmt::format("belongs to user {}", found.st_uid));
+    return refuse_log_file(path_, EPERM, fmt::format("belongs to user {}", found.st_uid));
   return file;
 }
 
 Result<std::unique_ptr<LogFile>> LogFile::open(std::filesystem::path path) {
-  auto file = open_for_lines(path);
+  UniqueFd directory(::open(directory_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) return fail_system(errno, path.string(), kAction);
+  std::unique_ptr<LogFile> log(new LogFile(std::move(path), std::move(directory)));
+  auto file = log->open_for_lines();
   if (!file) return pass_on(std::move(file));
-  return std::unique_ptr<LogFile>(new LogFile(std::move(path), std::move(*file)));
+  log->file_ = std::move(*file);
+  return log;
 }
 
-Result<void> LogFile::follow_path() {
+Result<void> LogFile::follow_name() {
   struct stat named {};
   struct stat opened {};
-  if (::lstat(path_.c_str(), &named) == 0 && ::fstat(file_.get(), &opened) == 0 &&
-      named.st_dev == opened.st_dev && named.st_ino == opened.st_ino)
+  if (::fstatat(directory_.get(), name_.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+      ::fstat(file_.get(), &opened) == 0 && named.st_dev == opened.st_dev && named.st_ino == opened.st_ino)
     return {};
-  auto file = open_for_lines(path_);
+  auto file = open_for_lines();
   if (!file) return pass_on(std::move(file));
   file_ = std::move(*file);
   ends_in_line_ = false;
@@ -60,8 +65,8 @@ Result<void> LogFile::follow_path() {
 }
 
 Result<void> LogFile::append(std::string_view line) {
-  // If the path can't be opened, the file that was moved away goes on.
-  auto followed = follow_path();
+  // If the name can't be opened, the file that was moved away goes on.
+  auto followed = follow_name();
   std::string text = ends_in_line_ ? "\n" : "";
   if (missing_lines_ > 0) text += fmt::format("{} lines are missing here\n", missing_lines_);
   text += fmt::format("{}\n", line);

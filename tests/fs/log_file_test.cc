@@ -93,6 +93,21 @@ TEST_CASE("after a log file was moved away, the next line makes a new one", "[fs
   CHECK(content_of(directory / "log.1") == "old\n");
 }
 
+TEST_CASE("a log stays in the directory in which it was opened", "[fs][log]") {
+  const TemporaryDirectory directory;
+  for (const char* name : {"logs", "private"}) std::filesystem::create_directory(directory / name);
+  const auto log = *LogFile::open(directory / "logs/log");
+  REQUIRE(log->append("one"));
+  std::filesystem::rename(directory / "logs", directory / "moved");
+  std::filesystem::create_symlink(directory / "private", directory / "logs");
+  REQUIRE(log->append("two"));
+  CHECK(content_of(directory / "moved/log") == "one\ntwo\n");
+  std::filesystem::rename(directory / "moved/log", directory / "moved/log.1");
+  REQUIRE(log->append("three"));
+  CHECK(content_of(directory / "moved/log") == "three\n");
+  CHECK(std::filesystem::is_empty(directory / "private"));
+}
+
 TEST_CASE("a log file on a full disk says later how many lines are missing", "[fs][log]") {
   const TemporaryDirectory directory;
   const std::string path = directory / "log";
