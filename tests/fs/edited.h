@@ -34,12 +34,12 @@ inline void make_room(const DrivenFilesystem& mount) {
 
 using Names = std::vector<std::string>;
 
-/// Makes a file and writes it, as a program does.
+/// Makes a file, or opens the one that is there, and writes it, as a program does.
 class WrittenFile {
  public:
   WrittenFile(const DrivenFilesystem& mount, std::string_view name, Ino parent = kRootIno,
               int flags = O_WRONLY)
-      : filesystem_(*mount), made_(filesystem_.create(parent, name, flags, ::getpid()).value()) {}
+      : filesystem_(*mount), made_(opened(parent, name, flags)) {}
   ~WrittenFile() {
     if (made_.file != nullptr) filesystem_.release(made_.file);
   }
@@ -70,6 +70,12 @@ class WrittenFile {
   }
 
  private:
+  /// The kernel makes only what it doesn't find.
+  Filesystem::Created opened(Ino parent, std::string_view name, int flags) {
+    const auto known = filesystem_.lookup(parent, name);
+    if (!known) return filesystem_.create(parent, name, flags, ::getpid()).value();
+    return {*known, filesystem_.open(known->st_ino, flags, ::getpid()).value()};
+  }
   Filesystem& filesystem_;
   Filesystem::Created made_;
 };
