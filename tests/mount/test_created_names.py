@@ -59,15 +59,13 @@ def mounted(ground, mounts, options="allow_other"):
 
 
 CREATE_AGAIN_AND_AGAIN = """
-import os, sys
+import contextlib, os, sys
 for _ in range(int(sys.argv[2])):
-    try:
+    with contextlib.suppress(OSError):
         file = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
-    except OSError:
-        continue
-    print(os.fstat(file).st_uid, os.pread(file, 99, 0))
-    os.close(file)
-    os.unlink(sys.argv[1])
+        with contextlib.suppress(OSError):
+            print(os.fstat(file).st_uid, os.pread(file, 99, 0))
+        os.close(file)
 """
 
 
@@ -88,20 +86,18 @@ def test_a_file_that_appears_while_another_user_makes_it_stays_private(ground, m
 
 
 MAKE_NEW_ONES = """
-import os, sys
+import contextlib, os, sys
 for at in range(int(sys.argv[2])):
     path = f"{sys.argv[1]}/x{at}.json"
-    try:
+    with contextlib.suppress(OSError):
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
-    except OSError:
-        continue
-    print(os.fstat(file).st_uid, os.pread(file, 99, 0))
-    os.close(os.dup(file))
-    try:
-        os.pwrite(file, b"MALLORY WROTE", 0)
-    except OSError:
-        pass
-    os.close(file)
+        with contextlib.suppress(OSError):
+            print(os.fstat(file).st_uid, os.pread(file, 99, 0))
+        with contextlib.suppress(OSError):
+            os.close(os.dup(file))
+        with contextlib.suppress(OSError):
+            os.pwrite(file, b"MALLORY WROTE", 0)
+        os.close(file)
 """
 
 
