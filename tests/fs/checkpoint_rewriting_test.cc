@@ -12,6 +12,7 @@
 #include "core/commit/transaction.h"
 #include "core/format/header.h"
 #include "fs/model/mount_root.h"
+#include "tests/fs/opened_or_made.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
@@ -142,8 +143,7 @@ class Saver {
   /// Under the archive's own name, or under another one.
   explicit Saver(const Mount& mount, std::string_view name = "archive.safetensors")
       : model_(mount->model_of(mount.ino({".safetensors"}))) {
-    const auto made = model_->create(mount.ino({".safetensors"}), name, O_WRONLY, ::getpid()).value();
-    file_ = made.file;
+    file_ = opened_or_made(*model_.operator->(), mount.ino({".safetensors"}), name, O_WRONLY).file;
     REQUIRE(model_->resize(*file_, 0, Caller(1, ::getpid())));
   }
   ~Saver() {

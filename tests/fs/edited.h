@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/fs/driven_filesystem.h"
+#include "tests/fs/opened_or_made.h"
 #include "tests/fs/stored_tensors.h"
 #include "tests/support/catch.h"
 
@@ -39,7 +40,7 @@ class WrittenFile {
  public:
   WrittenFile(const DrivenFilesystem& mount, std::string_view name, Ino parent = kRootIno,
               int flags = O_WRONLY)
-      : filesystem_(*mount), made_(opened(parent, name, flags)) {}
+      : filesystem_(*mount), made_(opened_or_made(filesystem_, parent, name, flags)) {}
   ~WrittenFile() {
     if (made_.file != nullptr) filesystem_.release(made_.file);
   }
@@ -70,12 +71,6 @@ class WrittenFile {
   }
 
  private:
-  /// The kernel makes only what it doesn't find.
-  Filesystem::Created opened(Ino parent, std::string_view name, int flags) {
-    const auto known = filesystem_.lookup(parent, name);
-    if (!known) return filesystem_.create(parent, name, flags, ::getpid()).value();
-    return {*known, filesystem_.open(known->st_ino, flags, ::getpid()).value()};
-  }
   Filesystem& filesystem_;
   Filesystem::Created made_;
 };

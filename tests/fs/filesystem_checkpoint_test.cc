@@ -2,6 +2,7 @@
 #include "core/journal/file_lock.h"
 #include "core/journal/journal_format.h"
 #include "tests/fs/driven_filesystem.h"
+#include "tests/fs/opened_or_made.h"
 #include "tests/fs/stored_tensors.h"
 #include "tests/support/catch.h"
 
@@ -24,7 +25,7 @@ class Saver {
   }
   /// One under another name.
   Saver(const DrivenFilesystem& mount, std::string_view name) : filesystem_(*mount) {
-    const auto made = filesystem_.create(mount.ino(".safetensors"), name, O_RDWR, ::getpid()).value();
+    const auto made = opened_or_made(filesystem_, mount.ino(".safetensors"), name, O_RDWR);
     ino_ = made.status.st_ino;
     file_ = made.file;
   }

@@ -148,7 +148,8 @@ TEST_CASE("no request moves a file to the root, from it, or beside the models", 
   CHECK(rename(one, "b", sub, "b") == refused);
   CHECK(zoo.listed() == Names{"notes.txt", "one", "sub"});
   const std::string why = zoo.mount_root->changes_no_files().message;
-  CHECK((is_read_only || why.find("write to " + zoo.directory.path().string()) != std::string::npos));
+  CHECK((is_read_only ||
+         why.find("make and save files in " + zoo.directory.path().string()) != std::string::npos));
 }
 
 TEST_CASE("in a shared mount other entries are for those who may list the directory", "[fs][mount_root]") {

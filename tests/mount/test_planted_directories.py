@@ -2,6 +2,7 @@
 # there, or exchanges the directory of a log. Rows of packaging/doc/threats.md.
 import os
 import shutil
+import stat
 
 import pytest
 from archive_file import write_bytes_tensors
@@ -75,6 +76,7 @@ def test_a_private_directory_is_not_that_of_a_delta(scene, mode):
     delta = scene.models / "delta.safetensors"
     mount = scene.mount(f"allow_other,delta={delta}")
     delta.chmod(mode)
+    assert eventually(lambda: stat.S_IMODE((mount / "t").stat().st_mode) == mode)
     scene.move("delta.safetensors.pretrained")
     if mode == 0o666:
         scene.private.chmod(0o755)
@@ -95,6 +97,7 @@ def test_the_directory_that_a_mount_makes_for_a_delta_is_for_others(scene, mode)
     delta = scene.models / "delta.safetensors"
     mount = scene.mount(f"allow_other,delta={delta}")
     delta.chmod(mode)
+    assert eventually(lambda: stat.S_IMODE((mount / "t").stat().st_mode) == mode)
     pretrained = mount / ".safetensors/pretrained"
     (pretrained / "config.json").write_text("changed")
     private = scene.models / "delta.safetensors.pretrained"
