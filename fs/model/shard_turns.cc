@@ -49,10 +49,14 @@ ShardTurns::Change ShardTurns::check_for_change(std::uint32_t shard, bool follow
 void ShardTurns::forget_permissions(std::uint32_t shard) const {
   ++ModelParts::changes;
   log::info("{}: mode or owner changed", parts_.model->reader(shard).path().string());
-  parts_.forget(parts_.stale_shard(shard, Stale::What::Attributes));
-  if (const auto tensors = parts_.ids_of_shard(shard)) {
-    for (const Stale& view : parts_.views.told(tensors->first, tensors->second))
-      parts_.forget(parts_.stale(view.first, view.last, view.what));
+  // What a delta allows counts for the tensors of its base, too.
+  const bool is_delta = parts_.model->delta() && shard == parts_.model->top();
+  for (std::uint32_t told = is_delta ? 0 : shard; told <= shard; ++told) {
+    parts_.forget(parts_.stale_shard(told, Stale::What::Attributes));
+    if (const auto tensors = parts_.ids_of_shard(told)) {
+      for (const Stale& view : parts_.views.told(tensors->first, tensors->second))
+        parts_.forget(parts_.stale(view.first, view.last, view.what));
+    }
   }
   parts_.forget(parts_.stale(kRootIno, Stale::What::Attributes));
   parts_.forget(parts_.stale(Views::kNpy, Views::kFloat32, Stale::What::Attributes));
