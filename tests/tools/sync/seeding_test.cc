@@ -129,7 +129,8 @@ TEST_CASE("another user's index with many names is read once", "[tools][sync]") 
   const Scene scene;
   make_model(scene);
   std::string text = R"({"metadata":{},"weight_map":{"t":"old1.safetensors")";
-  for (int number = 0; number < 400'000; ++number) text += fmt::format(R"(,"{}":"other.safetensors")", number);
+  for (int number = 0; number < 400'000; ++number)
+    text += fmt::format(R"(,"{}":"other.safetensors")", number);
   const auto first = plant(scene, "x", text + "}}");
   for (int number = 0; number < 300; ++number) {
     std::filesystem::create_hard_link(
