@@ -125,7 +125,7 @@ MUTANTS: tuple[Mutant, ...] = (
         scenario="few tensors, with kills and readers",
         more=(
             (
-                "auto locks = found.record.after\n                   ? ArchiveLocks::for_edit(archive, archive_path, kLockPatience)\n                   : ArchiveLocks::for_patch(archive, archive_path, std::move(ranges), kLockPatience);",
+                "auto locks = found.record.after\n                   ? ArchiveLocks::for_edit(archive, archive_path, time_left(wait_until))\n                   : ArchiveLocks::for_patch(archive, archive_path, std::move(ranges), time_left(wait_until));",
                 "Result<bool> locks = true;",
             ),
         ),

@@ -119,21 +119,6 @@ TEST_CASE("slice writes a NumPy file where it is asked to or where the file's na
   CHECK(scalar.back() == 23);
 }
 
-TEST_CASE("slice makes no NumPy file of more dimensions than NumPy reads", "[tools][slice]") {
-  const test::TemporaryDirectory directory;
-  std::string shape = "1";
-  for (std::size_t at = 1; at <= kMaxNpyRank; ++at) shape += ",1";
-  const std::string path = directory.write(
-      "deep.safetensors",
-      test::archive_bytes(R"({"t":{"dtype":"U8","shape":[)" + shape + R"(],"data_offsets":[0,1]}})", "x"));
-  const auto refused = run_verb(tools::slice, {"--npy", path, "t[...]"});
-  CHECK(refused.code == 1);
-  CHECK(refused.out.empty());
-  CHECK(refused.err.find("has 65 dimensions, and a NumPy file at most 64") != std::string::npos);
-  CHECK(run_verb(tools::slice, {"--npy", path, "t[0]"}).code == 0);
-  CHECK(run_verb(tools::slice, {path, "t[...]"}).out == "x");
-}
-
 TEST_CASE("slice says what it wrote", "[tools][slice]") {
   const SliceModel model;
   const std::string file = model.directory / "x.bin";

@@ -10,7 +10,6 @@
 
 #include "core/archive/slice_reader.h"
 #include "core/model/common_mode.h"
-#include "core/tensor/npy.h"
 #include "core/tensor/npy_writer.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
@@ -115,13 +114,6 @@ std::optional<Found> find(const Target& target, const SliceRequest& request, con
   }
   Found found{*position, std::move(*slice), {}};
   if (request.is_npy) {
-    if (found.slice.shape.size() > kMaxNpyRank) {
-      report_failure(streams,
-                     fmt::format("{}: has {} dimensions, and a NumPy file at most {}: take fewer, or "
-                                 "use --raw for the elements alone",
-                                 selection.name, found.slice.shape.size(), kMaxNpyRank));
-      return std::nullopt;
-    }
     found.head = npy_header(npy_form(tensor.dtype, found.slice.shape, found.slice.size_bytes));
   }
   return found;
