@@ -1,7 +1,11 @@
 // `.safetensors/` without a kernel: what is found, listed, read, counted and told to caches.
 #include "fs/read/views.h"
 
+#include <cstring>
+
+#include "core/tensor/npy.h"
 #include "tests/fs/descriptor.h"
+#include "tests/support/archive_bytes.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
 
@@ -306,4 +310,51 @@ TEST_CASE("a tensor that NumPy can't have is neither in npy nor in float32", "[f
   CHECK_FALSE(filesystem.attributes(Views::kFloat32Files + 1));
   const Ino slices = filesystem.lookup(views, "slice")->st_ino;
   CHECK(errno_of(filesystem.lookup(slices, "more[0]")) == EINVAL);
+}
+
+TEST_CASE("each part of a float32 view has the bytes of the whole", "[fs][views]") {
+  const TemporaryDirectory directory;
+  constexpr std::size_t kElements = 19;
+  std::string data;
+  std::string due;
+  for (std::size_t at = 0; at < kElements; ++at) {
+    const auto bits = static_cast<std::uint16_t>(0x3f80 + 7 * at);  // BF16: the upper half of a float
+    const auto wide = std::uint32_t{bits} << 16U;
+    data.append(reinterpret_cast<const char*>(&bits), sizeof bits);
+    due.append(reinterpret_cast<const char*>(&wide), sizeof wide);
+  }
+  const std::string path = directory.write(
+      "m.safetensors", archive_bytes(R"({"t":{"dtype":"BF16","shape":[19],"data_offsets":[0,38]}})", data));
+  const Filesystem filesystem(Archive::open(path, Access::ReadOnly).value(), kReadOnly);
+  const Ino views = filesystem.lookup(kRootIno, ".safetensors")->st_ino;
+  const Ino ino = filesystem.lookup(filesystem.lookup(views, "float32")->st_ino, "t.npy")->st_ino;
+  const auto part = [&](std::uint64_t offset, std::size_t size_bytes) {
+    return text_of(filesystem.read(ino, offset, size_bytes)->copy().value());
+  };
+  const std::string whole = part(0, 1 << 20);
+  REQUIRE(whole.ends_with(due));
+  REQUIRE(whole.size() > due.size());
+  bool is_same = true;
+  for (std::size_t offset = 0; offset < whole.size(); ++offset) {
+    for (const std::size_t size_bytes : {1U, 3U, 4U, 8U, 32U, 36U})
+      is_same = is_same && part(offset, size_bytes) == whole.substr(offset, size_bytes);
+  }
+  CHECK(is_same);
+}
+
+TEST_CASE_METHOD(ViewedMount, "messages name a slice as it was asked for", "[fs][views]") {
+  const Ino slice = mount.ino("first[2:4]", at.slice);
+  CHECK(contains(mount->label_of(slice, ""), "slice/first[2:4]"));
+}
+
+TEST_CASE("header.json is the text of the archive's own header", "[fs][views]") {
+  const TemporaryDirectory directory;
+  const std::string json =
+      R"({ "t" : {"shape":[2], "dtype":"U8","data_offsets": [0,2]} , "__metadata__":{"a":"b"}})";
+  const std::string path = directory.write("m.safetensors", archive_bytes(json + "   ", "xy"));
+  const Filesystem filesystem(Archive::open(path, Access::ReadOnly).value(), kReadOnly);
+  const Ino views = filesystem.lookup(kRootIno, ".safetensors")->st_ino;
+  const Ino header = filesystem.lookup(views, "header.json")->st_ino;
+  CHECK(text_of(filesystem.read(header, 0, 1 << 20)->copy().value()) == json);
+  CHECK(text_of(filesystem.read(header, 2, 3)->copy().value()) == json.substr(2, 3));
 }
