@@ -55,9 +55,10 @@ class Archive final : public LocalReader {
   /// @return whether there was any that readers did not see.
   Result<bool> finish_dead_commits();
 
-  /// Opens the file for writing, once: before the first write, and before any lock on the archive. Overlayfs
-  /// copies a file of a lower layer then, whole, which takes time. Reads go on meanwhile, and come from the
-  /// copy afterwards. EROFS if access() is ReadOnly. ESTALE (ArchiveChanged) if the file was replaced.
+  /// Opens the file for writing, once: before the first write, and before any lock on the archive. On
+  /// overlayfs this copies a whole file of a lower layer, which takes time. Reads go on meanwhile, and come
+  /// from the copy afterwards. EROFS if access() is ReadOnly. ESTALE (ArchiveChanged) if the file was
+  /// replaced.
   Result<void> open_for_writing();
   /// The file, open for reading, and for writing after open_for_writing(). Lives as long as the archive.
   using LocalReader::file;

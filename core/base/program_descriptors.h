@@ -1,11 +1,11 @@
-// What a program does about its descriptors before it opens files. For programs, not for libraries.
+// Two calls that a program makes before it opens files. A library must not change its caller's descriptors.
 #pragma once
 
 namespace stfs {
 
-/// Opens those of descriptors 0, 1 and 2 that the caller has closed (`stfs ... >&-`). Otherwise the program's
-/// next file gets such a number: a message for standard output then goes into an archive. The opened ones can
-/// neither be read nor written (EBADF). Call it before any file is opened. @return false: errno says why.
+/// Opens each of descriptors 0, 1 and 2 that the caller has closed (`stfs ... >&-`). Otherwise the program's
+/// next file gets such a number, and a message for standard output goes into an archive. Reads and writes of
+/// the opened ones fail (EBADF). Call it before any file is opened. @return false: errno says why.
 bool hold_standard_streams();
 
 /// Raises the soft limit of open files to the hard one: each shard takes a descriptor or two, and a model may
