@@ -91,10 +91,11 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       std::size_t needed = 0;
       bool is_looked_up = false;
       if constexpr (kWithAttributes) {
-        // Inode 0 tells the kernel that an entry does not count as looked up. `.` and `..` must not count,
-        // and neither must stats.json or the log, because each look-up makes a file of its own.
+        // Inode 0 tells the kernel that an entry does not count as looked up. `.` and `..` must not count.
+        // Neither must a view whose file goes with its last look-up: only a look-up by its name keeps it.
+        const Ino local = InodeSpace::local(child);
         const bool is_passed_over = !links_listed || name == "." || name == ".." ||
-                                    Views::remade_entry(InodeSpace::local(child)) != 0;
+                                    Views::remade_entry(local) != 0 || Views::whole(local).has_value();
         fuse_entry_param entry =
             entry_of(mount_root, model, mount_root.attributes(child).value_or(Stat{}), ino);
         if (is_passed_over) {

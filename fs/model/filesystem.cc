@@ -26,14 +26,19 @@ Result<struct stat> Filesystem::lookup(Ino parent, std::string_view name) const 
     if (!draft) return pass_on(std::move(entry));
     entry = draft->ino;
   }
-  const Node found = parts_.resolve(*entry);
+  const Node found = parts_.resolve(parts_.views.note_found(*entry));
+  auto shown = show(found);
+  if (!shown) parts_.views.forget(found.ino, 1);
+  return shown;
+}
+
+Result<struct stat> Filesystem::show(const Node& found) const {
   // In a refused model, directories and views that describe the model stay visible; files that show tensors
   // fail.
   const bool shows_tensors =
       !found.is_directory() && !found.is_of_source() &&
       (!found.is_view() || Views::is_archive(found.ino) || parts_.views.tensor(found.ino).has_value());
   if (!parts_.is_refused || !shows_tensors) return stats_.of(found);
-  if (Views::is_counted(found.ino)) parts_.views.forget(found.ino, 1);
   const std::scoped_lock lock(refusal_mutex_);
   return fail(ErrorCode::ArchiveChanged, EIO, why_refused_);
 }
@@ -46,7 +51,6 @@ std::optional<TensorId> Filesystem::tensor_behind(Ino of_mount) const {
 }
 
 void Filesystem::note_lookup(Ino ino) const {
-  parts_.views.note_lookup(InodeSpace::local(ino));
   parts_.pretrained.note_lookup(InodeSpace::local(ino));
   if (const auto tensor = tensor_behind(ino)) ++parts_.lookups[number_of(*tensor)];
 }

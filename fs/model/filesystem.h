@@ -73,11 +73,11 @@ class Filesystem {
 
   // The tree. ENOENT if a name or a number does not exist; EIO for a tensor that the model's index names but
   // none of its shards can serve.
-  /// For a file that Views::is_counted() accepts, the caller must call forget() in the end. For others, after
-  /// note_lookup().
+  /// For a view whose file goes with its last look-up (Views::is_counted(), Views::whole()), the caller must
+  /// call forget() in the end. For others, after note_lookup().
   [[nodiscard]] Result<struct stat> lookup(Ino parent, std::string_view name) const;
   void forget(Ino ino, std::uint64_t lookups);
-  /// Call for each look-up of a file that the kernel gets.
+  /// Call for each look-up of a file that the kernel gets. Such views have been counted by lookup().
   void note_lookup(Ino ino) const;
   /// Call when the kernel has a reply of lookup() or attributes(), which it may cache.
   void note_told(Ino ino) const;
@@ -266,6 +266,7 @@ class Filesystem {
   [[nodiscard]] const ArchiveReader& archive() const { return parts_.model->front(); }
 
  private:
+  [[nodiscard]] Result<struct stat> show(const Node& found) const;
   /// The tensor that a file shows whose look-ups are counted by tensor: its own file, views with a fixed
   /// number, a transaction's file.
   [[nodiscard]] std::optional<TensorId> tensor_behind(Ino ino) const;

@@ -25,11 +25,16 @@ Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name
                                                mode_t mode, const Maker& maker) {
   const Node directory = parts_.resolve(parent);
   if (!directory.is_directory()) return no_such_inode(parent);
-  const auto known = lookup(parent, name);
+  const auto find = [&] {
+    auto found = lookup(parent, name);
+    if (found) parts_.views.forget(InodeSpace::local(found->st_ino), 1);
+    return found;
+  };
+  const auto known = find();
   if (known) return exists_already(flags);
   if (known.error().errno_value != ENOENT) return tl::unexpected(known.error());
   // Not where the name is taken by what is not shown: the kernel would look in vain.
-  const auto is_there = [&](const Error& why) { return why.errno_value == EEXIST && lookup(parent, name); };
+  const auto is_there = [&](const Error& why) { return why.errno_value == EEXIST && find(); };
   if (directory.ino == kHiddenIno ||
       (directory.ino == PretrainedDirectory::kDirectory && CheckpointFiles::takes(name)))
     return checkpoints_.create(directory.ino, name, flags, opener);

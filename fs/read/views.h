@@ -113,10 +113,8 @@ class Views final : public Directory {
   Result<Ino> find_top(std::string_view name);
   /// npy/ lists each tensor that NumPy can have, float32/ the floating ones of these, slice/ nothing.
   void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const override;
-  /// Counts a look-up that the kernel gets of a file that is not counted yet (is_counted()).
-  void note_lookup(Ino ino) {
-    if (whole(ino)) whole_.note_lookup(ino);
-  }
+  /// Counts a look-up of a file to which a name has led, if find() has not done so. @return its number now.
+  Ino note_found(Ino ino) { return whole(ino) ? whole_.note_found(ino) : ino; }
   /// @return whether tensors may have lost the last file that shows them.
   bool forget(Ino ino, std::uint64_t lookups);
   /// Returns the name of a slice that the kernel should be asked to forget, if the kernel knows too many: the

@@ -261,10 +261,12 @@ Result<Bytes> WholeViews::read(Ino ino, ByteRange range) const {
   return its->read(range);
 }
 
-void WholeViews::note_lookup(Ino ino) {
+Ino WholeViews::note_found(Ino ino) {
   const std::scoped_lock lock(mutex_);
-  const auto found = versions_.find(version_of(ino));
-  if (found != versions_.end()) ++found->second.lookups;
+  auto found = versions_.find(version_of(ino));
+  if (found == versions_.end()) found = std::prev(versions_.end());
+  ++found->second.lookups;
+  return number(found->first, *part(ino, first_));
 }
 
 bool WholeViews::forget(Ino ino, std::uint64_t lookups) {

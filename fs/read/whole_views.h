@@ -110,8 +110,10 @@ class WholeViews {
   /// The same. @param range  must lie inside the file.
   [[nodiscard]] Result<Bytes> read(Ino ino, ByteRange range) const;
 
-  /// Counts a look-up that the kernel gets.
-  void note_lookup(Ino ino);
+  /// Counts a look-up of a file to which a name has led, so that the file stays until forget(). An edit may
+  /// have come since then.
+  /// @return the file's number: of the present version's file, if that version has gone.
+  Ino note_found(Ino ino);
   /// @return whether that was the last one of a version before.
   bool forget(Ino ino, std::uint64_t lookups);
   /// The numbers of all archive.safetensors.

@@ -144,3 +144,34 @@ TEST_CASE("readers see whole tensors while others are deleted, renamed, made and
   filesystem.tidy();
   CHECK(filesystem.model().removed().empty());
 }
+
+TEST_CASE("a file that shows the whole model is there for whoever has just looked it up", "[fs][edit]") {
+  const DrivenFilesystem mount(uniform_tensors());
+  Filesystem& filesystem = *mount;
+  const Ino views = mount.ino(".safetensors");
+  std::atomic<bool> is_over = false;
+  std::atomic<int> looks = 0;
+  Faults faults;
+  std::vector<std::thread> readers;
+  for (const std::string_view name : {"archive.safetensors", "header.json", "metadata.json"}) {
+    readers.emplace_back([&, name] {
+      for (; !is_over; ++looks) {
+        const auto pin = filesystem.pin();
+        const auto found = filesystem.lookup(views, name);
+        faults.check(found, fmt::format("look-up of {}", name));
+        if (!found) return;
+        faults.check(filesystem.attributes(found->st_ino), fmt::format("attributes of {}", name));
+        filesystem.forget(found->st_ino, 1);
+      }
+    });
+  }
+  const auto edit = [&](int step) {
+    const auto pin = filesystem.pin();
+    const std::string value = std::to_string(step);
+    faults.check(filesystem.set_extended_attribute(kRootIno, "user.safetensors.metadata.k", value), "edit");
+  };
+  for (int step = 0; step < 300 || looks < 300; ++step) edit(step);
+  is_over = true;
+  for (std::thread& reader : readers) reader.join();
+  CHECK(faults.first() == "");
+}
