@@ -104,7 +104,7 @@ def racers(mount, names, numpy=True):
     def look(rng):
         with allowed(errno.ENOENT):
             assert os.stat(mount / rng.choice(names)).st_size == SIZE
-        with allowed(errno.ENOENT):
+        with allowed(errno.ENOENT, errno.ENODATA):  # a scratch file, which came to the name, has no shape
             os.getxattr(mount / rng.choice(names), "user.safetensors.shape")
 
     def list_(rng):
@@ -153,7 +153,8 @@ def test_everything_at_once(tmp_path, mounts):
             elif what == 1:
                 os.rename(mount / one, mount / other)
             elif what == 2:
-                assert renameat2(mount / one, mount / other, RENAME_EXCHANGE) in (0, errno.ENOENT, errno.EBUSY)
+                # EINVAL: one of them is a scratch file.
+                assert renameat2(mount / one, mount / other, RENAME_EXCHANGE) in (0, errno.ENOENT, errno.EBUSY, errno.EINVAL)
             elif what == 3:
                 os.setxattr(mount / one, "user.safetensors.dtype", rng.choice([b"U8", b"I8", b"BOOL"]))
             elif what == 4:
