@@ -214,7 +214,7 @@ Result<std::string> AttributeReader::own_file(TensorId tensor) const {
 std::uint64_t AttributeReader::generation_of(TensorId tensor) const {
   const std::uint32_t shard = parts_.model->place(tensor).shard;
   // While bytes may be changing, each answer is another one.
-  if (turns_.is_unsettled(shard)) parts_.states.note_unsettled(shard);
+  if (foreign_.is_unsettled(shard)) parts_.states.note_unsettled(shard);
   return parts_.states.of(tensor).generation;
 }
 

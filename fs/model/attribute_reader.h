@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "fs/model/foreign_changes.h"
 #include "fs/model/model_parts.h"
-#include "fs/model/shard_turns.h"
 
 namespace stfs {
 
@@ -18,7 +18,7 @@ namespace stfs {
 class AttributeReader {
  public:
   /// Must not outlive the parts.
-  AttributeReader(ModelParts& parts, const ShardTurns& turns) : parts_(parts), turns_(turns) {}
+  AttributeReader(ModelParts& parts, const ForeignChanges& foreign) : parts_(parts), foreign_(foreign) {}
 
   [[nodiscard]] Result<std::string> get(Ino ino, std::string_view name) const;
   /// Leaves out what the kernel can't pass on: values over 64 KiB, and what makes the list longer than that.
@@ -45,7 +45,7 @@ class AttributeReader {
   [[nodiscard]] bool may_read_metadata(const Maker& caller) const;
 
   ModelParts& parts_;
-  const ShardTurns& turns_;
+  const ForeignChanges& foreign_;
 };
 
 }  // namespace stfs

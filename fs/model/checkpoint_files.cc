@@ -366,17 +366,22 @@ Result<bool> CheckpointFiles::replace(Checkpoint& saved, Outdated& found) {
   const Durability durability = parts_.archive_for_new().durability(parts_.options.commit.durability);
   if (auto synced = saved.sync_rewritten(durability); !synced) return pass_on(std::move(synced));
   Committer& committer = parts_.committers.of(0);
-  ShardTurns::Foreign foreign;
+  const auto check = [&] { return check_unchanged(saved); };
   bool is_replaced = false;
-  const auto attempt = [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
-    committer.retire_journal();
-    const auto check = [&] { return check_unchanged(saved); };
-    const auto options = with_check(options_of, check)(0);
-    if (!options) return tl::unexpected(options.error());
-    return replace_archive(parts_.archive_for_new(), *saved.rewritten(), *options, check, is_replaced);
-  };
-  auto done = structure_.following([&] { return turns_.commit({0}, foreign, attempt); });
-  for (const auto& [shard, others] : foreign) found.stale.push_back(others);
+  auto done = structure_.following([&] {
+    ShardWriter writer(parts_, foreign_, {0});
+    writer.set_check(check);
+    while (writer.take_turns()) {
+      writer.end_attempt(guard_memory([&]() -> Result<void> {
+        committer.retire_journal();
+        const auto options = writer.options(0);
+        if (!options) return tl::unexpected(options.error());
+        return replace_archive(parts_.archive_for_new(), *saved.rewritten(), *options, check, is_replaced);
+      }));
+    }
+    for (const auto& [shard, others] : writer.foreign()) found.stale.push_back(others);
+    return std::move(writer.result());
+  });
   if (!done && !is_replaced && is_refused_name(done.error())) return in_place(done.error());
   if (!is_replaced) return pass_on(std::move(done));
   {
@@ -412,20 +417,26 @@ Result<void> CheckpointFiles::patch(const Checkpoint& saved, const std::vector<s
   if (changed.empty()) return check_unchanged(saved);
   Committers::Shards shards;
   for (const std::uint32_t at : changed) shards.insert(parts_.model->place(*saved.saved(at).same).shard);
-  ShardTurns::Foreign foreign;
-  const auto attempt = [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
-    if (auto same = check_unchanged(saved); !same) return same;
-    const auto checked = with_check(options_of, [&] { return check_unchanged(saved); });
-    auto committed = saved.group()->commit(checked, parts_.lock_of());
-    if (!committed) return committed;
-    for (const std::uint32_t at : changed) {
-      const TensorId tensor = *saved.saved(at).same;
-      parts_.states.note_commit(tensor, parts_.model->archive_of(tensor).identity().mtime_ns, std::nullopt);
+  const auto check = [&] { return check_unchanged(saved); };
+  auto done = structure_.following([&] {
+    ShardWriter writer(parts_, foreign_, shards);
+    writer.set_check(check);
+    while (writer.take_turns()) {
+      writer.end_attempt(guard_memory([&]() -> Result<void> {
+        if (auto same = check(); !same) return same;
+        auto committed = saved.group()->commit(writer.options_of(), parts_.lock_of());
+        if (!committed) return committed;
+        for (const std::uint32_t at : changed) {
+          const TensorId tensor = *saved.saved(at).same;
+          const std::int64_t mtime_ns = parts_.model->archive_of(tensor).identity().mtime_ns;
+          parts_.states.note_commit(tensor, mtime_ns, std::nullopt);
+        }
+        return committed;
+      }));
     }
-    return committed;
-  };
-  auto done = structure_.following([&] { return turns_.commit(shards, foreign, attempt); });
-  for (const auto& [shard, others] : foreign) parts_.forget(others);
+    for (const auto& [shard, others] : writer.foreign()) parts_.forget(others);
+    return std::move(writer.result());
+  });
   // After a failure behind the commit point, reads show the new bytes, out of the journal.
   for (const std::uint32_t at : changed)
     found.push_back(parts_.stale(InodeTable::ino_of_tensor(*saved.saved(at).same), Stale::What::Content));

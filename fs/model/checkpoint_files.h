@@ -22,8 +22,8 @@
 
 #include "core/base/error.h"
 #include "fs/model/file_stats.h"
+#include "fs/model/foreign_changes.h"
 #include "fs/model/model_parts.h"
-#include "fs/model/shard_turns.h"
 #include "fs/model/structure_edits.h"
 
 namespace stfs {
@@ -32,8 +32,9 @@ namespace stfs {
 class CheckpointFiles {
  public:
   /// Must not outlive them.
-  CheckpointFiles(ModelParts& parts, ShardTurns& turns, StructureEdits& structure, const FileStats& stats)
-      : parts_(parts), turns_(turns), structure_(structure), stats_(stats) {}
+  CheckpointFiles(ModelParts& parts, ForeignChanges& foreign, StructureEdits& structure,
+                  const FileStats& stats)
+      : parts_(parts), foreign_(foreign), structure_(structure), stats_(stats) {}
 
   /// Whether a file of that name in pretrained/ may become a checkpoint: the temporary files of safetensors,
   /// model.safetensors, and the shards and the index of a model. Others are files of the source directory:
@@ -65,7 +66,7 @@ class CheckpointFiles {
   Result<void> edit(const Checkpoint& saved, std::vector<Stale>& found);
 
   ModelParts& parts_;
-  ShardTurns& turns_;
+  ForeignChanges& foreign_;
   StructureEdits& structure_;
   const FileStats& stats_;
 };

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "fs/model/shard_writer.h"
 #include "fs/write/admitted_readers.h"
 
 namespace stfs {
@@ -66,26 +67,33 @@ Result<Stale> ContentCommits::commit_elsewhere(PendingContent& content, const Te
 
 Result<Stale> ContentCommits::commit_staged(const OpenFile& file, const TensorForm* form) {
   PendingContent& content = *file.content;
-  const std::uint32_t shard = parts_.model->place(content.tensor()).shard;
-  ShardTurns::Foreign foreign;
-  const auto in_turn = [&](const Committers::Shards& shards, const auto& attempt, const auto& patch) {
-    const auto checked = [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
-      if (auto same = check_target(content, form); !same) return same;
-      auto done = attempt(options_of);
-      if (done) note_commit(content);
-      return done;
-    };
-    return turns_.commit(shards, foreign, checked, patch);
-  };
-  auto committed = content.commit(parts_.lock_of(), in_turn);
-  // After a failure behind the commit point, reads show the new bytes, out of the journal.
-  if (!committed)
+  // An attempt that failed behind its commit point has ended the stage.
+  if (content.staged() == nullptr)
+    return content.failure ? tl::unexpected(*content.failure) : Result<Stale>();
+  const auto patch = content.complete();
+  if (!patch) return tl::unexpected(patch.error());
+  ShardWriter writer(parts_, foreign_, {content.shard()}, *patch);
+  {
+    const AdmittedReaders readers(content.mutex);
+    while (writer.take_turns()) {
+      writer.end_attempt(guard_memory([&]() -> Result<void> {
+        if (auto same = check_target(content, form); !same) return same;
+        auto done = content.commit(writer.options_of(), parts_.lock_of());
+        if (done) note_commit(content);
+        return done;
+      }));
+    }
+  }
+  auto& committed = writer.result();
+  content.end_commit(committed);
+  if (!committed) {
+    // After a failure behind the commit point, reads show the new bytes, out of the journal.
     parts_.forget(parts_.stale(InodeTable::ino_of_tensor(content.tensor()), Stale::What::Content));
-  const Stale others = foreign[shard];
-  if (!committed && others.what != Stale::What::Nothing) parts_.forget(others);
-  if (!committed) return pass_on(std::move(committed));
+    for (const auto& [shard, others] : writer.foreign()) parts_.forget(others);
+    return pass_on(std::move(committed));
+  }
   parts_.note_commit();
-  if (others.what != Stale::What::Nothing) return others;
+  if (!writer.foreign().empty()) return writer.foreign().begin()->second;
   // The page cache already has a shared content's bytes, because its writes went through the page cache.
   const bool is_in_cache =
       file.kind != FileKind::Shared && parts_.may_be_cached[number_of(content.tensor())].exchange(false);

@@ -4,8 +4,8 @@
 #include <functional>
 
 #include "core/base/error.h"
+#include "fs/model/foreign_changes.h"
 #include "fs/model/model_parts.h"
-#include "fs/model/shard_turns.h"
 #include "fs/model/structure_edits.h"
 
 namespace stfs {
@@ -15,8 +15,8 @@ namespace stfs {
 class ContentCommits {
  public:
   /// Must not outlive them.
-  ContentCommits(ModelParts& parts, ShardTurns& turns, StructureEdits& structure)
-      : parts_(parts), turns_(turns), structure_(structure) {}
+  ContentCommits(ModelParts& parts, ForeignChanges& foreign, StructureEdits& structure)
+      : parts_(parts), foreign_(foreign), structure_(structure) {}
 
   /// Commits what is pending for a tensor. @return what the kernel must forget.
   Result<Stale> commit(const OpenFile& file) { return commit(file, nullptr); }
@@ -44,7 +44,7 @@ class ContentCommits {
   Result<Stale> commit_copy(const OpenFile& file, const TensorForm* form);
 
   ModelParts& parts_;
-  ShardTurns& turns_;
+  ForeignChanges& foreign_;
   StructureEdits& structure_;
 };
 

@@ -160,7 +160,7 @@ void Filesystem::visit_cached(const Stale& stale, const VisitCached& visit) cons
 }
 
 void Filesystem::refuse(std::string why) {
-  turns_.break_touched_base();
+  foreign_.break_touched_base();
   const std::scoped_lock lock(refusal_mutex_);
   why_refused_ = std::move(why);
   parts_.is_refused = true;

@@ -14,7 +14,7 @@
 //   Archive's locks          guard overlays and identity
 //   the last ones            the mutexes of OpenFiles, TensorStates, ShardPermissions, TransactionDirectory,
 //                            Views and PretrainedDirectory, each held only for moments
-// A thread that waits for another process's lock has no turn (Committers::in_turn()). No lock is
+// A thread that waits for another process's lock has no turn (fs/model/shard_writer.h). No lock is
 // held when a call returns, except the tensor's shared lock inside a Bytes.
 //
 // Waiting: all calls for files in `.safetensors/pretrained` wait for a disk. Else attributes() takes
@@ -48,10 +48,10 @@
 #include "fs/model/file_label.h"
 #include "fs/model/file_reader.h"
 #include "fs/model/file_stats.h"
+#include "fs/model/foreign_changes.h"
 #include "fs/model/model_parts.h"
 #include "fs/model/scratch_files.h"
 #include "fs/model/served_files.h"
-#include "fs/model/shard_turns.h"
 #include "fs/model/staged_files.h"
 #include "fs/model/structure_edits.h"
 #include "fs/model/tensor_names.h"
@@ -192,8 +192,8 @@ class Filesystem {
   /// to the log.
   Stale release(OpenFile* file);
 
-  /// ShardTurns::check_for_change(), without is_edited.
-  using Change = ShardTurns::Change;
+  /// ForeignChanges::check_for_change(), without is_edited.
+  using Change = ForeignChanges::Change;
   /// Follows edits of other processes (StructureEdits::follow()).
   Change check_for_change(std::uint32_t shard = 0);
   /// The same for the model's index.
@@ -292,8 +292,8 @@ class Filesystem {
 
   // Each uses those before it.
   mutable ModelParts parts_;
-  ShardTurns turns_{parts_};
-  StructureEdits structure_{parts_, turns_};
+  ForeignChanges foreign_{parts_};
+  StructureEdits structure_{parts_, foreign_};
   ServedFiles pretrained_{parts_.pretrained, parts_.options, [this] {
                             // The delta on top is the last shard.
                             const auto count = static_cast<std::uint32_t>(parts_.model->shards().size());
@@ -301,9 +301,9 @@ class Filesystem {
                           }};
   FileStats stats_{parts_, pretrained_};
   FileReader reader_{parts_, stats_, pretrained_};
-  AttributeReader attributes_{parts_, turns_};
-  ContentCommits contents_{parts_, turns_, structure_};
-  CheckpointFiles checkpoints_{parts_, turns_, structure_, stats_};
+  AttributeReader attributes_{parts_, foreign_};
+  ContentCommits contents_{parts_, foreign_, structure_};
+  CheckpointFiles checkpoints_{parts_, foreign_, structure_, stats_};
   ScratchFiles scratch_{parts_};
   DraftFiles drafts_{parts_, structure_, contents_, stats_, reader_, scratch_};
   StagedFiles staged_{parts_, structure_, contents_, drafts_, stats_};

@@ -225,12 +225,12 @@ Error Filesystem::wrong_size(const PendingContent& content) const {
 
 Filesystem::Change Filesystem::check_for_change(std::uint32_t shard) {
   const bool follows = structure_.follows() && !parts_.model->is_of_base(shard);
-  Change found = turns_.check_for_change(shard, follows);
+  Change found = foreign_.check_for_change(shard, follows);
   if (!std::exchange(found.is_edited, false)) return found;
   const auto followed = structure_.follow();
   if (followed == StructureEdits::Followed::Lost) {
     const bool has_new_permissions = found.has_new_permissions;
-    found = turns_.check_for_change(shard, false);
+    found = foreign_.check_for_change(shard, false);
     found.has_new_permissions = found.has_new_permissions || has_new_permissions;
     return found;
   }

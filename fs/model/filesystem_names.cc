@@ -161,7 +161,6 @@ Result<Outdated> Filesystem::rename(Ino parent, std::string_view name, Ino new_p
     }
   }
   if ((flags & RENAME_EXCHANGE) != 0) return fail(ErrorCode::InvalidArgument, EINVAL, "not for transactions");
-  ShardTurns::Foreign foreign;
   std::vector<Stale> found;
   Outdated edited;
   bool is_committed = false;
@@ -172,8 +171,15 @@ Result<Outdated> Filesystem::rename(Ino parent, std::string_view name, Ino new_p
   const TransactionDirectory::Calls calls{
       .lock_of = parts_.lock_of(),
       .in_turn =
-          [&](const auto& shards, const auto& attempt, const auto& patch) {
-            return structure_.following([&] { return turns_.commit(shards, foreign, attempt, patch); });
+          [&](const auto& shards, const auto& patch, const auto& check, const auto& attempt) {
+            return structure_.following([&] {
+              ShardWriter writer(parts_, foreign_, shards, patch);
+              writer.set_check(check);
+              while (writer.take_turns())
+                writer.end_attempt(guard_memory([&] { return attempt(writer.options_of()); }));
+              for (const auto& [shard, change] : writer.foreign()) found.push_back(change);
+              return std::move(writer.result());
+            });
           },
       .note_committed =
           [&](const TransactionDirectory::Contents& contents) {
@@ -188,7 +194,6 @@ Result<Outdated> Filesystem::rename(Ino parent, std::string_view name, Ino new_p
           },
       .edit = [&](const TransactionEdit& staged) { return staged_.commit(staged, edited); }};
   const auto renamed = parts_.transactions.rename(from.ino, name, to.ino, new_name, calls);
-  for (const auto& [shard, change] : foreign) found.push_back(change);
   if (!renamed) {
     for (const Stale& one : found) parts_.forget(one);
     log::error("{}: transaction {}: {}: {}", parts_.model->path().string(), name,

@@ -33,7 +33,7 @@ ModelParts::ModelParts(std::unique_ptr<Model> its_model, const FilesystemOptions
           },
           options.user_limits),
       hidden(views, transactions),
-      committers(*model, options.commit),
+      committers(*model, options.commit.durability),
       scratch(scratch_directory_of(*model)),
       may_be_cached(model->ids().end()),
       may_be_known(model->ids().end()),

@@ -5,7 +5,8 @@
 //   attribute_reader.h extended attributes
 //   file_reader.h      bytes of all files
 //   served_files.h     files of the source directory, in `.safetensors/pretrained`
-//   shard_turns.h      commits and checks for changes by others, one at a time for each shard
+//   foreign_changes.h  what other programs change in the shards
+//   shard_writer.h     takes the turns of shards for a commit
 //   structure_edits.h  edits of the structure, and the models that follow
 //   content_commits.h  commits of bytes that were staged for a tensor
 //   checkpoint_files.h whole checkpoints that programs write

@@ -88,9 +88,10 @@ Result<void> StructureEdits::show_without(const std::set<TensorId>& gone) {
   });
 }
 
-bool StructureEdits::is_read_elsewhere(const Committers::Shards& shards) const {
-  return std::ranges::any_of(
-      shards, [this](std::uint32_t shard) { return parts_.model->archive(shard).has_other_readers(); });
+bool StructureEdits::is_read_elsewhere() const {
+  return std::ranges::any_of(shards_to_edit(), [this](std::uint32_t shard) {
+    return parts_.model->archive(shard).has_other_readers();
+  });
 }
 
 bool StructureEdits::is_being_written(TensorId tensor) const {
@@ -131,39 +132,39 @@ Committers::Shards StructureEdits::shards_to_edit() const {
 
 Result<Outdated> StructureEdits::edit_once(const StructureChange& change) {
   const Epochs::Pin pin = parts_.epochs.pin();
-  const Committers::Shards shards = shards_to_edit();
-  ShardTurns::Foreign foreign;
   Outdated outdated;
-  const auto begin = std::chrono::steady_clock::now();
-  auto done =
-      turns_.commit(shards, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
-        for (const std::uint32_t shard : shards) parts_.committers.of(shard).retire_journal();
-        const auto checked = change.check ? with_check(options_of, change.check) : options_of;
-        bool needs_room = false;
-        auto tried = try_edit(change, checked, outdated, needs_room);
-        if (!needs_room) return tried;
-        if (drop_unread()) tried = try_edit(change, checked, outdated, needs_room);
-        if (!needs_room) return tried;
-        // The bytes of a deleted tensor may be in the header's way, and must stay.
-        if (auto made = make_room(change, checked); !made) {
-          if (made.error().code != ErrorCode::Busy) return made;
-          // A tool that reads the archive may be about to end. A mount that has it open is not. The kernel
-          // forgets a deleted tensor some time after the last program has closed it.
-          constexpr std::chrono::seconds kPatience{1};
-          const bool is_over = std::chrono::steady_clock::now() - begin > kPatience;
-          if (is_over && (parts_.model->removed().empty() || is_read_elsewhere(shards)))
-            tried.error().code = ErrorCode::InvalidArgument;
-          return tried;
-        }
-        return try_edit(change, checked, outdated, needs_room);
-      });
-  for (const auto& [shard, others] : foreign) outdated.stale.push_back(others);
-  if (!done) {
+  ShardWriter writer(parts_, foreign_, shards_to_edit());
+  if (change.check) writer.set_check(change.check);
+  while (writer.take_turns())
+    writer.end_attempt(guard_memory([&] { return try_with_room(change, writer, outdated); }));
+  for (const auto& [shard, others] : writer.foreign()) outdated.stale.push_back(others);
+  if (!writer.result()) {
     for (const Stale& one : outdated.stale) parts_.forget(one);
-    return tl::unexpected(std::move(done).error());
+    return tl::unexpected(std::move(writer.result()).error());
   }
   parts_.note_commit();
   return outdated;
+}
+
+Result<void> StructureEdits::try_with_room(const StructureChange& change, ShardWriter& writer,
+                                           Outdated& outdated) {
+  for (const std::uint32_t shard : shards_to_edit()) parts_.committers.of(shard).retire_journal();
+  bool needs_room = false;
+  auto tried = try_edit(change, writer.options_of(), outdated, needs_room);
+  if (!needs_room) return tried;
+  if (drop_unread()) tried = try_edit(change, writer.options_of(), outdated, needs_room);
+  if (!needs_room) return tried;
+  // The bytes of a deleted tensor may be in the header's way, and must stay.
+  if (auto made = make_room(change, writer.options_of()); !made) {
+    if (made.error().code != ErrorCode::Busy) return made;
+    // A tool that reads the archive may be about to end. A mount that has it open is not. The kernel forgets
+    // a deleted tensor some time after the last program has closed it.
+    constexpr std::chrono::seconds kPatience{1};
+    if (writer.has_waited() > kPatience && (parts_.model->removed().empty() || is_read_elsewhere()))
+      tried.error().code = ErrorCode::InvalidArgument;
+    return tried;
+  }
+  return try_edit(change, writer.options_of(), outdated, needs_room);
 }
 
 Result<void> StructureEdits::try_edit(const StructureChange& change,
@@ -362,18 +363,19 @@ void StructureEdits::reclaim(bool is_end) {
     if (shard != kept.end() && !gone.contains(tensor)) shard->second.push_back(removed.file_range);
   }
   for (const auto& [shard, ranges] : kept) {
-    ShardTurns::Foreign foreign;
+    ShardWriter writer(parts_, foreign_, {shard});
     Result<void> done;
     // Not again and again: another program may have the archive open for days.
-    static_cast<void>(turns_.commit(
-        {shard}, foreign, [&, at = shard](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
-          parts_.committers.of(at).retire_journal();
-          auto options = options_of(at);
-          done = options ? give_back_fillers(parts_.model->archive(at), ranges, *options)
-                         : tl::unexpected(options.error());
-          return {};
-        }));
-    for (const auto& [changed, others] : foreign) parts_.forget(others);
+    while (writer.take_turns()) {
+      done = guard_memory([&, at = shard, &ranges = ranges]() -> Result<void> {
+        parts_.committers.of(at).retire_journal();
+        auto options = writer.options(at);
+        return options ? give_back_fillers(parts_.model->archive(at), ranges, *options)
+                       : tl::unexpected(options.error());
+      });
+      writer.end_attempt({});
+    }
+    for (const auto& [changed, others] : writer.foreign()) parts_.forget(others);
     // Else the next call tries again: their space is not free yet, but edits may use it.
     if (done) left_shards_.erase(shard);
   }

@@ -21,8 +21,9 @@
 #include "core/base/name_hash.h"
 #include "core/journal/file_lock.h"
 #include "core/model/model_edit.h"
+#include "fs/model/foreign_changes.h"
 #include "fs/model/model_parts.h"
-#include "fs/model/shard_turns.h"
+#include "fs/model/shard_writer.h"
 
 namespace stfs {
 
@@ -47,7 +48,7 @@ struct StructureChange {
 class StructureEdits {
  public:
   /// Must not outlive them.
-  StructureEdits(ModelParts& parts, ShardTurns& turns) : parts_(parts), turns_(turns) {}
+  StructureEdits(ModelParts& parts, ForeignChanges& foreign) : parts_(parts), foreign_(foreign) {}
 
   /// Commits the change, and shows what follows. If another process has edited the model, follows that edit,
   /// and makes the change again. @return what the kernel must forget.
@@ -109,12 +110,14 @@ class StructureEdits {
   Result<Outdated> edit_once(const StructureChange& change);
   /// Shows the model without these tensors of Model::removed().
   Result<void> show_without(const std::set<TensorId>& gone);
-  /// Whether another process has one of these shards open.
-  [[nodiscard]] bool is_read_elsewhere(const Committers::Shards& shards) const;
+  /// Whether another process has a shard open that edits change.
+  [[nodiscard]] bool is_read_elsewhere() const;
   /// The shards that edits change.
   [[nodiscard]] Committers::Shards shards_to_edit() const;
-  /// One attempt, with the turns of all shards.
-  /// @param outdated    gets what the kernel must forget, unless it fails.
+  /// One attempt, with the turns of all shards. Makes room in the header where that is needed.
+  /// @param outdated  gets what the kernel must forget, unless it fails.
+  Result<void> try_with_room(const StructureChange& change, ShardWriter& writer, Outdated& outdated);
+  /// The same, without making room.
   /// @param needs_room  set if the header has no room.
   Result<void> try_edit(const StructureChange& change, const TransactionGroup::OptionsOf& options_of,
                         Outdated& outdated, bool& needs_room);
@@ -146,7 +149,7 @@ class StructureEdits {
   [[nodiscard]] bool has_staged_place(TensorId tensor) const;
 
   ModelParts& parts_;
-  ShardTurns& turns_;
+  ForeignChanges& foreign_;
   std::atomic<bool> has_new_index_ = false;
   std::atomic<unsigned> waiting_edits_ = 0;  // and those that run, but close_gap()
   std::mutex mutex_;                     // one edit at a time; taken before all turns; guards what follows

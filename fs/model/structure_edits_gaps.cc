@@ -94,8 +94,8 @@ Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, Outdate
   if (has_kept_bytes && !is_end)
     return fail(ErrorCode::Busy, EBUSY, "a program still has a deleted tensor open");
   bool is_closed = false;
-  ShardTurns::Foreign foreign;
-  const auto attempt = [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
+  ShardWriter writer(parts_, foreign_, {shard});
+  const auto attempt = [&]() -> Result<void> {
     parts_.committers.of(shard).retire_journal();
     auto edit = ModelEdit::of(*parts_.model);
     if (!edit) return pass_on(std::move(edit));
@@ -104,7 +104,7 @@ Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, Outdate
     if (!*begun) return {};
     if (auto alone = check_alone(archive, parts_.options.commit.uses_locks); !alone) return alone;
     const auto with_stop = [&](std::uint32_t at) {
-      auto options = options_of(at);
+      auto options = writer.options(at);
       if (options && !is_end) {
         options->on_copy = [this, shard](std::uint64_t) -> Result<void> {
           if (!is_waited_for(shard)) return {};
@@ -123,18 +123,17 @@ Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, Outdate
   };
   // Not again and again: what is in the way may stay there for days.
   Result<void> done;
-  const auto turned = turns_.commit({shard}, foreign, [&](const TransactionGroup::OptionsOf& options_of) {
-    done = attempt(options_of);
-    return Result<void>();
-  });
-  for (const auto& [changed, others] : foreign) parts_.forget(others);
-  if (!turned) return tl::unexpected(turned.error());
+  while (writer.take_turns()) {
+    done = guard_memory(attempt);
+    writer.end_attempt({});
+  }
+  for (const auto& [changed, others] : writer.foreign()) parts_.forget(others);
   if (!done) return tl::unexpected(std::move(done).error());
   return is_closed;
 }
 
 bool StructureEdits::is_waited_for(std::uint32_t shard) const {
-  return waiting_edits_ > 0 || turns_.is_waited_for(shard);
+  return waiting_edits_ > 0 || parts_.committers.of(shard).is_waited_for();
 }
 
 }  // namespace stfs

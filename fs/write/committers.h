@@ -1,22 +1,18 @@
-// Commits to the shards of a model: whose turn it is at each shard, the journal that stays there between
-// small commits, and the order in which a commit to several shards takes their turns.
+// Commits to the shards of a model: whose turn it is at each shard, and the journal that stays there between
+// small commits. ShardWriter (fs/model/shard_writer.h) takes the turns.
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <set>
 #include <vector>
 
 #include "core/archive/archive.h"
 #include "core/base/byte_range.h"
 #include "core/base/durability.h"
-#include "core/commit/commit_options.h"
 #include "core/model/model.h"
-#include "core/model/transaction_group.h"
 #include "fs/write/commit_turn.h"
 
 namespace stfs {
@@ -30,10 +26,25 @@ class Committer {
   Committer(Archive& archive, Durability durability) : archive_(archive), durability_(durability) {}
 
   CommitTurn turn;
+  std::atomic<unsigned> waiting = 0;  // writers of the shard: those that have the turn, too
+  /// Whether a writer waits for another one. For the one that has the turn.
+  [[nodiscard]] bool is_waited_for() const { return waiting > 1; }
+  /// Whether a writer may be changing the shard. May be asked without the turn.
+  [[nodiscard]] bool is_in_attempt() const { return attempts_ > 0; }
 
   // The caller has the turn:
   /// Call before a commit: tidy() has work from then on.
-  void note_begin() { is_untidy_ = true; }
+  void begin_attempt() {
+    ++attempts_;
+    is_untidy_ = true;
+  }
+  void end_attempt() { --attempts_; }
+  /// CommitOptions::lend_turn.
+  bool lend(ByteRange blocks, const std::function<void()>& work) {
+    const bool has_entered = turn.lend(blocks, work);
+    if (has_entered) is_untidy_ = true;  // it may have been tidy()
+    return has_entered;
+  }
   /// Settles the kept journal, so that others may change the bytes that our last commits have named.
   void settle_journal();
   /// Makes a journal that further small commits share, once several small commits have come.
@@ -51,15 +62,15 @@ class Committer {
  private:
   Archive& archive_;
   const Durability durability_;
+  std::atomic<unsigned> attempts_ = 0;
   std::atomic<bool> is_untidy_ = false;
 };
 
 /// The committers of all shards. Any thread may call.
 class Committers {
  public:
-  /// @param model    must outlive the committers.
-  /// @param options  of all commits.
-  Committers(const Model& model, const CommitOptions& options);
+  /// @param model  must outlive the committers.
+  Committers(const Model& model, Durability durability);
 
   /// The shard must be usable.
   [[nodiscard]] Committer& of(std::uint32_t shard) const { return *committers_[shard]; }
@@ -71,34 +82,26 @@ class Committers {
     std::uint64_t size_bytes = 0;  // of what is staged
     /// Whether it lends its turn. All other patches may run beside one that does.
     [[nodiscard]] bool is_large() const { return size_bytes > kSmallBytes; }
+    /// All of the place.
+    [[nodiscard]] ByteRange blocks() const;
   };
   /// Small enough for others not to notice that they wait for it.
   static constexpr std::uint64_t kSmallBytes = 4 << 20;
 
-  /// Runs an attempt with the turns of these shards, which it commits with the options that it gets. An
-  /// attempt that fails with Busy is repeated until options.lock_patience ends. Nobody has a turn between two
-  /// attempts: while one commit waits for another process, others go on.
-  /// @param patch  nothing: a change of another kind. It waits for a whole large commit.
-  Result<void> in_turn(const Shards& shards, const std::function<Result<void>(const CommitOptions&)>& attempt,
-                       const std::optional<Patch>& patch = {});
-
+  /// Whether a commit to the shard may be running.
+  [[nodiscard]] bool is_in_attempt(std::uint32_t shard) const {
+    return committers_[shard] && committers_[shard]->is_in_attempt();
+  }
+  /// Settles the kept journals of these shards, whose turns the caller has, and of all others with no commit
+  /// running.
+  void settle_journals(const Shards& held) const;
   /// Call some time after commits, when no caller waits: settles kept journals, and closes discarded files.
   void tidy();
   /// Removes kept journals. Call at the end, when no other call is running.
   void end();
 
  private:
-  /// Settles the kept journals of these shards, whose turns the caller has, and of all others with no commit
-  /// running.
-  void settle_journals(const Shards& held) const;
-
-  const CommitOptions options_;
   std::vector<std::unique_ptr<Committer>> committers_;  // by shard; null for one that can't be used
 };
-
-/// Options with a check that runs when another process has changed the archive, with the archive's locks
-/// held: if it fails, the commit ends with nothing changed.
-TransactionGroup::OptionsOf with_check(const TransactionGroup::OptionsOf& options_of,
-                                       const std::function<Result<void>()>& check);
 
 }  // namespace stfs

@@ -3,8 +3,6 @@
 
 #include <utility>
 
-#include "fs/write/admitted_readers.h"
-
 namespace stfs {
 
 Result<Staging*> PendingContent::stage() {
@@ -52,31 +50,30 @@ Result<void> PendingContent::read(std::span<std::byte> to, std::uint64_t offset,
   return staged_ != nullptr ? staged_->read(to, offset, read_base) : read_base(to, offset);
 }
 
-Result<void> PendingContent::commit(const TransactionGroup::LockOf& lock_of, const InTurn& in_turn) {
-  if (staged_ == nullptr) return {};
-  // pieces() completes the stage. From here on the stage does not change, so readers may come in.
+Result<Committers::Patch> PendingContent::complete() {
   const auto pieces = staged_->pieces();
   if (!pieces) return tl::unexpected(pieces.error());
   Committers::Patch patch{.place = staged_->target()};
   for (const ByteRange piece : *pieces) patch.size_bytes += piece.size_bytes;
-  auto committed = guard_memory([&] {
-    const AdmittedReaders readers(mutex);
-    const auto attempt = [&](const TransactionGroup::OptionsOf& options_of) {
-      const auto options_with_readers = [&](std::uint32_t shard) {
-        auto options = options_of(shard);
-        if (options) options->before_stages_end = [this] { mutex.send_readers_out(); };
-        return options;
-      };
-      return group_->commit(options_with_readers, lock_of);
-    };
-    return in_turn({staged_place_.shard}, attempt, patch);
-  });
-  if (committed) {
+  return patch;
+}
+
+Result<void> PendingContent::commit(const TransactionGroup::OptionsOf& options_of,
+                                    const TransactionGroup::LockOf& lock_of) {
+  const auto options_with_readers = [&](std::uint32_t shard) {
+    auto options = options_of(shard);
+    if (options) options->before_stages_end = [this] { mutex.send_readers_out(); };
+    return options;
+  };
+  return group_->commit(options_with_readers, lock_of);
+}
+
+void PendingContent::end_commit(const Result<void>& done) {
+  if (done) {
     forget();
   } else if (group_->is_empty()) {
-    end(committed.error());  // committed, but not yet applied: the bytes are in the journal
+    end(done.error());  // committed, but not yet applied: the bytes are in the journal
   }
-  return committed;
 }
 
 void PendingContent::park() {

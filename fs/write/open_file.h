@@ -43,13 +43,6 @@ namespace stfs {
 
 enum class FileKind : std::uint8_t { Reader, Isolated, Shared, Grouped, New };
 
-/// Runs an attempt to commit to these shards, with their turns (committers.h) and with options for each of
-/// them.
-using InTurn =
-    std::function<Result<void>(const Committers::Shards& shards,
-                               const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt,
-                               const std::optional<Committers::Patch>& patch)>;
-
 class PendingContent {
  public:
   /// @param model   must outlive the content.
@@ -124,11 +117,18 @@ class PendingContent {
     return made() ? made()->check().has_value() : staged_ == nullptr || staged_->is_whole();
   }
 
-  /// Commits content that belongs to no transaction's directory. After success nothing is pending. After a
-  /// failure everything is still pending. The exception is a failure behind the commit point: the bytes are
-  /// in the journal, and the content ends as in end(). Readers may enter meanwhile, so they wait neither for
-  /// the disk nor for another process's lock.
-  Result<void> commit(const TransactionGroup::LockOf& lock_of, const InTurn& in_turn);
+  // A commit of content that belongs to no transaction's directory: complete(), attempts to commit(),
+  // end_commit(). Between the first and the last, readers may enter (admitted_readers.h), so they wait neither
+  // for the disk nor for another process's lock.
+  /// Completes the stage, which then stays as it is until end_commit(). @return what the commit changes, in
+  /// the shard of the stage.
+  Result<Committers::Patch> complete();
+  [[nodiscard]] std::uint32_t shard() const { return staged_place_.shard; }
+  /// One attempt, with the shard's turn. Sends the readers out before it ends the stage.
+  Result<void> commit(const TransactionGroup::OptionsOf& options_of, const TransactionGroup::LockOf& lock_of);
+  /// After success nothing is pending. After a failure everything is still pending. The exception is a
+  /// failure behind the commit point: the bytes are in the journal, and the content ends as in end().
+  void end_commit(const Result<void>& done);
   /// Hides the stage while the group commits, because the commit ends the stage. Meanwhile the content reads
   /// as the archive's. unpark() brings the stage back after a refused commit.
   void park();

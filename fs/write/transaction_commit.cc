@@ -68,15 +68,14 @@ Result<void> TransactionDirectory::commit_patches(const Begun& committing, const
   each([](PendingContent& content) { content.park(); });
   const auto attempt = [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
     if (auto same = look(); !same) return same;
-    // With the archive's locks held the check is final: no other change can come before the commit.
-    const auto checked = with_check(options_of, look);
     const std::scoped_lock group_lock(committing.group->mutex);
-    auto done = committing.group->commit(checked, calls.lock_of);
+    auto done = committing.group->commit(options_of, calls.lock_of);
     if (done) calls.note_committed(contents);
     return done;
   };
   const auto in_one = is_patch && shards.size() == 1 ? std::optional(patch) : std::nullopt;
-  auto committed = guard_memory([&] { return calls.in_turn(shards, attempt, in_one); });
+  // With the archive's locks held the check is final: no other change can come before the commit.
+  auto committed = guard_memory([&] { return calls.in_turn(shards, in_one, look, attempt); });
   if (!committed) {
     const bool has_ended = committing.group->is_empty();
     each([&](PendingContent& content) {

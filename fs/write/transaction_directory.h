@@ -176,7 +176,13 @@ class TransactionDirectory final : public Directory {
   /// The calls of the file system that a commit needs.
   struct Calls {
     TransactionGroup::LockOf lock_of;
-    InTurn in_turn;
+    /// Runs attempts to commit to these shards, with their turns (fs/model/shard_writer.h).
+    /// @param check  ShardWriter::set_check().
+    std::function<Result<void>(
+        const Committers::Shards& shards, const std::optional<Committers::Patch>& patch,
+        const std::function<Result<void>()>& check,
+        const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt)>
+        in_turn;
     /// Gets the contents of the tensors that have changed. Called in the turn of the commit.
     std::function<void(const Contents&)> note_committed;
     /// Called if the commit fails behind its commit point: these tensors show their new bytes nevertheless.

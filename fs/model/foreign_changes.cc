@@ -1,5 +1,5 @@
-// Looks at the files, and passes turns on.
-#include "fs/model/shard_turns.h"
+// Looks at the files.
+#include "fs/model/foreign_changes.h"
 
 #include <mutex>
 #include <string>
@@ -9,29 +9,8 @@
 #include "fs/base/log.h"
 
 namespace stfs {
-namespace {
 
-/// Counts an attempt to commit to these shards as long as it runs.
-class Attempt {
- public:
-  Attempt(std::vector<std::atomic<unsigned>>& attempts, const Committers::Shards& shards)
-      : attempts_(attempts), shards_(shards) {
-    for (const std::uint32_t shard : shards_) ++attempts_[shard];
-  }
-  ~Attempt() {
-    for (const std::uint32_t shard : shards_) --attempts_[shard];
-  }
-  Attempt(const Attempt&) = delete;
-  Attempt& operator=(const Attempt&) = delete;
-
- private:
-  std::vector<std::atomic<unsigned>>& attempts_;
-  const Committers::Shards& shards_;
-};
-
-}  // namespace
-
-ShardTurns::Change ShardTurns::check_for_change(std::uint32_t shard, bool follows) {
+ForeignChanges::Change ForeignChanges::check_for_change(std::uint32_t shard, bool follows) {
   if (!parts_.model->shards()[shard].archive) return {};
   const auto looked = parts_.permissions.look(shard);
   if (!looked && !looks_[shard].is_unknown) log::error("{}", looked.error().message);
@@ -46,7 +25,7 @@ ShardTurns::Change ShardTurns::check_for_change(std::uint32_t shard, bool follow
   return change;
 }
 
-void ShardTurns::forget_permissions(std::uint32_t shard) const {
+void ForeignChanges::forget_permissions(std::uint32_t shard) const {
   ++ModelParts::changes;
   log::info("{}: mode or owner changed", parts_.model->reader(shard).path().string());
   // What a delta allows counts for the tensors of its base, too.
@@ -68,7 +47,7 @@ void ShardTurns::forget_permissions(std::uint32_t shard) const {
     parts_.forget(parts_.stale(table.directory(at), Stale::What::Attributes));
 }
 
-ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard, bool follows) {
+ForeignChanges::Change ForeignChanges::note_foreign_change(std::uint32_t shard, bool follows) {
   Archive& archive = parts_.model->archive(shard);
   Look& known = looks_[shard];
   auto change = archive.check_for_change();
@@ -140,14 +119,14 @@ ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard, bool fol
   return found;
 }
 
-bool ShardTurns::is_unsettled(std::uint32_t shard) const {
+bool ForeignChanges::is_unsettled(std::uint32_t shard) const {
   const ArchiveReader& archive = parts_.model->reader(shard);
   const File* const file = archive.local_file();
   if (file != nullptr && ArchiveLocks::is_changed_by_other(*file)) return true;
-  return attempts_[shard] != 0 || !archive.is_as_known();
+  return parts_.committers.is_in_attempt(shard) || !archive.is_as_known();
 }
 
-Stale ShardTurns::note_touched(std::uint32_t shard) {
+Stale ForeignChanges::note_touched(std::uint32_t shard) {
   const ArchiveReader& archive = parts_.model->reader(shard);
   if (!parts_.reader.is_broken(shard))
     log::info("{}: changed by another program; caches dropped", archive.path().string());
@@ -157,37 +136,7 @@ Stale ShardTurns::note_touched(std::uint32_t shard) {
   return parts_.stale_shard(shard, Stale::What::Content);
 }
 
-Result<void> ShardTurns::commit(
-    const Committers::Shards& shards, Foreign& foreign,
-    const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt,
-    const std::optional<Committers::Patch>& patch) {
-  const Attempt asked(asked_, shards);
-  const auto counted_attempt = [&](const CommitOptions& of_all) {
-    const Attempt counted(attempts_, shards);
-    const TransactionGroup::OptionsOf options_of = [&](std::uint32_t shard) -> Result<CommitOptions> {
-      if (parts_.reader.is_broken(shard)) {
-        return fail(ErrorCode::ArchiveChanged, ESTALE, "another program has changed the archive's header");
-      }
-      CommitOptions options = of_all;
-      // Changes by others must be reported separately, not as part of our own change.
-      options.on_foreign_change = [this, shard, &foreign]() -> Result<void> {
-        // The commit has done the check. A second check could fail, and then the change would be lost.
-        const Stale found = note_touched(shard);
-        if (found.what != Stale::What::Nothing) foreign[shard] = found;
-        return {};
-      };
-      return options;
-    };
-    auto done = guard_memory([&] { return attempt(options_of); });
-    if (done) return done;
-    // It may have failed behind its commit point: then reads show the new bytes, out of the journal.
-    for (const std::uint32_t shard : shards) parts_.states.note_unsettled(shard);
-    return done;
-  };
-  return parts_.committers.in_turn(shards, counted_attempt, patch);
-}
-
-void ShardTurns::break_touched_base() {
+void ForeignChanges::break_touched_base() {
   for (std::uint32_t shard = 0; shard < looks_.size(); ++shard) {
     if (looks_[shard].is_touched && parts_.model->is_of_base(shard)) parts_.reader.note_broken(shard);
   }

@@ -1,30 +1,21 @@
-// Commits to the shards of a model, and checks whether another program has changed them: one at a time for
-// each shard (fs/write/committers.h).
+// What other programs change in the shards of a model.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
-#include <map>
-#include <optional>
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/model/transaction_group.h"
 #include "fs/model/model_parts.h"
 #include "fs/write/committers.h"
 
 namespace stfs {
 
-/// Any thread may call. A thread that waits for another process's lock has no turn.
-class ShardTurns {
+/// Notices it, and tells the parts of the file system. Any thread may call.
+class ForeignChanges {
  public:
   /// Must not outlive the parts.
-  explicit ShardTurns(ModelParts& parts)
-      : parts_(parts),
-        looks_(parts.model->shards().size()),
-        attempts_(looks_.size()),
-        asked_(looks_.size()) {}
+  explicit ForeignChanges(ModelParts& parts) : parts_(parts), looks_(parts.model->shards().size()) {}
 
   /// The result of a check for changes by others.
   struct Change {
@@ -41,23 +32,16 @@ class ShardTurns {
     bool is_edited = false;
   };
   /// Checks whether another program has changed a shard. If so, every tensor in it may have changed. Finishes
-  /// what a process has left that died in a commit.
+  /// what a process has left that died in a commit. Waits for the shard's turn.
   /// @param follows  false: an edit of the structure by another process makes the model outdated.
   Change check_for_change(std::uint32_t shard, bool follows);
   /// Whether bytes of a shard may be changing, or have changed unnoticed: a commit runs, of this mount or of
   /// another process, or the file's time tells it.
   [[nodiscard]] bool is_unsettled(std::uint32_t shard) const;
 
-  /// Changes that others have made to shards with tensors, found by a commit.
-  using Foreign = std::map<std::uint32_t, Stale>;
-  /// Committers::in_turn(). Changes by others go to `foreign`. ESTALE if no offset in a shard can be trusted
-  /// any more.
-  Result<void> commit(const Committers::Shards& shards, Foreign& foreign,
-                      const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt,
-                      const std::optional<Committers::Patch>& patch = {});
-
-  /// Whether another call of commit() waits for the shard's turn. For the call that has it.
-  [[nodiscard]] bool is_waited_for(std::uint32_t shard) const { return asked_[shard] > 1; }
+  /// Notes that another program has changed bytes of the shard. The caller has the shard's turn and has
+  /// adopted the archive's new identity. @return all tensors of the shard, as stale.
+  Stale note_touched(std::uint32_t shard);
 
   /// Call when the model is refused: tensors of a delta's base whose bytes somebody has changed give EIO.
   void break_touched_base();
@@ -72,16 +56,11 @@ class ShardTurns {
   };
   /// Does the check of check_for_change(). The caller has the shard's turn.
   Change note_foreign_change(std::uint32_t shard, bool follows);
-  /// Notes that another program has changed bytes of the shard. The caller has the shard's turn and has
-  /// adopted the archive's new identity. @return all tensors of the shard, as stale.
-  Stale note_touched(std::uint32_t shard);
   /// Call after a change of the shard's mode or owner: tells the caches without waiting for a commit.
   void forget_permissions(std::uint32_t shard) const;
 
   ModelParts& parts_;
-  std::vector<Look> looks_;                      // by shard
-  std::vector<std::atomic<unsigned>> attempts_;  // our own commits that run, by shard
-  std::vector<std::atomic<unsigned>> asked_;     // and those that wait
+  std::vector<Look> looks_;  // by shard
 };
 
 }  // namespace stfs
