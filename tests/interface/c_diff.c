@@ -18,9 +18,9 @@ const char* compares_models(const char* path) {
   char copy[4096];
   snprintf(copy, sizeof copy, "%s.copy.safetensors", path);
   EXPECT(copy_file(path, copy));
-  const stfs_open_options options = {.struct_bytes = sizeof options, .is_writable = 1};
-  stfs_model* a = stfs_open(path, NULL, &error);
-  stfs_model* b = stfs_open(copy, &options, &error);
+  const stfs_model_options options = {.struct_bytes = sizeof options, .is_writable = 1};
+  stfs_model* a = stfs_model_open(path, NULL, &error);
+  stfs_model* b = stfs_model_open(copy, &options, &error);
   EXPECT(a != NULL && b != NULL);
   stfs_diff* diff = stfs_diff_make(a, b, NULL, &error);
   EXPECT(diff != NULL && stfs_diff_count(diff) == 0 && stfs_diff_metadata_count(diff) == 0);
@@ -82,7 +82,7 @@ const char* compares_models(const char* path) {
   chosen.pattern_count = 2;
   EXPECT(stfs_diff_make(a, b, &chosen, &error) == NULL && error.code == STFS_NOT_FOUND);
   stfs_diff_close(NULL);
-  stfs_close(a);
-  stfs_close(b);
+  stfs_model_close(a);
+  stfs_model_close(b);
   return NULL;
 }

@@ -7,13 +7,13 @@
 #include "tests/interface/c_program.h"
 
 static stfs_model* open_writable(const char* path, stfs_error* error) {
-  const stfs_open_options options = {.struct_bytes = sizeof options, .is_writable = 1};
-  return stfs_open(path, &options, error);
+  const stfs_model_options options = {.struct_bytes = sizeof options, .is_writable = 1};
+  return stfs_model_open(path, &options, error);
 }
 
 static int has(const stfs_model* model, const char* name) {
   uint64_t position = 0;
-  return stfs_find(model, name, strlen(name), &position, NULL) == 0;
+  return stfs_model_find(model, name, strlen(name), &position, NULL) == 0;
 }
 
 /* Whether a tensor has these bytes, now and when the model is opened again. */
@@ -58,20 +58,20 @@ const char* edits_a_model(const char* path) {
   EXPECT(stfs_edit_commit(edit, &error) == 0);
   stfs_edit_close(edit);
   for (int turn = 0; turn < 2; ++turn) {
-    EXPECT(stfs_tensor_count(model) == 4 && !has(model, "empty"));
+    EXPECT(stfs_model_tensor_count(model) == 4 && !has(model, "empty"));
     EXPECT(holds(model, "new", "hello", 5) && holds(model, "m", "wxyz", 4));
     EXPECT(holds(model, "four", "abcdefghijkl", 12));
     stfs_tensor* tensor = open_tensor(model, "new");
     EXPECT(info_of(tensor).dtype == STFS_U8 && info_of(tensor).rank == 2);
     stfs_tensor_close(tensor);
     stfs_text key, value;
-    EXPECT(stfs_metadata_count(model) == 1 && stfs_metadata_entry(model, 0, &key, &value, &error) == 0);
+    EXPECT(stfs_model_metadata_count(model) == 1 && stfs_model_metadata(model, 0, &key, &value, &error) == 0);
     EXPECT(is_text(key, "k") && is_text(value, "value"));
-    stfs_close(model);
-    model = stfs_open(path, NULL, &error);
+    stfs_model_close(model);
+    model = stfs_model_open(path, NULL, &error);
     EXPECT(model != NULL);
   }
-  stfs_close(model);
+  stfs_model_close(model);
   return NULL;
 }
 
@@ -80,7 +80,7 @@ const char* keeps_tensors_of_before_an_edit(const char* path) {
   stfs_model* model = open_writable(path, &error);
   EXPECT(model != NULL);
   stfs_tensor* old = open_tensor(model, "big");
-  stfs_model* snapshot = stfs_snapshot(model, &error);
+  stfs_model* snapshot = stfs_model_snapshot(model, &error);
   EXPECT(old != NULL && snapshot != NULL);
   const float* data = stfs_tensor_data(old, &error);
   EXPECT(stfs_edit_begin(snapshot, NULL, &error) == NULL && error.errno_value == EROFS);
@@ -97,29 +97,29 @@ const char* keeps_tensors_of_before_an_edit(const char* path) {
     }
     EXPECT(stfs_edit_commit(edit, &error) == 0);
     stfs_edit_close(edit);
-    EXPECT(!has(model, "big") && has(snapshot, "big") && stfs_tensor_count(snapshot) == 4);
+    EXPECT(!has(model, "big") && has(snapshot, "big") && stfs_model_tensor_count(snapshot) == 4);
     for (int at = 0; at < 65536; ++at) EXPECT(data[at] == (float)at);
   }
-  stfs_close(snapshot);
+  stfs_model_close(snapshot);
   stfs_tensor_close(old);
   stfs_edit* edit = stfs_edit_begin(model, NULL, &error);
   EXPECT(edit != NULL && stfs_edit_remove(edit, "four", 4, &error) == 0);
-  stfs_close(model); /* the edit lives on */
+  stfs_model_close(model); /* the edit lives on */
   EXPECT(stfs_edit_commit(edit, &error) == 0);
   stfs_edit_close(edit);
-  model = stfs_open(path, NULL, &error);
-  EXPECT(model != NULL && stfs_tensor_count(model) == 3 && !has(model, "four"));
-  stfs_close(model);
+  model = stfs_model_open(path, NULL, &error);
+  EXPECT(model != NULL && stfs_model_tensor_count(model) == 3 && !has(model, "four"));
+  stfs_model_close(model);
   return NULL;
 }
 
 const char* tells_what_is_wrong_with_an_edit(const char* path) {
   stfs_error error;
-  stfs_model* model = stfs_open(path, NULL, &error);
+  stfs_model* model = stfs_model_open(path, NULL, &error);
   EXPECT(stfs_edit_begin(model, NULL, &error) == NULL);
   EXPECT(error.code == STFS_READ_ONLY && error.errno_value == EROFS &&
          strstr(error.message, "for reading only"));
-  stfs_close(model);
+  stfs_model_close(model);
   model = open_writable(path, &error);
   EXPECT(model != NULL);
   stfs_edit* edit = stfs_edit_begin(model, NULL, &error);
@@ -140,16 +140,17 @@ const char* tells_what_is_wrong_with_an_edit(const char* path) {
   EXPECT(error.code == STFS_WRONG_SIZE);
   EXPECT(stfs_edit_set_metadata(edit, "k", 1, "\xff", 1, &error) == -1 && error.errno_value == EINVAL);
   EXPECT(stfs_edit_set_metadata(edit, "none", 4, NULL, 0, &error) == -1 && error.code == STFS_NOT_FOUND);
-  EXPECT(stfs_edit_commit(edit, &error) == 0 && stfs_tensor_count(model) == 4);
+  EXPECT(stfs_edit_commit(edit, &error) == 0 && stfs_model_tensor_count(model) == 4);
   stfs_edit_close(edit);
   edit = stfs_edit_begin(model, NULL, &error);
   EXPECT(edit != NULL && stfs_edit_remove(edit, "m", 1, &error) == 0);
   stfs_edit_close(edit); /* not committed */
   stfs_edit_close(NULL);
   EXPECT(has(model, "m"));
-  const stfs_open_options both = {
+  const stfs_model_options both = {
       .struct_bytes = sizeof both, .is_writable = 1, .deltas = &path, .delta_count = 1};
-  EXPECT(stfs_open(path, &both, &error) == NULL && error.errno_value == EINVAL); /* itself is no delta */
-  stfs_close(model);
+  EXPECT(stfs_model_open(path, &both, &error) == NULL &&
+         error.errno_value == EINVAL); /* itself is no delta */
+  stfs_model_close(model);
   return NULL;
 }

@@ -27,7 +27,7 @@ static inline int copy_file(const char* from, const char* to) {
 
 static inline stfs_tensor* open_tensor(const stfs_model* model, const char* name) {
   uint64_t position = 0;
-  if (stfs_find(model, name, strlen(name), &position, NULL) != 0) return NULL;
+  if (stfs_model_find(model, name, strlen(name), &position, NULL) != 0) return NULL;
   return stfs_tensor_open(model, position, NULL);
 }
 

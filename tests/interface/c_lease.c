@@ -16,11 +16,11 @@ static int wait_for_news(const stfs_lease* lease) {
 
 const char* leases_what_a_server_keeps(const char* socket, void (*end_server)(void*), void* server) {
   stfs_error error;
-  EXPECT(stfs_attach("/nowhere/at/all", NULL, &error) == NULL && error.errno_value == ENOENT);
+  EXPECT(stfs_lease_attach("/nowhere/at/all", NULL, &error) == NULL && error.errno_value == ENOENT);
   EXPECT(strncmp(error.message, "/nowhere/at/all: no server uses this socket", 43) == 0);
-  EXPECT(stfs_attach(NULL, NULL, &error) == NULL && error.errno_value == EINVAL);
-  const stfs_attach_options options = {.struct_bytes = sizeof options, .patience_ns = UINT64_MAX};
-  stfs_lease* lease = stfs_attach(socket, &options, &error);
+  EXPECT(stfs_lease_attach(NULL, NULL, &error) == NULL && error.errno_value == EINVAL);
+  const stfs_lease_options options = {.struct_bytes = sizeof options, .patience_ns = UINT64_MAX};
+  stfs_lease* lease = stfs_lease_attach(socket, &options, &error);
   EXPECT(lease != NULL);
   EXPECT(stfs_lease_generation(lease) == 1 && stfs_lease_count(lease) == 2);
   EXPECT(stfs_lease_source_count(lease) == 1 &&
@@ -44,13 +44,13 @@ const char* leases_what_a_server_keeps(const char* socket, void (*end_server)(vo
   uint64_t newest = 0;
   EXPECT(stfs_lease_wait(lease, 1, &newest, &error) == 0 && newest == 2);
   EXPECT(stfs_lease_wait(lease, 1, NULL, &error) == -1 && error.errno_value == EINVAL);
-  stfs_lease* newer = stfs_attach(socket, NULL, &error);
+  stfs_lease* newer = stfs_lease_attach(socket, NULL, &error);
   EXPECT(newer != NULL && stfs_lease_generation(newer) == 2);
   EXPECT(stfs_lease_wait(newer, 1, &newest, &error) == 0 && newest == 0);
   EXPECT(strcmp(stfs_lease_version(newer), "000042") == 0 && stfs_lease_changed_count(newer) == 0);
 
   /* The tensor "b" is shared by both generations, "a" has changed. */
-  stfs_lease* renewed = stfs_attach(socket, NULL, &error);
+  stfs_lease* renewed = stfs_lease_attach(socket, NULL, &error);
   EXPECT(renewed != NULL && stfs_lease_renew(renewed, 0, &error) == 0);
   EXPECT(stfs_lease_generation(renewed) == 2 && stfs_lease_changed_count(renewed) == 0);
   stfs_tensor* shared = stfs_lease_tensor(lease, 1, &error);

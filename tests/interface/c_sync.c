@@ -32,9 +32,9 @@ const char* publishes_and_pulls(const char* path) {
   snprintf(other, sizeof other, "%s.other.safetensors", path);
   snprintf(published, sizeof published, "%s.published", path);
   EXPECT(copy_file(path, other));
-  const stfs_open_options writable = {.struct_bytes = sizeof writable, .is_writable = 1};
-  stfs_model* before = stfs_open(path, NULL, &error);
-  stfs_model* after = stfs_open(other, &writable, &error);
+  const stfs_model_options writable = {.struct_bytes = sizeof writable, .is_writable = 1};
+  stfs_model* before = stfs_model_open(path, NULL, &error);
+  stfs_model* after = stfs_model_open(other, &writable, &error);
   EXPECT(before != NULL && after != NULL);
   stfs_edit* edit = stfs_edit_begin(after, NULL, &error);
   EXPECT(edit != NULL &&
@@ -44,46 +44,46 @@ const char* publishes_and_pulls(const char* path) {
 
   stfs_publish_options publish = {
       .struct_bytes = sizeof publish, .version = 1, .encoding = STFS_OVERWRITE, .threads = UINT32_MAX};
-  EXPECT(stfs_publish(before, after, published, &publish, &error) == 0);
-  EXPECT(stfs_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EEXIST);
+  EXPECT(stfs_sync_publish(before, after, published, &publish, &error) == 0);
+  EXPECT(stfs_sync_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EEXIST);
   publish.version = 0;
-  EXPECT(stfs_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EINVAL);
+  EXPECT(stfs_sync_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EINVAL);
   publish.version = 2;
   publish.checksum = "md5";
-  EXPECT(stfs_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EINVAL);
+  EXPECT(stfs_sync_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EINVAL);
   /* Only mounts have generations. */
   uint64_t generation = 5;
   publish.checksum = NULL;
   publish.has_since = 1;
   publish.since = 3;
-  EXPECT(stfs_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EINVAL);
+  EXPECT(stfs_sync_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EINVAL);
   publish.has_since = 0;
   publish.version = 7;
   publish.generation = &generation;
   char elsewhere[4200];
   snprintf(elsewhere, sizeof elsewhere, "%s.elsewhere", path);
-  EXPECT(stfs_publish(before, after, elsewhere, &publish, &error) == 0 && generation == 0);
-  stfs_close(after);
+  EXPECT(stfs_sync_publish(before, after, elsewhere, &publish, &error) == 0 && generation == 0);
+  stfs_model_close(after);
 
   seen what = {.result = 1};
   stfs_pull_options pull = {
       .struct_bytes = sizeof pull, .on_event = see, .context = &what, .wait_s = -1, .threads = UINT32_MAX};
   int64_t version = 0;
-  EXPECT(stfs_pull(path, published, &pull, &version, &error) == -1 && error.errno_value == ECANCELED);
+  EXPECT(stfs_sync_pull(path, published, &pull, &version, &error) == -1 && error.errno_value == ECANCELED);
   EXPECT(what.events == 1 && what.kind == STFS_PULL_APPLIED && what.changed_count == 1 && what.is_named);
   what.result = 0;
-  EXPECT(stfs_pull(path, published, &pull, &version, &error) == 0 && version == 1 && what.events == 1);
-  EXPECT(stfs_pull(path, published, NULL, NULL, &error) == 0);
+  EXPECT(stfs_sync_pull(path, published, &pull, &version, &error) == 0 && version == 1 && what.events == 1);
+  EXPECT(stfs_sync_pull(path, published, NULL, NULL, &error) == 0);
   pull.has_target = 1;
   pull.target = 7;
-  EXPECT(stfs_pull(path, published, &pull, &version, &error) == -1 && error.errno_value == EAGAIN);
-  stfs_close(before);
-  stfs_model* model = stfs_open(path, NULL, &error);
+  EXPECT(stfs_sync_pull(path, published, &pull, &version, &error) == -1 && error.errno_value == EAGAIN);
+  stfs_model_close(before);
+  stfs_model* model = stfs_model_open(path, NULL, &error);
   stfs_tensor* tensor = open_tensor(model, "m");
   char bytes[12];
   EXPECT(tensor != NULL && stfs_tensor_read(tensor, 0, bytes, sizeof bytes, &error) == 0 &&
          memcmp(bytes, "new bytes 12", 12) == 0);
   stfs_tensor_close(tensor);
-  stfs_close(model);
+  stfs_model_close(model);
   return NULL;
 }

@@ -9,7 +9,7 @@
 #include "tests/interface/c_program.h"
 
 const char* points_into_the_map(const char* path) {
-  stfs_model* model = stfs_open(path, NULL, NULL);
+  stfs_model* model = stfs_model_open(path, NULL, NULL);
   EXPECT(model != NULL);
   stfs_tensor* one = open_tensor(model, "big");
   stfs_tensor* other = open_tensor(model, "big");
@@ -26,13 +26,13 @@ const char* points_into_the_map(const char* path) {
   EXPECT(empty != NULL && stfs_tensor_data(empty, NULL) != NULL && info_of(empty).size_bytes == 0);
   EXPECT(stfs_tensor_read(empty, 0, NULL, 0, NULL) == 0);
   stfs_tensor_close(empty);
-  stfs_close(model);
+  stfs_model_close(model);
   return NULL;
 }
 
 const char* reads_slices(const char* path) {
   stfs_error error;
-  stfs_model* model = stfs_open(path, NULL, NULL);
+  stfs_model* model = stfs_model_open(path, NULL, NULL);
   EXPECT(model != NULL);
   stfs_tensor* whole = open_tensor(model, "m");
   EXPECT(whole != NULL);
@@ -74,17 +74,17 @@ const char* reads_slices(const char* path) {
 
   stfs_tensor* all[] = {whole, rows, corner, last, copy, four, halves};
   for (size_t at = 0; at < sizeof all / sizeof *all; ++at) stfs_tensor_close(all[at]);
-  stfs_close(model);
+  stfs_model_close(model);
   return NULL;
 }
 
 const char* keeps_a_tensor_when_its_model_is_closed(const char* path) {
-  stfs_model* model = stfs_open(path, NULL, NULL);
+  stfs_model* model = stfs_model_open(path, NULL, NULL);
   EXPECT(model != NULL);
   stfs_tensor* tensor = open_tensor(model, "big");
   EXPECT(tensor != NULL);
   const float* data = stfs_tensor_data(tensor, NULL);
-  stfs_close(model);
+  stfs_model_close(model);
   EXPECT(unlink(path) == 0);
   EXPECT(data[65535] == 65535 && is_text(info_of(tensor).name, "big"));
   stfs_tensor* slice = stfs_tensor_slice(tensor, "-1", NULL);
@@ -97,7 +97,7 @@ const char* keeps_a_tensor_when_its_model_is_closed(const char* path) {
 }
 
 const char* keeps_what_is_written_to_itself(const char* path) {
-  stfs_model* model = stfs_open(path, NULL, NULL);
+  stfs_model* model = stfs_model_open(path, NULL, NULL);
   EXPECT(model != NULL);
   stfs_tensor* tensor = open_tensor(model, "big");
   EXPECT(tensor != NULL);
@@ -117,7 +117,7 @@ const char* keeps_what_is_written_to_itself(const char* path) {
   stfs_tensor* my_column = stfs_tensor_private(column, NULL);
   EXPECT(my_column != NULL && info_of(my_column).flags == STFS_WRITABLE);
   EXPECT(((const float*)stfs_tensor_data(my_column, NULL))[2] == 515);
-  stfs_close(model);
+  stfs_model_close(model);
   stfs_tensor_close(tensor);
   EXPECT(data[1] == 1);
   stfs_tensor_close(mine);
@@ -127,9 +127,9 @@ const char* keeps_what_is_written_to_itself(const char* path) {
 }
 
 const char* forgives_writes(const char* path) {
-  const stfs_open_options options = {.struct_bytes = sizeof options, .is_forgiving = 1};
-  stfs_model* model = stfs_open(path, &options, NULL);
-  stfs_model* other = stfs_open(path, &options, NULL);
+  const stfs_model_options options = {.struct_bytes = sizeof options, .is_forgiving = 1};
+  stfs_model* model = stfs_model_open(path, &options, NULL);
+  stfs_model* other = stfs_model_open(path, &options, NULL);
   EXPECT(model != NULL && other != NULL);
   stfs_tensor* tensor = open_tensor(model, "big");
   stfs_tensor* again = open_tensor(model, "big");
@@ -142,8 +142,8 @@ const char* forgives_writes(const char* path) {
   EXPECT(((const float*)stfs_tensor_data(elsewhere, NULL))[0] == 0);
   float first = 9;
   EXPECT(stfs_tensor_read(tensor, 0, &first, sizeof first, NULL) == 0 && first == 0);
-  stfs_close(model);
-  stfs_close(other);
+  stfs_model_close(model);
+  stfs_model_close(other);
   EXPECT(data[1] == 1);
   stfs_tensor_close(tensor);
   stfs_tensor_close(again);
@@ -152,8 +152,8 @@ const char* forgives_writes(const char* path) {
 }
 
 const char* reads_where_no_map_is_wanted(const char* path) {
-  const stfs_open_options options = {.struct_bytes = sizeof options, .io = STFS_IO_PREAD};
-  stfs_model* model = stfs_open(path, &options, NULL);
+  const stfs_model_options options = {.struct_bytes = sizeof options, .io = STFS_IO_PREAD};
+  stfs_model* model = stfs_model_open(path, &options, NULL);
   EXPECT(model != NULL);
   stfs_tensor* tensor = open_tensor(model, "big");
   EXPECT(tensor != NULL && info_of(tensor).flags == 0);
@@ -168,7 +168,7 @@ const char* reads_where_no_map_is_wanted(const char* path) {
   stfs_tensor_close(mine);
   stfs_tensor_close(column);
   stfs_tensor_close(tensor);
-  stfs_close(model);
+  stfs_model_close(model);
   return NULL;
 }
 
@@ -195,9 +195,9 @@ static void* work(void* context) {
 }
 
 const char* works_on_many_threads(const char* path) {
-  const stfs_open_options options = {.struct_bytes = sizeof options, .io = STFS_IO_PREAD};
-  stfs_model* model = stfs_open(path, NULL, NULL);
-  stfs_model* unmapped = stfs_open(path, &options, NULL);
+  const stfs_model_options options = {.struct_bytes = sizeof options, .io = STFS_IO_PREAD};
+  stfs_model* model = stfs_model_open(path, NULL, NULL);
+  stfs_model* unmapped = stfs_model_open(path, &options, NULL);
   EXPECT(model != NULL && unmapped != NULL);
   stfs_tensor* whole = open_tensor(unmapped, "big");
   stfs_tensor* shared = stfs_tensor_slice(whole, "::2, 0", NULL);
@@ -213,15 +213,15 @@ const char* works_on_many_threads(const char* path) {
   }
   stfs_tensor_close(shared);
   stfs_tensor_close(whole);
-  stfs_close(unmapped);
-  stfs_close(model);
+  stfs_model_close(unmapped);
+  stfs_model_close(model);
   return wrong;
 }
 
 const char* survives_a_cut(const char* path) {
   static char bytes[262144];
   stfs_error error;
-  stfs_model* model = stfs_open(path, NULL, NULL);
+  stfs_model* model = stfs_model_open(path, NULL, NULL);
   EXPECT(model != NULL);
   stfs_tensor* small = open_tensor(model, "m");
   stfs_tensor* big = open_tensor(model, "big");
@@ -238,17 +238,17 @@ const char* survives_a_cut(const char* path) {
   EXPECT(stfs_tensor_copy(big, &error) == NULL && error.errno_value == EIO);
   EXPECT(stfs_tensor_private(big, &error) == NULL && error.errno_value == EIO);
   EXPECT(stfs_tensor_read(big, 0, bytes, 4096, &error) == 0 && ((const float*)bytes)[1023] == 1023);
-  EXPECT(stfs_check_current(model, &error) == -1 && error.code == STFS_ARCHIVE_CUT);
+  EXPECT(stfs_model_check_current(model, &error) == -1 && error.code == STFS_ARCHIVE_CUT);
   EXPECT(stfs_tensor_data(small, &error) != NULL);
   stfs_tensor_close(small);
   stfs_tensor_close(column);
   stfs_tensor_close(big);
-  stfs_close(model);
+  stfs_model_close(model);
   return NULL;
 }
 
 const char* reads_out_of_a_journal(const char* path) {
-  stfs_model* model = stfs_open(path, NULL, NULL);
+  stfs_model* model = stfs_model_open(path, NULL, NULL);
   EXPECT(model != NULL);
   stfs_tensor* big = open_tensor(model, "big");
   EXPECT(big != NULL && info_of(big).flags == 0);
@@ -261,6 +261,6 @@ const char* reads_out_of_a_journal(const char* path) {
   EXPECT(values != NULL && memcmp(values, "JJJJ", 4) == 0 && values[1] == 1024);
   stfs_tensor_close(column);
   stfs_tensor_close(big);
-  stfs_close(model);
+  stfs_model_close(model);
   return NULL;
 }

@@ -9,7 +9,7 @@
 
 const char* uploads_to_the_cpu(const char* path) {
   stfs_error error;
-  stfs_model* model = stfs_open(path, NULL, NULL);
+  stfs_model* model = stfs_model_open(path, NULL, NULL);
   EXPECT(model != NULL);
   const char* patterns[] = {"big", "m", "empty"};
   stfs_plan_options options = {.struct_bytes = sizeof options,
@@ -19,7 +19,7 @@ const char* uploads_to_the_cpu(const char* path) {
                                .dtype = "BF16"};
   stfs_plan* plan = stfs_plan_make(model, &options, &error);
   EXPECT(plan != NULL);
-  stfs_close(model);
+  stfs_model_close(model);
   EXPECT(stfs_plan_count(plan) == 3 && stfs_plan_read_bytes(plan) == 262144 + 12);
   EXPECT(stfs_plan_left_out_count(plan) == 0);
   uint64_t big = 0;
@@ -33,16 +33,16 @@ const char* uploads_to_the_cpu(const char* path) {
   EXPECT(stfs_plan_describe(plan, 3, &info, &error) == -1);
 
   const stfs_upload_options how = {.struct_bytes = sizeof how, .readers = UINT32_MAX, .must_verify = 1};
-  stfs_upload* upload = stfs_start(plan, &how, &error);
+  stfs_upload* upload = stfs_upload_start(plan, &how, &error);
   EXPECT(upload != NULL);
   stfs_plan_close(plan);
-  stfs_progress progress = {.struct_bytes = sizeof progress};
+  stfs_upload_progress progress = {.struct_bytes = sizeof progress};
   do {
-    EXPECT(stfs_poll(upload, &progress, &error) == 0 && progress.done_bytes <= progress.total_bytes);
+    EXPECT(stfs_upload_poll(upload, &progress, &error) == 0 && progress.done_bytes <= progress.total_bytes);
   } while (!progress.is_done);
-  stfs_resident* resident = stfs_wait(upload, NULL, NULL, &error);
+  stfs_resident* resident = stfs_upload_wait(upload, NULL, NULL, &error);
   EXPECT(resident != NULL);
-  EXPECT(stfs_wait(upload, NULL, NULL, &error) == NULL && error.errno_value == EINVAL);
+  EXPECT(stfs_upload_wait(upload, NULL, NULL, &error) == NULL && error.errno_value == EINVAL);
   stfs_upload_close(upload);
   stfs_upload_report report = {.struct_bytes = sizeof report};
   EXPECT(stfs_resident_report(resident, &report, &error) == 0 && report.read_bytes == 262144 + 12);
@@ -69,7 +69,7 @@ static int count_and_stop(void* context, uint64_t done_bytes, uint64_t total_byt
 
 const char* tells_what_is_wrong_with_an_upload(const char* path) {
   stfs_error error;
-  stfs_model* model = stfs_open(path, NULL, NULL);
+  stfs_model* model = stfs_model_open(path, NULL, NULL);
   EXPECT(model != NULL);
   EXPECT(stfs_plan_make(model, NULL, &error) == NULL && error.errno_value == EINVAL);
   stfs_plan_options options = {.struct_bytes = sizeof options};
@@ -93,41 +93,42 @@ const char* tells_what_is_wrong_with_an_upload(const char* path) {
   EXPECT(stfs_plan_make(model, &options, &error) == NULL && strstr(error.message, "F99") != NULL);
 
   /* Canceled by its progress, or done before that was asked; not both. */
-  stfs_upload* upload = stfs_start(plan, NULL, &error);
+  stfs_upload* upload = stfs_upload_start(plan, NULL, &error);
   EXPECT(upload != NULL);
   int calls = 0;
-  stfs_resident* resident = stfs_wait(upload, count_and_stop, &calls, &error);
+  stfs_resident* resident = stfs_upload_wait(upload, count_and_stop, &calls, &error);
   EXPECT(resident != NULL ? calls >= 1 : error.errno_value == ECANCELED);
   stfs_resident_close(resident);
   stfs_upload_close(upload);
   /* Closed while it is under way. */
-  upload = stfs_start(plan, NULL, &error);
+  upload = stfs_upload_start(plan, NULL, &error);
   EXPECT(upload != NULL);
-  stfs_cancel(upload);
+  stfs_upload_cancel(upload);
   stfs_upload_close(upload);
   /* Cut after the plan. */
   EXPECT(truncate(path, 5000) == 0);
-  upload = stfs_start(plan, NULL, &error);
+  upload = stfs_upload_start(plan, NULL, &error);
   if (upload != NULL) {
-    EXPECT(stfs_wait(upload, NULL, NULL, &error) == NULL);
+    EXPECT(stfs_upload_wait(upload, NULL, NULL, &error) == NULL);
   }
   EXPECT(error.errno_value == ESTALE || error.errno_value == EIO);
   stfs_upload_close(upload);
   stfs_plan_close(plan);
-  stfs_close(model);
+  stfs_model_close(model);
   return NULL;
 }
 
 const char* lists_devices(const char* path) {
   (void)path;
   stfs_error error;
-  stfs_device_list* list = stfs_list_devices(&error);
-  EXPECT(list != NULL && stfs_device_count(list) >= 1);
+  stfs_device_list* list = stfs_device_list_make(&error);
+  EXPECT(list != NULL && stfs_device_list_count(list) >= 1);
   stfs_device_info info = {.struct_bytes = sizeof info};
-  EXPECT(stfs_device(list, 0, &info, &error) == 0 && info.kind == STFS_CPU && strcmp(info.name, "cpu") == 0);
+  EXPECT(stfs_device_list_describe(list, 0, &info, &error) == 0 && info.kind == STFS_CPU &&
+         strcmp(info.name, "cpu") == 0);
   EXPECT(info.uuid[0] == '\0' && info.total_bytes > info.free_bytes && info.free_bytes > 0);
-  EXPECT((stfs_device_count(list) == 1) == (stfs_why_no_cuda(list)[0] != '\0'));
-  EXPECT(stfs_device(list, stfs_device_count(list), &info, &error) == -1);
+  EXPECT((stfs_device_list_count(list) == 1) == (stfs_device_list_why_no_cuda(list)[0] != '\0'));
+  EXPECT(stfs_device_list_describe(list, stfs_device_list_count(list), &info, &error) == -1);
   stfs_device_list_close(list);
   return NULL;
 }

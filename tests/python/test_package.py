@@ -19,12 +19,12 @@ PROGRAM = r"""
 #include <string.h>
 int main(int argc, char **argv) {
   stfs_error error;
-  stfs_model *model = stfs_open(argv[argc - 1], NULL, &error);
+  stfs_model *model = stfs_model_open(argv[argc - 1], NULL, &error);
   if (!model) return puts(error.message), 1;
   uint64_t at = 0;
-  if (stfs_find(model, "odd", 3, &at, &error)) return puts(error.message), 1;
+  if (stfs_model_find(model, "odd", 3, &at, &error)) return puts(error.message), 1;
   stfs_tensor *tensor = stfs_tensor_open(model, at, &error);
-  stfs_close(model);
+  stfs_model_close(model);
   const unsigned char *data = stfs_tensor_data(tensor, &error);
   unsigned long sum = 0;
   for (int i = 0; i < 12345; ++i) sum += data[i];

@@ -25,7 +25,8 @@ namespace {
 
 constexpr const char* kServeExamples =
     "Uploads the tensors once and keeps them. Other processes of the same user map them through the socket\n"
-    "within milliseconds, without a copy, and read-only: stfs.attach(PATH) in Python, stfs_attach() in C.\n"
+    "within milliseconds, without a copy, and read-only: stfs.attach(PATH) in Python, stfs_lease_attach()\n"
+    "in C.\n"
     "Each connection is a lease. When the archive changes, by stfs apply for example, the server uploads "
     "the\n"
     "tensors that have changed and notifies the holders of leases. The new generation shares the memory of\n"

@@ -17,7 +17,7 @@ struct stfs_device_list {
   std::vector<std::string> names;  // one for each of known.devices
 };
 
-stfs_device_list* stfs_list_devices(stfs_error* error) {
+stfs_device_list* stfs_device_list_make(stfs_error* error) {
   return answer(error, []() -> Result<stfs_device_list*> {
     auto list = std::make_unique<stfs_device_list>(stfs_device_list{upload::list_devices(), {}});
     for (const upload::DeviceInfo& info : list->known.devices) list->names.push_back(info.device.name());
@@ -29,14 +29,15 @@ void stfs_device_list_close(stfs_device_list* list) {
   delete list;
 }
 
-std::uint64_t stfs_device_count(const stfs_device_list* list) {
+std::uint64_t stfs_device_list_count(const stfs_device_list* list) {
   return list->names.size();
 }
 
-int stfs_device(const stfs_device_list* list, std::uint64_t position, stfs_device_info* info,
-                stfs_error* error) {
+int stfs_device_list_describe(const stfs_device_list* list, std::uint64_t position, stfs_device_info* info,
+                              stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
-    if (position >= list->names.size()) return refuse(fmt::format("stfs_device: no device {}", position));
+    if (position >= list->names.size())
+      return refuse(fmt::format("stfs_device_list_describe: no device {}", position));
     const auto at = static_cast<std::size_t>(position);
     const upload::DeviceInfo& its = list->known.devices[at];
     stfs_device_info known{};
@@ -52,6 +53,6 @@ int stfs_device(const stfs_device_list* list, std::uint64_t position, stfs_devic
   });
 }
 
-const char* stfs_why_no_cuda(const stfs_device_list* list) {
+const char* stfs_device_list_why_no_cuda(const stfs_device_list* list) {
   return list->known.why_no_cuda.c_str();
 }

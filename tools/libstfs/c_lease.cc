@@ -21,7 +21,7 @@ std::chrono::milliseconds patience_of(std::uint64_t patience_ns) {
   return std::chrono::ceil<std::chrono::milliseconds>(patience);
 }
 
-Result<upload::AttachOptions> options_of(const stfs_attach_options* given) {
+Result<upload::AttachOptions> options_of(const stfs_lease_options* given) {
   upload::AttachOptions options;
   if (given == nullptr) return options;
   const auto known = take_struct(given);
@@ -33,9 +33,9 @@ Result<upload::AttachOptions> options_of(const stfs_attach_options* given) {
 
 }  // namespace
 
-stfs_lease* stfs_attach(const char* socket, const stfs_attach_options* options, stfs_error* error) {
+stfs_lease* stfs_lease_attach(const char* socket, const stfs_lease_options* options, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_lease*> {
-    if (socket == nullptr) return refuse("stfs_attach: socket is NULL");
+    if (socket == nullptr) return refuse("stfs_lease_attach: socket is NULL");
     const auto known = options_of(options);
     if (!known) return tl::unexpected(known.error());
     auto lease = upload::Lease::attach(socket, *known);

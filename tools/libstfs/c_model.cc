@@ -16,13 +16,13 @@ using namespace stfs::interface;
 
 namespace {
 
-Result<ModelOptions> model_options(const stfs_open_options& given) {
+Result<ModelOptions> model_options(const stfs_model_options& given) {
   ModelOptions options;
   switch (given.io) {
     case STFS_IO_AUTO: options.io = Io::Auto; break;
     case STFS_IO_MMAP: options.io = Io::Mmap; break;
     case STFS_IO_PREAD: options.io = Io::Pread; break;
-    default: return refuse(fmt::format("stfs_open: unknown way to read: {}", given.io));
+    default: return refuse(fmt::format("stfs_model_open: unknown way to read: {}", given.io));
   }
   options.is_strict = given.is_strict != 0;
   if (given.is_writable != 0) options.access = Access::ReadWrite;
@@ -50,10 +50,10 @@ Result<void> for_each_archive(const Model& model, Visit&& visit) {
 
 }  // namespace
 
-stfs_model* stfs_open(const char* path, const stfs_open_options* options, stfs_error* error) {
+stfs_model* stfs_model_open(const char* path, const stfs_model_options* options, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_model*> {
-    if (path == nullptr) return refuse("stfs_open: no path");
-    auto given = options == nullptr ? Result<stfs_open_options>() : take_struct(options);
+    if (path == nullptr) return refuse("stfs_model_open: no path");
+    auto given = options == nullptr ? Result<stfs_model_options>() : take_struct(options);
     if (!given) return pass_on(std::move(given));
     auto known = model_options(*given);
     if (!known) return pass_on(std::move(known));
@@ -75,7 +75,7 @@ stfs_model* stfs_open(const char* path, const stfs_open_options* options, stfs_e
   });
 }
 
-stfs_model* stfs_snapshot(const stfs_model* model, stfs_error* error) {
+stfs_model* stfs_model_snapshot(const stfs_model* model, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_model*> {
     auto opened = model->opened();
     if (!opened) return pass_on(std::move(opened));
@@ -90,21 +90,21 @@ stfs_model* stfs_snapshot(const stfs_model* model, stfs_error* error) {
   });
 }
 
-void stfs_close(stfs_model* model) {
+void stfs_model_close(stfs_model* model) {
   delete model;
 }
 
-std::uint64_t stfs_tensor_count(const stfs_model* model) {
+std::uint64_t stfs_model_tensor_count(const stfs_model* model) {
   const auto opened = model->opened();
   return opened ? (*opened)->count() : 0;
 }
 
-const char* stfs_path(const stfs_model* model) {
+const char* stfs_model_path(const stfs_model* model) {
   return model->shared->path.c_str();
 }
 
-int stfs_find(const stfs_model* model, const char* name, std::size_t name_bytes, std::uint64_t* position,
-              stfs_error* error) {
+int stfs_model_find(const stfs_model* model, const char* name, std::size_t name_bytes,
+                    std::uint64_t* position, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto opened = model->opened();
     if (!opened) return tl::unexpected(opened.error());
@@ -125,18 +125,18 @@ int stfs_find(const stfs_model* model, const char* name, std::size_t name_bytes,
   });
 }
 
-std::uint64_t stfs_metadata_count(const stfs_model* model) {
+std::uint64_t stfs_model_metadata_count(const stfs_model* model) {
   const auto opened = model->opened();
   return opened ? (*opened)->model->metadata().size() : 0;
 }
 
-int stfs_metadata_entry(const stfs_model* model, std::uint64_t entry, stfs_text* key, stfs_text* value,
+int stfs_model_metadata(const stfs_model* model, std::uint64_t entry, stfs_text* key, stfs_text* value,
                         stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto opened = model->opened();
     if (!opened) return tl::unexpected(opened.error());
     const Metadata& metadata = (*opened)->model->metadata();
-    if (entry >= metadata.size()) return refuse(fmt::format("stfs_metadata_entry: no entry {}", entry));
+    if (entry >= metadata.size()) return refuse(fmt::format("stfs_model_metadata: no entry {}", entry));
     const auto [its_key, its_value] = metadata[static_cast<std::size_t>(entry)];
     *key = {its_key.data(), its_key.size()};
     *value = {its_value.data(), its_value.size()};
@@ -144,24 +144,24 @@ int stfs_metadata_entry(const stfs_model* model, std::uint64_t entry, stfs_text*
   });
 }
 
-std::uint64_t stfs_not_shown_count(const stfs_model* model) {
+std::uint64_t stfs_model_not_shown_count(const stfs_model* model) {
   const auto opened = model->opened();
   return opened ? (*opened)->not_shown.size() : 0;
 }
 
-int stfs_not_shown(const stfs_model* model, std::uint64_t entry, stfs_text* why, stfs_error* error) {
+int stfs_model_not_shown(const stfs_model* model, std::uint64_t entry, stfs_text* why, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto opened = model->opened();
     if (!opened) return tl::unexpected(opened.error());
     if (entry >= (*opened)->not_shown.size())
-      return refuse(fmt::format("stfs_not_shown: no entry {}", entry));
+      return refuse(fmt::format("stfs_model_not_shown: no entry {}", entry));
     const std::string& text = (*opened)->not_shown[static_cast<std::size_t>(entry)];
     *why = {text.data(), text.size()};
     return {};
   });
 }
 
-int stfs_generation(const stfs_model* model, std::uint64_t* generation, stfs_error* error) {
+int stfs_model_generation(const stfs_model* model, std::uint64_t* generation, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto opened = model->opened();
     if (!opened) return tl::unexpected(opened.error());
@@ -175,7 +175,7 @@ int stfs_generation(const stfs_model* model, std::uint64_t* generation, stfs_err
   });
 }
 
-int stfs_check_current(const stfs_model* model, stfs_error* error) {
+int stfs_model_check_current(const stfs_model* model, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto opened = model->opened();
     if (!opened) return tl::unexpected(opened.error());
@@ -183,13 +183,13 @@ int stfs_check_current(const stfs_model* model, stfs_error* error) {
   });
 }
 
-int stfs_describe(const stfs_model* model, std::uint64_t position, stfs_tensor_info* info,
-                  stfs_error* error) {
+int stfs_model_describe(const stfs_model* model, std::uint64_t position, stfs_tensor_info* info,
+                        stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto opened = model->opened();
     if (!opened) return tl::unexpected(opened.error());
     const OpenedModel& now = **opened;
-    if (position >= now.count()) return refuse(fmt::format("stfs_describe: no tensor {}", position));
+    if (position >= now.count()) return refuse(fmt::format("stfs_model_describe: no tensor {}", position));
     const std::uint32_t at = now.tensor(position);
     const Tensor tensor = now.model->tensors()[at];
     const ArchiveReader& archive = now.model->archive_of(at);

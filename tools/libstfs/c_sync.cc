@@ -66,7 +66,7 @@ Result<sync::PublishOptions> publish_options(const stfs_publish_options& given,
   options.encoding =
       given.encoding == STFS_OVERWRITE ? sync::DiffEncoding::Overwrite : sync::DiffEncoding::Xor;
   if (given.encoding != STFS_XOR && given.encoding != STFS_OVERWRITE) {
-    return refuse("stfs_publish: the encoding is neither STFS_XOR nor STFS_OVERWRITE");
+    return refuse("stfs_sync_publish: the encoding is neither STFS_XOR nor STFS_OVERWRITE");
   }
   if (given.checksum != nullptr) {
     auto format = sync::parse_checksum_format(given.checksum);
@@ -74,14 +74,14 @@ Result<sync::PublishOptions> publish_options(const stfs_publish_options& given,
     options.checksum_format = *format;
   }
   if (given.has_base == 0 && given.version == 0) {
-    return refuse("stfs_publish: version 0 changes no other version: publish a checkpoint");
+    return refuse("stfs_sync_publish: version 0 changes no other version: publish a checkpoint");
   }
   options.version = given.version;
   options.base_version = given.has_base != 0 ? given.base : given.version - 1;
   options.threads = given.threads != 0 ? given.threads : usable_processors();
   if (sync::is_mounted_model(after)) options.mount = after;
   if (given.has_since != 0 && !options.mount) {
-    return refuse("stfs_publish: since: " + after.string() +
+    return refuse("stfs_sync_publish: since: " + after.string() +
                   " is no mount, and only mounts have generations");
   }
   if (given.has_since != 0) options.since = given.since;
@@ -90,8 +90,8 @@ Result<sync::PublishOptions> publish_options(const stfs_publish_options& given,
 
 }  // namespace
 
-int stfs_pull(const char* model, const char* published, const stfs_pull_options* options,
-              std::int64_t* version, stfs_error* error) {
+int stfs_sync_pull(const char* model, const char* published, const stfs_pull_options* options,
+                   std::int64_t* version, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto given = options == nullptr ? Result<stfs_pull_options>() : take_struct(options);
     if (!given) return tl::unexpected(given.error());
@@ -102,8 +102,8 @@ int stfs_pull(const char* model, const char* published, const stfs_pull_options*
   });
 }
 
-int stfs_publish(const stfs_model* before, const stfs_model* after, const char* published,
-                 const stfs_publish_options* options, stfs_error* error) {
+int stfs_sync_publish(const stfs_model* before, const stfs_model* after, const char* published,
+                      const stfs_publish_options* options, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto given = take_struct(options);
     if (!given) return tl::unexpected(given.error());
@@ -114,7 +114,7 @@ int stfs_publish(const stfs_model* before, const stfs_model* after, const char* 
     const auto opened_after = after->opened();
     if (!opened_after) return tl::unexpected(opened_after.error());
     if ((*opened_before)->only || (*opened_after)->only) {
-      return refuse("stfs_publish: a model is a tensor's file");
+      return refuse("stfs_sync_publish: a model is a tensor's file");
     }
     const tools::ModelPair models = {*(*opened_before)->model, *(*opened_after)->model};
     const auto written = sync::publish_version(models, published, *chosen);

@@ -33,7 +33,7 @@ void follow(upload::Upload& upload, int (*progress)(void*, std::uint64_t, std::u
 
 }  // namespace
 
-stfs_upload* stfs_start(const stfs_plan* plan, const stfs_upload_options* options, stfs_error* error) {
+stfs_upload* stfs_upload_start(const stfs_plan* plan, const stfs_upload_options* options, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_upload*> {
     upload::UploadOptions how;
     if (options != nullptr) {
@@ -48,9 +48,9 @@ stfs_upload* stfs_start(const stfs_plan* plan, const stfs_upload_options* option
   });
 }
 
-int stfs_poll(const stfs_upload* upload, stfs_progress* progress, stfs_error* error) {
+int stfs_upload_poll(const stfs_upload* upload, stfs_upload_progress* progress, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
-    stfs_progress known{};
+    stfs_upload_progress known{};
     // Read is_done first: a finished upload then reports all its bytes.
     known.is_done = upload->upload->is_done() ? 1 : 0;
     const upload::UploadProgress now = upload->upload->progress();
@@ -60,14 +60,15 @@ int stfs_poll(const stfs_upload* upload, stfs_progress* progress, stfs_error* er
   });
 }
 
-void stfs_cancel(stfs_upload* upload) {
+void stfs_upload_cancel(stfs_upload* upload) {
   upload->upload->cancel();
 }
 
-stfs_resident* stfs_wait(stfs_upload* upload, int (*progress)(void*, std::uint64_t, std::uint64_t),
-                         void* context, stfs_error* error) {
+stfs_resident* stfs_upload_wait(stfs_upload* upload, int (*progress)(void*, std::uint64_t, std::uint64_t),
+                                void* context, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_resident*> {
-    if (upload->is_taken.exchange(true)) return refuse("stfs_wait: was already called for this upload");
+    if (upload->is_taken.exchange(true))
+      return refuse("stfs_upload_wait: was already called for this upload");
     if (progress != nullptr) follow(*upload->upload, progress, context);
     auto resident = upload->upload->wait();
     if (!resident) return pass_on(std::move(resident));

@@ -25,7 +25,7 @@ struct OpenedModel {
   std::shared_ptr<const Model> model;
   std::shared_ptr<const ForgivingMaps> maps;  // null unless is_forgiving was set
   std::optional<std::uint32_t> only;          // set if a tensor's file in a mount was opened
-  std::vector<std::string> not_shown;         // see stfs_not_shown()
+  std::vector<std::string> not_shown;         // see stfs_model_not_shown()
 
   [[nodiscard]] std::uint64_t count() const { return only ? 1 : model->tensors().size(); }
   /// @param position  below count().
@@ -62,7 +62,7 @@ struct EditableModel {
   [[nodiscard]] bool has_pins() const;
 };
 
-/// See stfs_check_current().
+/// See stfs_model_check_current().
 Result<void> check_current(const Model& model);
 
 }  // namespace stfs::interface
@@ -93,7 +93,7 @@ struct stfs_plan {
 
 struct stfs_upload {
   std::unique_ptr<stfs::upload::Upload> upload;
-  std::atomic<bool> is_taken = false;  // set by stfs_wait()
+  std::atomic<bool> is_taken = false;  // set by stfs_upload_wait()
 };
 
 struct stfs_resident {

@@ -2,9 +2,9 @@
 /* libstfs: the tensors of .safetensors archives for any language that can call C.
  *
  *     stfs_error error;
- *     stfs_model *model = stfs_open("model.safetensors", NULL, &error);
+ *     stfs_model *model = stfs_model_open("model.safetensors", NULL, &error);
  *     uint64_t at;
- *     if (!model || stfs_find(model, "lm_head.weight", 14, &at, &error) != 0) {
+ *     if (!model || stfs_model_find(model, "lm_head.weight", 14, &at, &error) != 0) {
  *       puts(error.message);
  *       exit(1);
  *     }
@@ -12,11 +12,13 @@
  *     const void *data = stfs_tensor_data(tensor, &error);    // in the archive's map: nothing is copied
  *     ...
  *     stfs_tensor_close(tensor);
- *     stfs_close(model);
+ *     stfs_model_close(model);
  *
  * UNITS. Sizes, offsets and strides are bytes. Shapes are elements, the outermost dimension first. Times are
  * nanoseconds. Data are little-endian and row-major, as in the archive. Text is UTF-8. A stfs_text has a size
  * and no NUL at its end, because a tensor's name may hold any character.
+ *
+ * NAMES. A function's name begins with its subject: stfs_model_open(), stfs_upload_wait().
  *
  * OWNERSHIP. A handle is a stfs_model, stfs_edit, stfs_diff, stfs_tensor, stfs_plan, stfs_upload,
  * stfs_resident, stfs_lease or stfs_device_list. The caller owns each handle that a function returns, and
@@ -35,10 +37,10 @@
  * installs no signal handler. The value of errno means nothing.
  *
  * MAPPED DATA (STFS_MAPPED) are the archive's own pages, not a copy. They therefore show what other processes
- * write into the archive, both complete commits and half-written ones; stfs_generation() tells of changes. If
- * somebody truncates the file, or its disk fails, then touching a lost page raises SIGBUS in the touching
- * thread. A caller that cannot trust the file calls stfs_tensor_read() or stfs_tensor_copy(), which fail with
- * EIO instead.
+ * write into the archive, both complete commits and half-written ones; stfs_model_generation() tells of
+ * changes. If somebody truncates the file, or its disk fails, then touching a lost page raises SIGBUS in the
+ * touching thread. A caller that cannot trust the file calls stfs_tensor_read() or stfs_tensor_copy(), which
+ * fail with EIO instead.
  *
  * VERSIONS. A function keeps its meaning while the library is libstfs.so.0. Structures that may grow begin
  * with struct_bytes, which the caller sets to sizeof. The library does not touch fields that the caller does
@@ -117,7 +119,7 @@ typedef enum stfs_io {
   STFS_IO_PREAD = 2
 } stfs_io;
 
-typedef struct stfs_open_options {
+typedef struct stfs_model_options {
   size_t struct_bytes;
   int32_t io;        /* stfs_io */
   int32_t is_strict; /* 1: refuse a model whose index and shards disagree */
@@ -128,52 +130,52 @@ typedef struct stfs_open_options {
   int32_t is_forgiving;
   int32_t unused; /* 0 */
   /* Paths of deltas whose changes the model shows on top of `path`, each on top of those before it. With
-   * is_writable, edits go to the last one, which is made if it does not exist. stfs_open() checks that the
-   * base is the one that each delta was made for: in most cases by sizes and times of files, otherwise it
+   * is_writable, edits go to the last one, which is made if it does not exist. stfs_model_open() checks that
+   * the base is the one that each delta was made for: in most cases by sizes and times of files, otherwise it
    * reads the tensors that are kept. */
   const char* const* deltas;
   size_t delta_count;
   int32_t
       is_writable; /* 1: open the files for writing too, for stfs_edit_begin(). EACCES, EROFS: they are not */
-} stfs_open_options;
+} stfs_model_options;
 
 /* Opens an archive, a model's index, or a directory with one index or else with one archive. Also opens a
  * mount of safetensorsfs: its bytes are read from the archive behind the mount, not through the mount. The
  * path may also be the file of a tensor in a mount; the model then has that tensor only. A view in
  * .safetensors/ gives EINVAL, except archive.safetensors. Only headers are read. If a program died after a
- * commit, the committed bytes are read from its journal; see stfs_not_shown(). options: may be NULL. */
-STFS_API stfs_model* stfs_open(const char* path, const stfs_open_options* options, stfs_error* error);
-STFS_API void stfs_close(stfs_model* model);
+ * commit, the committed bytes are read from its journal; see stfs_model_not_shown(). options: may be NULL. */
+STFS_API stfs_model* stfs_model_open(const char* path, const stfs_model_options* options, stfs_error* error);
+STFS_API void stfs_model_close(stfs_model* model);
 /* Returns another handle to the model as it is now. Edits do not change it, and it cannot be edited. */
-STFS_API stfs_model* stfs_snapshot(const stfs_model* model, stfs_error* error);
+STFS_API stfs_model* stfs_model_snapshot(const stfs_model* model, stfs_error* error);
 
-STFS_API uint64_t stfs_tensor_count(const stfs_model* model);
+STFS_API uint64_t stfs_model_tensor_count(const stfs_model* model);
 /* The absolute path of the archive or of the index. */
-STFS_API const char* stfs_path(const stfs_model* model);
+STFS_API const char* stfs_model_path(const stfs_model* model);
 /* Finds the position of the tensor with exactly that name. If there is none, the error is STFS_NOT_FOUND and
  * its message suggests similar names. The suggestion compares all names and is left out if error is NULL. */
-STFS_API int stfs_find(const stfs_model* model, const char* name, size_t name_bytes, uint64_t* position,
-                       stfs_error* error);
+STFS_API int stfs_model_find(const stfs_model* model, const char* name, size_t name_bytes, uint64_t* position,
+                             stfs_error* error);
 
 /* The pairs of __metadata__, in the order of the header. With several shards, each key appears once. */
-STFS_API uint64_t stfs_metadata_count(const stfs_model* model);
-STFS_API int stfs_metadata_entry(const stfs_model* model, uint64_t entry, stfs_text* key, stfs_text* value,
+STFS_API uint64_t stfs_model_metadata_count(const stfs_model* model);
+STFS_API int stfs_model_metadata(const stfs_model* model, uint64_t entry, stfs_text* key, stfs_text* value,
                                  stfs_error* error);
 
 /* The journals beside the model's archives that may hold a newer commit which the tensors do not show. A
  * journal is unreadable if it belongs to another user, has a newer version, or is damaged. The list is as
- * stfs_open() found it. `why` is one sentence for each journal; it begins with the journal's path and says
- * what can be done. */
-STFS_API uint64_t stfs_not_shown_count(const stfs_model* model);
-STFS_API int stfs_not_shown(const stfs_model* model, uint64_t entry, stfs_text* why, stfs_error* error);
+ * stfs_model_open() found it. `why` is one sentence for each journal; it begins with the journal's path and
+ * says what can be done. */
+STFS_API uint64_t stfs_model_not_shown_count(const stfs_model* model);
+STFS_API int stfs_model_not_shown(const stfs_model* model, uint64_t entry, stfs_text* why, stfs_error* error);
 
 /* The time of the last write to an archive of the model, in nanoseconds since 1970. The number differs after
  * each change. */
-STFS_API int stfs_generation(const stfs_model* model, uint64_t* generation, stfs_error* error);
+STFS_API int stfs_model_generation(const stfs_model* model, uint64_t* generation, stfs_error* error);
 /* Checks that the opened files still lie at their paths and that their headers are the ones that were read.
  * Otherwise returns -1 with ESTALE, or with EIO if a file was truncated. Changed bytes of tensors are no
  * failure. */
-STFS_API int stfs_check_current(const stfs_model* model, stfs_error* error);
+STFS_API int stfs_model_check_current(const stfs_model* model, stfs_error* error);
 
 /* --- tensors --- */
 
@@ -205,8 +207,8 @@ typedef enum stfs_dtype {
 
 /* The dtype's name, "BF16"; NULL if `dtype` is no stfs_dtype. The string is static. */
 STFS_API const char* stfs_dtype_name(int32_t dtype);
-/* The dtype that a text means: "BF16", "bf16", "bfloat16", "torch.bfloat16", "fp16", "float8_e4m3fn", ...; -1 if it
- * is none. */
+/* The dtype that a text means: "BF16", "bf16", "bfloat16", "torch.bfloat16", "fp16", "float8_e4m3fn", ...; -1
+ * if it is none. */
 STFS_API int32_t stfs_dtype_named(const char* text);
 /* The bits of one element: 4, 6, 8, 16, 32 or 64; 0 if `dtype` is no stfs_dtype. */
 STFS_API uint32_t stfs_dtype_bits(int32_t dtype);
@@ -234,10 +236,10 @@ typedef struct stfs_tensor_info {
   uint32_t flags; /* stfs_tensor_flags */
 } stfs_tensor_info;
 
-/* Describes the tensor at a position below stfs_tensor_count(). Positions follow the order of the archives,
- * and within an archive the order of the data. The pointers in info are valid as long as the model. */
-STFS_API int stfs_describe(const stfs_model* model, uint64_t position, stfs_tensor_info* info,
-                           stfs_error* error);
+/* Describes the tensor at a position below stfs_model_tensor_count(). Positions follow the order of the
+ * archives, and within an archive the order of the data. The pointers in info are valid as long as the model. */
+STFS_API int stfs_model_describe(const stfs_model* model, uint64_t position, stfs_tensor_info* info,
+                                 stfs_error* error);
 
 /* Opens a tensor without reading its data. */
 STFS_API stfs_tensor* stfs_tensor_open(const stfs_model* model, uint64_t position, stfs_error* error);
@@ -361,13 +363,13 @@ typedef struct stfs_pull_options {
 } stfs_pull_options;
 
 /* Brings a model up to a version that training has published, one version after the other, each whole or not
- * at all (stfs(1), WEIGHT SYNC). `model` is a path, as for stfs_open(); a directory that does not exist is
- * made from the newest full version. `published` is the directory of the versions. Models that are open show
+ * at all (stfs(1), WEIGHT SYNC). `model` is a path, as for stfs_model_open(); a directory that does not exist
+ * is made from the newest full version. `published` is the directory of the versions. Models that are open show
  * the change as they show other programs' commits. `version` gets the version that the model has then, -1 if
  * it has none; it may be NULL. Errors: EAGAIN: the target is not whole yet; EINVAL: a wrong base, or damage,
  * by the name of the tensor; EBUSY; ECANCELED. options: may be NULL. */
-STFS_API int stfs_pull(const char* model, const char* published, const stfs_pull_options* options,
-                       int64_t* version, stfs_error* error);
+STFS_API int stfs_sync_pull(const char* model, const char* published, const stfs_pull_options* options,
+                            int64_t* version, stfs_error* error);
 
 typedef enum stfs_diff_encoding { STFS_XOR = 0, STFS_OVERWRITE = 1 } stfs_diff_encoding;
 
@@ -393,8 +395,8 @@ typedef struct stfs_publish_options {
  * meanwhile: each tensor is published as it was at one moment. Errors: EINVAL: the models differ in more than
  * bytes, or has_since is set and `after` is no mount; EEXIST: the version is published already; EFBIG: a
  * tensor is too large for STFS_OVERWRITE; EBUSY: a tensor of the mount changes faster than it is read. */
-STFS_API int stfs_publish(const stfs_model* before, const stfs_model* after, const char* published,
-                          const stfs_publish_options* options, stfs_error* error);
+STFS_API int stfs_sync_publish(const stfs_model* before, const stfs_model* after, const char* published,
+                               const stfs_publish_options* options, stfs_error* error);
 
 /* --- differences of two models --- */
 
@@ -483,14 +485,14 @@ typedef struct stfs_device_info {
 
 /* Lists the devices of this machine. The CPU is always the first. May take seconds while a GPU's driver
  * starts. */
-STFS_API stfs_device_list* stfs_list_devices(stfs_error* error);
+STFS_API stfs_device_list* stfs_device_list_make(stfs_error* error);
 STFS_API void stfs_device_list_close(stfs_device_list* list);
-STFS_API uint64_t stfs_device_count(const stfs_device_list* list);
+STFS_API uint64_t stfs_device_list_count(const stfs_device_list* list);
 /* The pointers in info are valid as long as the list. */
-STFS_API int stfs_device(const stfs_device_list* list, uint64_t position, stfs_device_info* info,
-                         stfs_error* error);
+STFS_API int stfs_device_list_describe(const stfs_device_list* list, uint64_t position,
+                                       stfs_device_info* info, stfs_error* error);
 /* One sentence for the user that says why there is no GPU; "" if there is one. */
-STFS_API const char* stfs_why_no_cuda(const stfs_device_list* list);
+STFS_API const char* stfs_device_list_why_no_cuda(const stfs_device_list* list);
 
 /* --- uploads: tensors into the memory of devices --- */
 
@@ -537,27 +539,28 @@ typedef struct stfs_upload_options {
 
 /* Starts the upload that the plan describes, on threads of the library. If the tensors do not fit, the call
  * fails with ENOMEM before any byte moves. The plan may be closed afterwards. options: may be NULL. */
-STFS_API stfs_upload* stfs_start(const stfs_plan* plan, const stfs_upload_options* options,
-                                 stfs_error* error);
+STFS_API stfs_upload* stfs_upload_start(const stfs_plan* plan, const stfs_upload_options* options,
+                                        stfs_error* error);
 
-typedef struct stfs_progress {
+typedef struct stfs_upload_progress {
   size_t struct_bytes;  /* the only field that the caller sets */
   uint64_t done_bytes;  /* bytes that have arrived */
   uint64_t total_bytes; /* bytes to read */
-  int32_t is_done;      /* 1: stfs_wait() will not block; only stfs_wait() tells the result */
-} stfs_progress;
-STFS_API int stfs_poll(const stfs_upload* upload, stfs_progress* progress, stfs_error* error);
-/* Stops the upload: the rest is not read. stfs_wait() then fails with ECANCELED, unless the upload was
+  int32_t is_done;      /* 1: stfs_upload_wait() will not block; only stfs_upload_wait() tells the result */
+} stfs_upload_progress;
+STFS_API int stfs_upload_poll(const stfs_upload* upload, stfs_upload_progress* progress, stfs_error* error);
+/* Stops the upload: the rest is not read. stfs_upload_wait() then fails with ECANCELED, unless the upload was
  * already done. */
-STFS_API void stfs_cancel(stfs_upload* upload);
+STFS_API void stfs_upload_cancel(stfs_upload* upload);
 /* Waits for the end of an upload. Call it once for each upload. On failure nothing stays on a device. Errors:
  * ECANCELED; ESTALE if an archive has changed since the plan; EIO; EBADMSG if a digest differs; the device's
  * errors.
  * progress: may be NULL. It is called on this thread now and then, and once with the total at the end. A
  * result other than 0 cancels the upload. */
-STFS_API stfs_resident* stfs_wait(stfs_upload* upload,
-                                  int (*progress)(void* context, uint64_t done_bytes, uint64_t total_bytes),
-                                  void* context, stfs_error* error);
+STFS_API stfs_resident* stfs_upload_wait(stfs_upload* upload,
+                                         int (*progress)(void* context, uint64_t done_bytes,
+                                                         uint64_t total_bytes),
+                                         void* context, stfs_error* error);
 /* Cancels the upload if it is still running, and waits for its threads. */
 STFS_API void stfs_upload_close(stfs_upload* upload);
 
@@ -585,16 +588,17 @@ STFS_API void stfs_resident_close(stfs_resident* resident);
 
 typedef struct stfs_lease stfs_lease;
 
-typedef struct stfs_attach_options {
+typedef struct stfs_lease_options {
   size_t struct_bytes;
   uint64_t patience_ns; /* how long to wait for a server that is still uploading; 0: 60 seconds */
-} stfs_attach_options;
+} stfs_lease_options;
 
 /* Leases the newest generation of the server at that socket. No byte is copied. The tensors are read-only:
  * writing to their data raises SIGSEGV on the CPU, and is a CUDA error on a GPU.
  * Errors: ENOENT, ECONNREFUSED: no server listens there; EACCES, EPERM: the server belongs to another user;
  * ETIMEDOUT: it is still uploading; EBUSY: it has as many leases as it allows. options: may be NULL. */
-STFS_API stfs_lease* stfs_attach(const char* socket, const stfs_attach_options* options, stfs_error* error);
+STFS_API stfs_lease* stfs_lease_attach(const char* socket, const stfs_lease_options* options,
+                                       stfs_error* error);
 /* Closes the handle. The server counts the lease until the last of its tensors is closed as well. */
 STFS_API void stfs_lease_close(stfs_lease* lease);
 

@@ -7,7 +7,8 @@
 //                               | info, recover  | cat        | ls, slice, verify,    | put, apply
 //                               |                |            | diff, upload, serve,  |
 //                               |                |            | DELTA, --from-tensor, |
-//                               |                |            | stfs_open, stfs.open  |
+//                               |                |            | stfs_model_open(),    |
+//                               |                |            | stfs.open()           |
 //   ----------------------------+----------------+------------+-----------------------+------------------
 //   the root                    | the model      | the model  | the model             | the model
 //   a tensor's own file         | its archive    | the tensor | the tensor            | the tensor

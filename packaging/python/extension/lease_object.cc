@@ -135,13 +135,13 @@ PyObject* attach(PyObject*, PyObject* arguments) {
   const Object socket(path);
   const auto patience_ns = nanoseconds_of(seconds);
   if (!patience_ns) return nullptr;
-  auto options = empty<stfs_attach_options>();
+  auto options = empty<stfs_lease_options>();
   options.patience_ns = *patience_ns;
   const char* text = PyBytes_AsString(socket.get());
   Object self(PyType_GenericAlloc(lease_type, 0));
   if (!self) return nullptr;
   stfs_error error;
-  stfs_lease* handle = without_python([&] { return stfs_attach(text, &options, &error); });
+  stfs_lease* handle = without_python([&] { return stfs_lease_attach(text, &options, &error); });
   if (handle == nullptr) return raise(error);
   reinterpret_cast<LeaseObject*>(self.get())->handle = handle;
   return self.release();

@@ -42,7 +42,7 @@ class Use {
   Use& operator=(const Use&) = delete;
   ~Use() {
     if (is_open_ && --self_.use_count == 0 && self_.is_closed)
-      stfs_close(std::exchange(self_.handle, nullptr));
+      stfs_model_close(std::exchange(self_.handle, nullptr));
   }
 
   /// Returns false, with ValueError, if the model is closed.
@@ -63,12 +63,12 @@ class Snapshot {
     if (!of(self).is_writable) return;
     stfs_error error;
     // This waits for a commit of another thread.
-    model_ = taken_ = without_python([&] { return stfs_snapshot(use_.handle(), &error); });
+    model_ = taken_ = without_python([&] { return stfs_model_snapshot(use_.handle(), &error); });
     if (taken_ == nullptr) raise(error);
   }
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
-  ~Snapshot() { stfs_close(taken_); }
+  ~Snapshot() { stfs_model_close(taken_); }
 
   /// Returns false, with an exception, if the model is closed or not there.
   explicit operator bool() const { return model_ != nullptr; }
@@ -104,7 +104,7 @@ class Paths {
 PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   static const char* names[] = {"path", "io", "strict", "writable", "deltas", nullptr};
   PyObject* path = nullptr;
-  auto options = empty<stfs_open_options>();
+  auto options = empty<stfs_model_options>();
   int is_strict = 0;
   int is_writable = 0;
   PyObject* delta_list = nullptr;
@@ -127,11 +127,11 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   options.is_forgiving = 1;  // PyTorch writes to memory that is marked as read-only
   const char* path_bytes = PyBytes_AsString(path);
   stfs_error error;
-  stfs_model* handle = without_python([&] { return stfs_open(path_bytes, &options, &error); });
+  stfs_model* handle = without_python([&] { return stfs_model_open(path_bytes, &options, &error); });
   if (handle == nullptr) return raise(error);
   PyObject* self = PyType_GenericAlloc(type, 0);
   if (self == nullptr) {
-    stfs_close(handle);
+    stfs_model_close(handle);
     return nullptr;
   }
   of(self).handle = handle;
@@ -140,24 +140,24 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
 }
 
 void deallocate(PyObject* self) {
-  stfs_close(of(self).handle);
+  stfs_model_close(of(self).handle);
   free_object(self);
 }
 
 PyObject* close(PyObject* self, PyObject*) {
   of(self).is_closed = true;
-  if (of(self).use_count == 0) stfs_close(std::exchange(of(self).handle, nullptr));
+  if (of(self).use_count == 0) stfs_model_close(std::exchange(of(self).handle, nullptr));
   Py_RETURN_NONE;
 }
 
 PyObject* count(PyObject* self, PyObject*) {
   const Snapshot use(self);
-  return use ? PyLong_FromUnsignedLongLong(stfs_tensor_count(use.handle())) : nullptr;
+  return use ? PyLong_FromUnsignedLongLong(stfs_model_tensor_count(use.handle())) : nullptr;
 }
 
 PyObject* path(PyObject* self, PyObject*) {
   const Use use(self);
-  return use ? PyUnicode_DecodeFSDefault(stfs_path(use.handle())) : nullptr;
+  return use ? PyUnicode_DecodeFSDefault(stfs_model_path(use.handle())) : nullptr;
 }
 
 /// The bytes of a name. Converts to false, with an exception, if the name is not a str.
@@ -168,7 +168,7 @@ class Name {
   }
   explicit operator bool() const { return bytes_ != nullptr; }
   int find(const stfs_model* model, std::uint64_t& position, stfs_error* error) const {
-    return stfs_find(model, bytes_, static_cast<std::size_t>(size_bytes_), &position, error);
+    return stfs_model_find(model, bytes_, static_cast<std::size_t>(size_bytes_), &position, error);
   }
 
  private:
@@ -209,10 +209,10 @@ PyObject* contains(PyObject* self, PyObject* key) {
 PyObject* names(PyObject* self, PyObject*) {
   const Snapshot use(self);
   if (!use) return nullptr;
-  return list_of(stfs_tensor_count(use.handle()), [&](std::uint64_t at) {
+  return list_of(stfs_model_tensor_count(use.handle()), [&](std::uint64_t at) {
     auto info = empty<stfs_tensor_info>();
     stfs_error error;
-    return stfs_describe(use.handle(), at, &info, &error) != 0 ? raise(error) : text_of(info.name);
+    return stfs_model_describe(use.handle(), at, &info, &error) != 0 ? raise(error) : text_of(info.name);
   });
 }
 
@@ -220,12 +220,12 @@ PyObject* metadata(PyObject* self, PyObject*) {
   const Snapshot use(self);
   if (!use) return nullptr;
   Object pairs(PyDict_New());
-  const std::uint64_t number = stfs_metadata_count(use.handle());
+  const std::uint64_t number = stfs_model_metadata_count(use.handle());
   for (std::uint64_t at = 0; pairs && at < number; ++at) {
     stfs_text key{};
     stfs_text value{};
     stfs_error error;
-    if (stfs_metadata_entry(use.handle(), at, &key, &value, &error) != 0) return raise(error);
+    if (stfs_model_metadata(use.handle(), at, &key, &value, &error) != 0) return raise(error);
     const Object its_key(text_of(key));
     const Object its_value(text_of(value));
     if (!its_key || !its_value || PyDict_SetItem(pairs.get(), its_key.get(), its_value.get()) != 0)
@@ -237,11 +237,11 @@ PyObject* metadata(PyObject* self, PyObject*) {
 PyObject* not_shown(PyObject* self, PyObject*) {
   const Snapshot use(self);
   if (!use) return nullptr;
-  return list_of(stfs_not_shown_count(use.handle()), [&](std::uint64_t at) {
+  return list_of(stfs_model_not_shown_count(use.handle()), [&](std::uint64_t at) {
     stfs_text why{};
     stfs_error error;
     // The reason may quote a path that is not valid UTF-8.
-    return stfs_not_shown(use.handle(), at, &why, &error) != 0 ? raise(error) : text_of(why, "replace");
+    return stfs_model_not_shown(use.handle(), at, &why, &error) != 0 ? raise(error) : text_of(why, "replace");
   });
 }
 
@@ -293,7 +293,7 @@ PyObject* generation(PyObject* self, PyObject*) {
   if (!use) return nullptr;
   std::uint64_t number = 0;
   stfs_error error;
-  const int failed = without_python([&] { return stfs_generation(use.handle(), &number, &error); });
+  const int failed = without_python([&] { return stfs_model_generation(use.handle(), &number, &error); });
   return failed != 0 ? raise(error) : PyLong_FromUnsignedLongLong(number);
 }
 
@@ -301,7 +301,8 @@ PyObject* check_current(PyObject* self, PyObject*) {
   const Use use(self);
   if (!use) return nullptr;
   stfs_error error;
-  if (without_python([&] { return stfs_check_current(use.handle(), &error); }) != 0) return raise(error);
+  if (without_python([&] { return stfs_model_check_current(use.handle(), &error); }) != 0)
+    return raise(error);
   Py_RETURN_NONE;
 }
 

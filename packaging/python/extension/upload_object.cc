@@ -64,16 +64,16 @@ PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
 }
 
 PyObject* poll(PyObject* self, PyObject*) {
-  auto progress = empty<stfs_progress>();
+  auto progress = empty<stfs_upload_progress>();
   stfs_error error;
-  if (stfs_poll(of(self).handle, &progress, &error) != 0) return raise(error);
+  if (stfs_upload_poll(of(self).handle, &progress, &error) != 0) return raise(error);
   return Py_BuildValue("(KKN)", static_cast<unsigned long long>(progress.done_bytes),
                        static_cast<unsigned long long>(progress.total_bytes),
                        PyBool_FromLong(progress.is_done));
 }
 
 PyObject* cancel(PyObject* self, PyObject*) {
-  stfs_cancel(of(self).handle);
+  stfs_upload_cancel(of(self).handle);
   Py_RETURN_NONE;
 }
 
@@ -97,7 +97,8 @@ PyObject* wait(PyObject* self, PyObject* type) {
   stfs_error error;
   stfs_upload* upload = of(self).handle;
   const std::unique_ptr<stfs_resident, decltype(&stfs_resident_close)> resident(
-      without_python([&] { return stfs_wait(upload, nullptr, nullptr, &error); }), stfs_resident_close);
+      without_python([&] { return stfs_upload_wait(upload, nullptr, nullptr, &error); }),
+      stfs_resident_close);
   if (!resident) return raise(error);
   auto report = empty<stfs_upload_report>();
   if (stfs_resident_report(resident.get(), &report, &error) != 0) return raise(error);
@@ -159,7 +160,7 @@ PyObject* start_upload(const stfs_model* model, PyObject* arguments) {
   stfs_error error;
   upload.handle = without_python([&]() -> stfs_upload* {
     upload.plan = stfs_plan_make(model, &plan_options, &error);
-    return upload.plan == nullptr ? nullptr : stfs_start(upload.plan, &options, &error);
+    return upload.plan == nullptr ? nullptr : stfs_upload_start(upload.plan, &options, &error);
   });
   if (upload.handle == nullptr) return raise(error);
   return self.release();
@@ -168,19 +169,19 @@ PyObject* start_upload(const stfs_model* model, PyObject* arguments) {
 PyObject* list_devices(PyObject*, PyObject*) {
   stfs_error error;
   const std::unique_ptr<stfs_device_list, decltype(&stfs_device_list_close)> known(
-      without_python([&] { return stfs_list_devices(&error); }),  // a driver may need seconds
+      without_python([&] { return stfs_device_list_make(&error); }),  // a driver may need seconds
       stfs_device_list_close);
   if (!known) return raise(error);
-  PyObject* list = list_of(stfs_device_count(known.get()), [&](std::uint64_t at) {
+  PyObject* list = list_of(stfs_device_list_count(known.get()), [&](std::uint64_t at) {
     auto info = empty<stfs_device_info>();
-    if (stfs_device(known.get(), at, &info, &error) != 0) return raise(error);
+    if (stfs_device_list_describe(known.get(), at, &info, &error) != 0) return raise(error);
     // "N" takes the reference over. It fails for a null, which is a number that could not be made.
     PyObject* const free_bytes =
         info.free_bytes == UINT64_MAX ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(info.free_bytes);
     return Py_BuildValue("(sssKNs)", info.name, info.uuid, info.description,
                          static_cast<unsigned long long>(info.total_bytes), free_bytes, info.problem);
   });
-  return list == nullptr ? nullptr : Py_BuildValue("(Ns)", list, stfs_why_no_cuda(known.get()));
+  return list == nullptr ? nullptr : Py_BuildValue("(Ns)", list, stfs_device_list_why_no_cuda(known.get()));
 }
 
 }  // namespace stfs::python

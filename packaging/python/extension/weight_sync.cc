@@ -59,7 +59,7 @@ PyObject* pull(PyObject*, PyObject* arguments) {
   std::int64_t version = -1;
   stfs_error error;
   const int failed =
-      without_python([&] { return stfs_pull(model_text, published_text, &options, &version, &error); });
+      without_python([&] { return stfs_sync_pull(model_text, published_text, &options, &version, &error); });
   if (PyErr_Occurred() != nullptr) return nullptr;  // of the callback, or of a signal's handler
   if (failed != 0) return raise(error);
   if (version < 0) Py_RETURN_NONE;
@@ -94,7 +94,7 @@ PyObject* publish_models(const stfs_model* before, const stfs_model* after, PyOb
   options.generation = &generation;
   const char* text = PyBytes_AsString(published.get());
   stfs_error error;
-  if (without_python([&] { return stfs_publish(before, after, text, &options, &error); }) != 0)
+  if (without_python([&] { return stfs_sync_publish(before, after, text, &options, &error); }) != 0)
     return raise(error);
   if (generation == 0) Py_RETURN_NONE;
   return PyLong_FromUnsignedLongLong(generation);
