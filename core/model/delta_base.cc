@@ -98,10 +98,10 @@ bool remember(const Model& model, const std::string& facts) {
   return ::fsetxattr(descriptor_of_delta(model), kRememberedBase, facts.data(), facts.size(), 0) == 0;
 }
 
-Result<std::string> digest_if_needed(const Model& base, const BeginDigest& begin, const GoesOn& goes_on) {
+Result<std::string> digest_if_needed(const Model& base, const BeginDigest& begin, Work& work) {
   if (has_proving_times(base)) return std::string();
   begin(base);
-  return digest_of_all_bytes(base, goes_on);
+  return digest_of_all_bytes(base, work);
 }
 
 }  // namespace
@@ -117,10 +117,10 @@ std::vector<BaseFile> base_files_of(const Model& model) {
   return files;
 }
 
-Result<std::string> digest_of_all_bytes(const Model& model, const GoesOn& goes_on) {
+Result<std::string> digest_of_all_bytes(const Model& model, Work& work) {
   std::vector<std::uint32_t> all(model.tensors().size());
   std::iota(all.begin(), all.end(), 0U);
-  return digest_of_bytes(model, std::move(all), goes_on);
+  return digest_of_bytes(model, std::move(all), work);
 }
 
 void wait_for_later_times(const Model& model) {
@@ -136,9 +136,11 @@ void wait_for_later_times(const Model& model) {
   }
 }
 
-Result<std::string> digest_of_bytes(const Model& model, std::vector<std::uint32_t> positions,
-                                    const GoesOn& goes_on) {
+Result<std::string> digest_of_bytes(const Model& model, std::vector<std::uint32_t> positions, Work& work) {
   std::ranges::sort(positions, {}, [&](std::uint32_t position) { return model.tensors()[position].name; });
+  std::uint64_t total_bytes = 0;
+  for (const std::uint32_t position : positions) total_bytes += model.file_range(position).size_bytes;
+  work.begin(total_bytes);
   Checksum checksum;
   std::vector<std::byte> scratch;
   for (const std::uint32_t position : positions) {
@@ -148,10 +150,11 @@ Result<std::string> digest_of_bytes(const Model& model, std::vector<std::uint32_
           {whole.offset + done, std::min(kPieceBytes, whole.size_bytes - done)}, scratch);
       if (!bytes) return tl::unexpected(bytes.error());
       checksum.update(*bytes);
-      if (!goes_on(bytes->size()))
+      if (!work.advance(bytes->size()))
         return fail(ErrorCode::System, EINTR, model.path().native() + ": interrupted, nothing was written");
     }
   }
+  work.look();
   return checksum.hex();
 }
 
@@ -202,7 +205,7 @@ std::string differences_of_base(const Model& model) {
   return text;
 }
 
-Result<void> check_base_bytes(const Model& model, const GoesOn& goes_on) {
+Result<void> check_base_bytes(const Model& model, Work& work) {
   const Delta& delta = *model.delta();
   const std::string differences = differences_of_base(model);
   const auto refuse = [&](std::string_view why) {
@@ -218,8 +221,8 @@ Result<void> check_base_bytes(const Model& model, const GoesOn& goes_on) {
         "the delta knows it by the sizes and times of its files only (a copy needs the same times: "
         "cp -p, touch -r)");
   }
-  const auto found = is_edited ? digest_of_all_bytes(*model.base(), goes_on)
-                               : digest_of_bytes(model, kept_tensors(model), goes_on);
+  const auto found = is_edited ? digest_of_all_bytes(*model.base(), work)
+                               : digest_of_bytes(model, kept_tensors(model), work);
   if (!found) return tl::unexpected(found.error());
   if (*found == (is_edited ? delta.all_base_bytes : delta.base_bytes)) return {};
   return refuse("the bytes of some tensors have changed since");
@@ -227,7 +230,7 @@ Result<void> check_base_bytes(const Model& model, const GoesOn& goes_on) {
 
 Result<BaseCheck> check_base(const Model& model,
                              const std::function<void(std::uint64_t size_bytes, std::string_view why)>& begin,
-                             const GoesOn& goes_on) {
+                             Work& work) {
   const std::string why = differences_of_base(model);
   if (why.empty()) {
     keep_path_of_base(model);
@@ -248,7 +251,7 @@ Result<BaseCheck> check_base(const Model& model,
   if (size_bytes > 0) begin(size_bytes, why);
   wait_for_later_times(model);
   facts = facts_of_base(model);
-  if (auto fits = check_base_bytes(model, goes_on); !fits) return tl::unexpected(std::move(fits).error());
+  if (auto fits = check_base_bytes(model, work); !fits) return tl::unexpected(std::move(fits).error());
   if (facts != facts_of_base(model)) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 model.path().native() + ": was changed while it was compared with the delta");
@@ -265,9 +268,9 @@ bool is_provable(const Model& model) {
   return !model.delta()->all_base_bytes.empty() || has_proving_times(*model.base());
 }
 
-Result<void> make_provable(Model& model, const BeginDigest& begin, const GoesOn& goes_on) {
+Result<void> make_provable(Model& model, const BeginDigest& begin, Work& work) {
   if (is_provable(model)) return {};
-  auto digest = digest_if_needed(*model.base(), begin, goes_on);
+  auto digest = digest_if_needed(*model.base(), begin, work);
   if (!digest) return pass_on(std::move(digest));
   model.keep_all_base_bytes(std::move(*digest));
   return {};
@@ -289,7 +292,7 @@ Result<void> create_delta(const std::filesystem::path& path, const Model& base,
 }
 
 Result<bool> make_delta(const std::filesystem::path& source, const ModelOptions& options,
-                        const BeginDigest& begin, const GoesOn& goes_on) {
+                        const BeginDigest& begin, Work& work) {
   const std::filesystem::path& path = options.deltas.back();
   const auto there = options.storage->status_of_name(path);
   if (there || there.error().errno_value == EXDEV) return false;  // opening a mount tells why not
@@ -302,7 +305,7 @@ Result<bool> make_delta(const std::filesystem::path& source, const ModelOptions&
   wait_for_later_times(**base);
   base = Model::open(source, below);
   if (!base) return pass_on(std::move(base));
-  auto digest = digest_if_needed(**base, begin, goes_on);
+  auto digest = digest_if_needed(**base, begin, work);
   if (!digest) return pass_on(std::move(digest));
   if (auto made = create_delta(path, **base, *digest); !made) return pass_on(std::move(made));
   return true;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/work.h"
 #include "core/model/delta.h"
 #include "core/model/model.h"
 #include "core/model/model_edit.h"
@@ -33,20 +34,17 @@ inline constexpr char kRememberedBase[] = "user.safetensorsfs.base";
 /// one too, so it is a hint: check what is there.
 inline constexpr char kBasePath[] = "user.safetensorsfs.base_path";
 
-/// Runs after each piece that was read. False ends the reading: EINTR.
-using GoesOn = std::function<bool(std::uint64_t size_bytes)>;
-
 /// The files of a model as the base of a new delta, in the order of shards().
 std::vector<BaseFile> base_files_of(const Model& model);
 /// Waits until the present tick of the kernel's file clock has passed, at most 20 ms. Before Linux 6.13 this
 /// clock is coarse: a file that was written to in this tick could be written to again without a change of its
 /// time. Call before the bytes are read.
 void wait_for_later_times(const Model& model);
-/// The digest "base_bytes": of the bytes of these tensors, one after the other, in order of their names.
-Result<std::string> digest_of_bytes(const Model& model, std::vector<std::uint32_t> positions,
-                                    const GoesOn& goes_on);
+/// The digest "base_bytes": of the bytes of these tensors, one after the other, in order of their names. One
+/// pass of the work; EINTR if it is stopped.
+Result<std::string> digest_of_bytes(const Model& model, std::vector<std::uint32_t> positions, Work& work);
 /// The digest "all_base_bytes" of a model as the base of a delta.
-Result<std::string> digest_of_all_bytes(const Model& model, const GoesOn& goes_on);
+Result<std::string> digest_of_all_bytes(const Model& model, Work& work);
 
 // Of a model with a delta on top:
 
@@ -61,7 +59,7 @@ std::vector<std::uint32_t> kept_tensors(const Model& model);
 std::string differences_of_base(const Model& model);
 /// Reads the kept tensors; for an edited delta, all of the base. EINVAL, with the names of files that differ:
 /// they have other bytes, or nothing but their times could tell.
-Result<void> check_base_bytes(const Model& model, const GoesOn& goes_on);
+Result<void> check_base_bytes(const Model& model, Work& work);
 
 enum class BaseCheck : std::uint8_t {
   Known,       // files with these sizes and times are known to be right
@@ -74,7 +72,7 @@ enum class BaseCheck : std::uint8_t {
 /// @return also ESTALE: a file was changed during the check.
 Result<BaseCheck> check_base(const Model& model,
                              const std::function<void(std::uint64_t size_bytes, std::string_view why)>& begin,
-                             const GoesOn& goes_on);
+                             Work& work);
 
 // Of deltas that are edited (model_edit.h): nothing but the times of the base's files tells whether it has
 // changed, or a digest of all of its bytes.
@@ -87,7 +85,7 @@ bool has_proving_times(const Model& model);
 /// Whether an edited delta on top of the model will tell whether its base has changed.
 bool is_provable(const Model& model);
 /// Reads the base if that is needed for is_provable().
-Result<void> make_provable(Model& model, const BeginDigest& begin, const GoesOn& goes_on);
+Result<void> make_provable(Model& model, const BeginDigest& begin, Work& work);
 /// Makes a delta without changes. It has no name before it is whole and on stable storage. Nobody may read it
 /// who may not read the base. EEXIST: the path exists.
 /// @param all_base_bytes  empty if has_proving_times().
@@ -97,7 +95,7 @@ Result<void> create_delta(const std::filesystem::path& path, const Model& base,
 /// @param options  as for Model::open() of the source with its deltas.
 /// @return whether it was made.
 Result<bool> make_delta(const std::filesystem::path& source, const ModelOptions& options,
-                        const BeginDigest& begin, const GoesOn& goes_on);
+                        const BeginDigest& begin, Work& work);
 
 // Of a delta that is merged into its base:
 

@@ -95,8 +95,9 @@ std::string megabytes(std::uint64_t size_bytes) {
   return fmt::format("{:.1f} MB", static_cast<double>(size_bytes) / kMega);
 }
 
-GoesOn until_end(const std::function<bool()>& is_ending) {
-  return [&is_ending](std::uint64_t) { return is_ending == nullptr || !is_ending(); };
+/// Goes on until the mount ends.
+Work::Watch until_end(const std::function<bool()>& is_ending) {
+  return [&is_ending](std::uint64_t, std::uint64_t) { return is_ending == nullptr || !is_ending(); };
 }
 
 /// Checks that a base has the bytes that the delta on top was made for.
@@ -107,7 +108,8 @@ Result<void> check_base_of(const Model& model, const std::function<bool()>& is_e
     log::info("{}: {}: comparing {} of {} with what the delta was made for", delta, why,
               megabytes(size_bytes), base);
   };
-  const auto found = check_base(model, begin, until_end(is_ending));
+  Work work(until_end(is_ending));
+  const auto found = check_base(model, begin, work);
   if (!found) return tl::unexpected(found.error());
   if (*found == BaseCheck::Known) return {};
   log::info("{}: fits {}{}", delta, base,
@@ -267,7 +269,8 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
               megabytes(base.data_size_bytes()));
   };
   if (options.makes_delta && !options.is_read_only && !options.deltas.empty()) {
-    auto made = make_delta(source, how, begin, until_end(options.is_ending));
+    Work work(until_end(options.is_ending));
+    auto made = make_delta(source, how, begin, work);
     if (!made) return pass_on(std::move(made));
     if (*made) {
       log::info("{}: made, as a delta without changes of {}", options.deltas.back().string(),
@@ -291,7 +294,8 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
   }
   if (!model) return model;
   if ((*model)->delta() && how.access == Access::ReadWrite) {
-    auto provable = make_provable(**model, begin, until_end(options.is_ending));
+    Work work(until_end(options.is_ending));
+    auto provable = make_provable(**model, begin, work);
     if (!provable) return pass_on(std::move(provable));
   }
   if (!why_read_only.empty()) log::info("{}: {}: mounted read-only", source.string(), why_read_only);

@@ -55,9 +55,10 @@ class StackedDeltas {
     for (std::uint32_t at = 0; at < (*under)->tensors().size(); ++at) {
       if ((*under)->tensors()[at].name != changed) kept.push_back(at);
     }
+    Work work;
     const Delta made{"base",
                      digest_of_tensors((*under)->tensors()),
-                     digest_of_bytes(**under, kept, [](std::uint64_t) { return true; }).value(),
+                     digest_of_bytes(**under, kept, work).value(),
                      {},
                      {},
                      base_files_of(**under)};
@@ -66,12 +67,12 @@ class StackedDeltas {
   /// What check_base() says of each delta, and why bytes were read.
   Result<std::vector<BaseCheck>> check(const std::vector<std::filesystem::path>& deltas) {
     std::vector<BaseCheck> found;
+    Work work([&](std::uint64_t, std::uint64_t) { return !is_ending; });
     why.clear();
     auto model =
         Model::open(base, {.deltas = deltas, .check_base = [&](const Model& each) -> Result<void> {
                              auto checked = check_base(
-                                 each, [&](std::uint64_t, std::string_view reason) { why += reason; },
-                                 [&](std::uint64_t) { return !is_ending; });
+                                 each, [&](std::uint64_t, std::string_view reason) { why += reason; }, work);
                              if (!checked) return tl::unexpected(checked.error());
                              found.push_back(*checked);
                              return {};
@@ -215,12 +216,12 @@ TEST_CASE_METHOD(StackedDeltas, "a check that must end does, and says so", "[cor
 TEST_CASE_METHOD(StackedDeltas, "a base that changes while it is read is refused", "[core][delta]") {
   set_time(base, {kTime.tv_sec, 1});
   const auto model = Model::open(base, {.deltas = {a}});
+  Work work([&](std::uint64_t, std::uint64_t) {
+    set_time(base, {kTime.tv_sec, 2});
+    return true;
+  });
   const auto changed = check_base(
-      **model, [](std::uint64_t, std::string_view) {},
-      [&](std::uint64_t) {
-        set_time(base, {kTime.tv_sec, 2});
-        return true;
-      });
+      **model, [](std::uint64_t, std::string_view) {}, work);
   REQUIRE_FALSE(changed);
   CHECK(changed.error().errno_value == ESTALE);
 }

@@ -232,7 +232,7 @@ TEST_CASE("random edits of a delta end as in memory, and merge into the base", "
 }
 
 TEST_CASE("an edited delta tells a changed base by its times, or by its bytes", "[core][delta]") {
-  const auto goes_on = [](std::uint64_t) { return true; };
+  Work work;
   const auto remove_a = [](Model& model) {
     auto edit = ModelEdit::of(model);
     if (!edit) return Result<void>(tl::unexpected(edit.error()));
@@ -249,7 +249,7 @@ TEST_CASE("an edited delta tells a changed base by its times, or by its bytes", 
   set_time(delta.base_path, 5);
   auto opened = Model::open(delta.base_path, {.deltas = {delta.delta_path}});
   REQUIRE(opened);
-  const auto refused = check_base_bytes(**opened, goes_on);
+  const auto refused = check_base_bytes(**opened, work);
   REQUIRE_FALSE(refused);
   CHECK(contains(refused.error().message, "by the sizes and times of its files only"));
 
@@ -263,17 +263,17 @@ TEST_CASE("an edited delta tells a changed base by its times, or by its bytes", 
   const auto edited = remove_a(*delta.model);
   REQUIRE_FALSE(edited);
   CHECK(edited.error().errno_value == EROFS);
-  delta.model->keep_all_base_bytes(*digest_of_all_bytes(*base, goes_on));
+  delta.model->keep_all_base_bytes(*digest_of_all_bytes(*base, work));
   REQUIRE(remove_a(*delta.model));
   opened = Model::open(delta.base_path, {.deltas = {delta.delta_path}});
   REQUIRE(opened);
-  CHECK(check_base_bytes(**opened, goes_on));
+  CHECK(check_base_bytes(**opened, work));
   PlainModel other = base_of_five();
   other.tensors["a"].bytes.back() = 'x';
   write_plain(delta.base_path, other);
   opened = Model::open(delta.base_path, {.deltas = {delta.delta_path}});
   REQUIRE(opened);
-  const auto changed = check_base_bytes(**opened, goes_on);
+  const auto changed = check_base_bytes(**opened, work);
   REQUIRE_FALSE(changed);
   CHECK(contains(changed.error().message, "the bytes of some tensors have changed since"));
 }

@@ -23,9 +23,10 @@ class MountedDelta {
  public:
   MountedDelta() {
     const auto under = Model::open(base, {});
+    Work work;
     const Delta made{"base",
                      digest_of_tensors((*under)->tensors()),
-                     digest_of_bytes(**under, {0}, [](std::uint64_t) { return true; }).value(),
+                     digest_of_bytes(**under, {0}, work).value(),
                      {},
                      {{"title", "the variant"}},
                      base_files_of(**under)};

@@ -10,23 +10,12 @@
 #include <vector>
 
 #include "core/model/delta_base.h"
-#include "tools/cli/interrupt.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/repack_output.h"
 #include "tools/compare/changed_files.h"
 
 namespace stfs::tools {
 namespace {
-
-/// Returns what core calls after each piece that it has read.
-GoesOn progress_of(const Model& model, const std::vector<std::uint32_t>& positions, Streams& streams) {
-  std::uint64_t total_bytes = 0;
-  for (const std::uint32_t position : positions) total_bytes += model.file_range(position).size_bytes;
-  return [progress = std::make_shared<Progress>(streams, total_bytes)](std::uint64_t size_bytes) {
-    progress->advance(size_bytes);
-    return !interrupted();
-  };
-}
 
 bool is_renamed(const HeaderDifference& difference) {
   return difference.kinds.front() == "renamed";
@@ -74,7 +63,9 @@ Result<WrittenDelta> write_delta(const DiffReport& report, const DeltaOutput& ou
   const auto kept = tensors_kept_by_b(report);
   wait_for_later_times(a);
   // Read from B, because the digest goes by the names in the variant.
-  auto base_bytes = digest_of_bytes(b, kept, progress_of(b, kept, streams));
+  std::optional<Work> work(std::in_place, watch_on(streams));
+  auto base_bytes = digest_of_bytes(b, kept, *work);
+  work.reset();
   if (!base_bytes) return tl::unexpected(std::move(base_bytes).error());
   if (auto unchanged = check_unchanged(a); !unchanged) return pass_on(std::move(unchanged));
   Delta delta{.base = a.path().filename(),
@@ -95,13 +86,14 @@ Result<WrittenDelta> write_delta(const DiffReport& report, const DeltaOutput& ou
 }
 
 Result<void> check_base_bytes(const Model& model, Streams& streams) {
-  return stfs::check_base_bytes(model, progress_of(model, kept_tensors(model), streams));
+  Work work(watch_on(streams));
+  return stfs::check_base_bytes(model, work);
 }
 
 Result<void> check_base_of(const Model& model, Streams& streams) {
-  const GoesOn goes_on = progress_of(model, kept_tensors(model), streams);
+  Work work(watch_on(streams));
   auto checked = check_base(
-      model, [](std::uint64_t, std::string_view) {}, goes_on);
+      model, [](std::uint64_t, std::string_view) {}, work);
   if (!checked) return pass_on(std::move(checked));
   return {};
 }

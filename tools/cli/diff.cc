@@ -162,20 +162,15 @@ int diff(const Arguments& arguments, Streams& streams) {
   report.unused_globs = globs.unused();
 
   std::optional<InterruptGuard> guard(std::in_place);
-  const auto watch = [&streams](std::uint64_t total_bytes) -> Watch {
-    return [progress = std::make_shared<Progress>(streams, total_bytes)](std::uint64_t done_bytes) {
-      progress->show(done_bytes);
-      return !interrupted();
-    };
-  };
+  std::optional<Work> work(std::in_place, watch_on(streams));
   auto comparisons =
       compare_tensors(report.models, report.difference.pairs,
-                      {.threads = request.threads, .has_statistics = !request.is_brief, .watch = watch});
-  if (comparisons) {
-    auto found = find_renamed(report.models, report.difference, request.threads, watch);
-    if (!found) return report_failure(streams, found.error().message);
-  }
+                      {.threads = request.threads, .has_statistics = !request.is_brief, .work = &*work});
+  auto renamed =
+      comparisons ? find_renamed(report.models, report.difference, request.threads, *work) : Result<void>();
+  work.reset();
   if (!comparisons) return report_failure(streams, comparisons.error().message);
+  if (!renamed) return report_failure(streams, renamed.error().message);
   report.comparisons = std::move(*comparisons);
   for (const Model* model : {a.model.get(), b.model.get()}) {
     for (std::string& file : changed_files(*model)) report.changed_files.push_back(std::move(file));

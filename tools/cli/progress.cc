@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <ostream>
 
+#include "tools/cli/interrupt.h"
 #include "tools/text/quantity.h"
 
 namespace stfs::tools {
@@ -41,6 +44,15 @@ void Progress::show(std::uint64_t done_bytes) {
                               human_size(static_cast<std::uint64_t>(bytes_per_second)),
                               left_bytes / std::max(bytes_per_second, 1.0))
                << std::flush;
+}
+
+Work::Watch watch_on(Streams& streams) {
+  return [&streams, line = std::make_shared<std::optional<Progress>>()](std::uint64_t done_bytes,
+                                                                        std::uint64_t total_bytes) {
+    if (done_bytes == 0 || !*line) line->emplace(streams, total_bytes);
+    (*line)->show(done_bytes);
+    return !interrupted();
+  };
 }
 
 }  // namespace stfs::tools

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "core/base/work.h"
 #include "tools/cli/verb.h"
 
 namespace stfs::tools {
@@ -31,5 +32,9 @@ class Progress {
   Clock::time_point drawn_ = start_;
   bool visible_ = false;
 };
+
+/// Draws the passes of a Work, and stops it if interrupted() (interrupt.h). Destroy the Work before the next
+/// output. The streams must outlive it.
+Work::Watch watch_on(Streams& streams);
 
 }  // namespace stfs::tools

@@ -106,19 +106,12 @@ int publish(const PublishRequest& request, const Publication& publication, Strea
                               "--since: " + publication.after_name +
                                   ": is no mount, and only mounts have generations: leave --since out");
   }
-  std::uint64_t total_bytes = 0;
-  for (std::uint32_t at = 0; at < publication.after.tensors().size(); ++at) {
-    total_bytes += publication.after.tensors()[at].data.size_bytes;
-  }
   std::optional<InterruptGuard> guard(std::in_place);
-  auto progress = std::make_unique<Progress>(streams, total_bytes);
-  options->watch = [&progress](std::uint64_t done_bytes) {
-    progress->show(done_bytes);
-    return !interrupted();
-  };
+  std::optional<Work> work(std::in_place, watch_on(streams));
+  options->work = &*work;
   const auto written =
       sync::publish_version({publication.before, publication.after}, publication.published, *options);
-  progress.reset();
+  work.reset();
   if (!written) return report_failure(streams, written.error().message);
   guard.reset();
   if (publication.json) {

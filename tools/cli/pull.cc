@@ -166,12 +166,15 @@ class PullVerb {
     sync::PullOptions options;
     options.apply.commit = commit_options_of(request_.options);
     options.apply.threads = static_cast<unsigned>(request_.threads);
-    options.apply.is_interrupted = [] { return interrupted(); };
     options.target = target_;
     options.on_open = [this](const Model& model) { report_recovered(streams_, model); };
     options.on_event = [this](const sync::PullEvent& event) { return take(event); };
-    options.on_begin = [this](std::uint64_t total_bytes) { progress_.emplace(streams_, total_bytes); };
-    options.apply.on_read = [this](std::uint64_t bytes) { progress_->advance(bytes); };
+    Work work([this](std::uint64_t done_bytes, std::uint64_t total_bytes) {
+      if (done_bytes == 0 || !progress_) progress_.emplace(streams_, total_bytes);
+      progress_->show(done_bytes);
+      return !interrupted();
+    });
+    options.apply.work = &work;
     auto version = sync::pull(request_.model, request_.published, options);
     progress_.reset();
     return version;

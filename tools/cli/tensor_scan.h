@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/work.h"
 #include "core/model/model.h"
 #include "core/tensor/non_finite.h"
-#include "tools/cli/progress.h"
 
 namespace stfs::tools {
 
@@ -26,8 +26,8 @@ struct TensorScan {
 /// be read does not stop the scan of the others.
 /// @param tensors  positions in the model.
 /// @param threads  at least 1; fewer are used if the system gives no more.
-/// @return one result for each tensor, in the order of `tensors`; EINTR if interrupted() (interrupt.h).
+/// @return one result for each tensor, in the order of `tensors`; EINTR if the work, one pass, is stopped.
 Result<std::vector<TensorScan>> scan_tensors(const Model& model, std::span<const std::uint32_t> tensors,
-                                             std::uint64_t threads, Progress& progress);
+                                             std::uint64_t threads, Work& work);
 
 }  // namespace stfs::tools

@@ -115,8 +115,8 @@ Result<Verdict> judge(const Target& target, const VerifyRequest& request, Stream
     record.emplace(std::move(*file));
   }
   {
-    Progress progress(streams, verdict.size_bytes);
-    auto scans = scan_tensors(model, *tensors, request.threads, progress);
+    Work work(watch_on(streams));
+    auto scans = scan_tensors(model, *tensors, request.threads, work);
     if (!scans) return pass_on(std::move(scans));
     verdict.scans = std::move(*scans);
   }

@@ -110,11 +110,10 @@ int apply_published(const VersionChange& change, Streams& streams) {
   if (auto read = state->read(); !read) return report_failure(streams, read.error().message);
 
   const InterruptGuard guard;
-  std::optional<Progress> progress(std::in_place, streams, sync::read_bytes(*version, model));
-  options.on_read = [&](std::uint64_t bytes) { progress->advance(bytes); };
-  options.is_interrupted = [] { return interrupted(); };
+  std::optional<Work> work(std::in_place, watch_on(streams));
+  options.work = &*work;
   const auto outcome = sync::apply_version(model, *version, *state, options);
-  progress.reset();
+  work.reset();
   if (!outcome) {
     state->leave_nothing();
     return report_failure(streams, outcome.error().message);

@@ -58,16 +58,16 @@ std::vector<Candidate> candidates_of(const ModelPair& models, const ModelDiffere
   return candidates;
 }
 
-std::string hash_of(const Model& model, std::uint32_t position, JobStatus& status) {
+std::string hash_of(const Model& model, std::uint32_t position, Work& work) {
   Checksum checksum;
   std::vector<std::byte> scratch;
   const ByteRange whole = model.file_range(position);
-  for (std::uint64_t done = 0; done < whole.size_bytes && !status.is_stopped(); done += kPieceBytes) {
+  for (std::uint64_t done = 0; done < whole.size_bytes && work.goes_on(); done += kPieceBytes) {
     const ByteRange piece{whole.offset + done, std::min(kPieceBytes, whole.size_bytes - done)};
     const auto bytes = model.archive_of(position).read(piece, scratch);
     if (!bytes) return {};
     checksum.update(*bytes);
-    status.advance(piece.size_bytes);
+    work.advance(piece.size_bytes);
   }
   return checksum.hex();
 }
@@ -96,22 +96,21 @@ void join_pairs(const ModelPair& models, const std::vector<Candidate>& candidate
 }  // namespace
 
 Result<void> find_renamed(const ModelPair& models, ModelDifference& difference, std::uint64_t threads,
-                          const std::function<Watch(std::uint64_t total_bytes)>& watch) {
+                          Work& work) {
   std::vector<Candidate> candidates = candidates_of(models, difference);
   if (candidates.empty()) return {};
   std::uint64_t total_bytes = 0;
   for (const Candidate& each : candidates) {
     total_bytes += (each.is_of_a ? models.a : models.b).file_range(each.position).size_bytes;
   }
-  const auto hash = [&](std::size_t at, JobStatus& status) -> Result<void> {
+  const auto hash = [&](std::size_t at, unsigned) -> Result<void> {
     Candidate& each = candidates[at];
-    each.hash = hash_of(each.is_of_a ? models.a : models.b, each.position, status);
+    each.hash = hash_of(each.is_of_a ? models.a : models.b, each.position, work);
     return {};
   };
-  const Watch watched = watch ? watch(total_bytes) : Watch([](std::uint64_t) { return true; });
-  const auto is_whole = run_jobs(candidates.size(), threads, watched, hash);
-  if (!is_whole) return tl::unexpected(is_whole.error());
-  if (!*is_whole) return fail(ErrorCode::System, EINTR, "interrupted");
+  work.begin(total_bytes);
+  if (auto done = run_watched(candidates.size(), threads, work, hash); !done) return done;
+  if (work.is_stopped()) return fail(ErrorCode::System, EINTR, "interrupted");
   join_pairs(models, candidates, difference.tensors);
   return {};
 }

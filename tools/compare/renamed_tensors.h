@@ -2,11 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
 #include "core/base/error.h"
+#include "core/base/work.h"
 #include "tools/compare/model_difference.h"
-#include "tools/compare/parallel_jobs.h"
 
 namespace stfs::tools {
 
@@ -14,9 +13,8 @@ namespace stfs::tools {
 /// and compares their XXH128. Each pair becomes one difference of the kind "renamed"; of several tensors with
 /// the same bytes the first of A goes with the first of B. A tensor without bytes or one that cannot be read
 /// is not renamed.
-/// @param watch  as in ComparisonOptions.
-/// @return EINTR if the watch has stopped the work.
+/// @return EINTR if the work is stopped.
 Result<void> find_renamed(const ModelPair& models, ModelDifference& difference, std::uint64_t threads,
-                          const std::function<Watch(std::uint64_t total_bytes)>& watch);
+                          Work& work);
 
 }  // namespace stfs::tools

@@ -8,8 +8,6 @@
 #include <limits>
 #include <mutex>
 
-#include "tools/compare/parallel_jobs.h"
-
 namespace stfs::tools {
 namespace {
 
@@ -29,19 +27,27 @@ struct ComparedPart {
 
 class Comparer {
  public:
-  Comparer(const ModelPair& models, std::span<const TensorPair> pairs)
-      : models_(models), pairs_(pairs), comparisons_(pairs.size()), failed_parts_(pairs.size(), kNoPart) {}
+  Comparer(const ModelPair& models, std::span<const TensorPair> pairs, std::uint64_t threads, Work& work)
+      : models_(models),
+        pairs_(pairs),
+        threads_(threads),
+        work_(work),
+        comparisons_(pairs.size()),
+        failed_parts_(pairs.size(), kNoPart) {}
 
   /// Finds the pairs whose bytes differ. @return false if interrupted.
-  [[nodiscard]] bool compare_bytes(const ComparisonOptions& options) {
+  [[nodiscard]] bool compare_bytes() {
     std::vector<std::size_t> all(pairs_.size());
     for (std::size_t pair = 0; pair < all.size(); ++pair) all[pair] = pair;
     const std::vector<ComparedPart> parts = parts_of(all);
     std::vector<std::atomic<bool>> is_different(pairs_.size());
-    const bool is_done = run(parts, options, [&](std::size_t at, JobStatus& status) {
+    const bool is_done = run(parts, [&](std::size_t at) {
       std::atomic<bool>& found = is_different[parts[at].pair];
-      if (found) return status.advance(parts[at].end - parts[at].begin);
-      read(parts, at, status, [&](std::span<const std::byte> a, std::span<const std::byte> b) {
+      if (found) {
+        work_.advance(parts[at].end - parts[at].begin);
+        return;
+      }
+      read(parts, at, [&](std::span<const std::byte> a, std::span<const std::byte> b) {
         if (!found && std::memcmp(a.data(), b.data(), a.size()) != 0) found = true;
         return !found;
       });
@@ -52,16 +58,16 @@ class Comparer {
   }
 
   /// Computes the statistics of the pairs that differ. @return false if interrupted.
-  [[nodiscard]] bool compare_numbers(const ComparisonOptions& options) {
+  [[nodiscard]] bool compare_numbers() {
     std::vector<std::size_t> different;
     for (std::size_t pair = 0; pair < pairs_.size(); ++pair) {
       if (comparisons_[pair].is_different && !comparisons_[pair].failure) different.push_back(pair);
     }
     const std::vector<ComparedPart> parts = parts_of(different);
     std::vector<ElementStatistics> partial(parts.size());
-    const bool is_done = run(parts, options, [&](std::size_t at, JobStatus& status) {
+    const bool is_done = run(parts, [&](std::size_t at) {
       const Dtype dtype = models_.a.tensors()[pairs_[parts[at].pair].a].dtype;
-      read(parts, at, status, [&](std::span<const std::byte> a, std::span<const std::byte> b) {
+      read(parts, at, [&](std::span<const std::byte> a, std::span<const std::byte> b) {
         partial[at] += compare_elements(dtype, a, b);
         return true;
       });
@@ -93,33 +99,33 @@ class Comparer {
   }
 
   /// @param compare  fails never: read() keeps failures.
-  static bool run(std::span<const ComparedPart> parts, const ComparisonOptions& options,
-                  const std::function<void(std::size_t part, JobStatus& status)>& compare) {
+  bool run(std::span<const ComparedPart> parts, const std::function<void(std::size_t part)>& compare) {
     std::uint64_t size_bytes = 0;
     for (const ComparedPart& part : parts) size_bytes += part.end - part.begin;
-    const Watch watch = options.watch ? options.watch(size_bytes) : [](std::uint64_t) { return true; };
-    const Job job = [&](std::size_t part, JobStatus& status) -> Result<void> {
-      compare(part, status);
-      return {};
-    };
-    return run_jobs(parts.size(), options.threads, watch, job).value_or(false);
+    work_.begin(size_bytes);
+    const auto done =
+        run_watched(parts.size(), threads_, work_, [&](std::size_t part, unsigned) -> Result<void> {
+          compare(part);
+          return {};
+        });
+    return done && !work_.is_stopped();
   }
 
   /// Reads a part piece by piece. Keeps the failure if there is one.
   /// @param judge  receives the same bytes of A and of B; returns false if it needs no more.
   template <class Judge>
-  void read(std::span<const ComparedPart> parts, std::size_t at, JobStatus& status, const Judge& judge) {
+  void read(std::span<const ComparedPart> parts, std::size_t at, const Judge& judge) {
     bool is_b = false;
     std::uint64_t begin = parts[at].begin;
-    auto done = guard_memory([&] { return read_pieces(parts[at], begin, is_b, status, judge); });
-    status.advance(parts[at].end - begin);  // what need not be read, too
+    auto done = guard_memory([&] { return read_pieces(parts[at], begin, is_b, judge); });
+    work_.advance(parts[at].end - begin);  // what need not be read, too
     if (!done) keep_failure(parts[at].pair, at, std::move(done).error(), is_b);
   }
 
   /// @param begin  moves behind each piece that was judged.
   /// @param is_b   in case of a failure: whether B's tensor failed.
   template <class Judge>
-  Result<void> read_pieces(const ComparedPart& part, std::uint64_t& begin, bool& is_b, JobStatus& status,
+  Result<void> read_pieces(const ComparedPart& part, std::uint64_t& begin, bool& is_b,
                            const Judge& judge) const {
     const TensorPair pair = pairs_[part.pair];
     const std::uint64_t offset_a = models_.a.file_range(pair.a).offset;
@@ -127,7 +133,7 @@ class Comparer {
     const auto buffer_bytes = static_cast<std::size_t>(std::min(kComparedPieceBytes, part.end - begin));
     std::vector<std::byte> a(buffer_bytes);
     std::vector<std::byte> b(buffer_bytes);
-    while (begin < part.end && !status.is_stopped()) {
+    while (begin < part.end && work_.goes_on()) {
       const auto size_bytes = static_cast<std::size_t>(std::min(kComparedPieceBytes, part.end - begin));
       const auto piece_a = std::span(a).first(size_bytes);
       const auto piece_b = std::span(b).first(size_bytes);
@@ -137,7 +143,7 @@ class Comparer {
       if (!read) return read;
       if (!judge(piece_a, piece_b)) return {};
       begin += size_bytes;
-      status.advance(size_bytes);
+      work_.advance(size_bytes);
     }
     return {};
   }
@@ -153,6 +159,8 @@ class Comparer {
 
   const ModelPair models_;
   const std::span<const TensorPair> pairs_;
+  const std::uint64_t threads_;
+  Work& work_;
   std::vector<TensorComparison> comparisons_;
   std::mutex mutex_;  // guards failed_parts_ and, while threads run, the failures in comparisons_
   std::vector<std::size_t> failed_parts_;
@@ -163,9 +171,9 @@ class Comparer {
 Result<std::vector<TensorComparison>> compare_tensors(const ModelPair& models,
                                                       std::span<const TensorPair> pairs,
                                                       const ComparisonOptions& options) {
-  Comparer comparer(models, pairs);
-  const bool is_done =
-      comparer.compare_bytes(options) && (!options.has_statistics || comparer.compare_numbers(options));
+  Work unwatched;
+  Comparer comparer(models, pairs, options.threads, options.work != nullptr ? *options.work : unwatched);
+  const bool is_done = comparer.compare_bytes() && (!options.has_statistics || comparer.compare_numbers());
   if (!is_done) return fail(ErrorCode::System, EINTR, models.a.path().string() + ": interrupted");
   return comparer.take_comparisons();
 }

@@ -2,15 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/work.h"
 #include "core/model/model.h"
 #include "tools/compare/element_statistics.h"
-#include "tools/compare/parallel_jobs.h"
 
 namespace stfs::tools {
 
@@ -32,9 +31,7 @@ struct TensorComparison {
 struct ComparisonOptions {
   std::uint64_t threads = 1;
   bool has_statistics = true;
-  /// Runs before each pass over the tensors, with the bytes of the pass. The result watches the pass. Null:
-  /// nobody watches.
-  std::function<Watch(std::uint64_t total_bytes)> watch{};
+  Work* work = nullptr;  // null: nobody watches
 };
 
 /// Two models, which must outlive the call, and may be one model.
@@ -48,7 +45,7 @@ struct ModelPair {
 /// threads, so one large tensor keeps all of them busy. Memory does not grow with the tensors' size, but for
 /// about 100 bytes for each 24 MiB that differ. The results do not depend on the number of threads. A tensor
 /// that cannot be read does not stop the others.
-/// @return one result for each pair, in the order of `pairs`; EINTR if a watch has stopped the work.
+/// @return one result for each pair, in the order of `pairs`; EINTR if the work is stopped.
 Result<std::vector<TensorComparison>> compare_tensors(const ModelPair& models,
                                                       std::span<const TensorPair> pairs,
                                                       const ComparisonOptions& options);

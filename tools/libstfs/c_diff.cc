@@ -10,6 +10,7 @@
 #include "tools/compare/tensor_comparison.h"
 #include "tools/libstfs/c_error.h"
 #include "tools/libstfs/c_struct.h"
+#include "tools/libstfs/c_work.h"
 #include "tools/libstfs/handles.h"
 #include "tools/text/near_names.h"
 #include "tools/text/printable.h"
@@ -52,20 +53,6 @@ std::uint32_t kind_named(std::string_view kind) {
   if (kind == "only_in_a") return STFS_ONLY_IN_A;
   if (kind == "only_in_b") return STFS_ONLY_IN_B;
   return kind == "dtype" ? STFS_OTHER_DTYPE : STFS_OTHER_SHAPE;
-}
-
-tools::ComparisonOptions comparison_options(const stfs_diff_options& given, bool& is_cancelled) {
-  tools::ComparisonOptions options;
-  options.threads = given.threads != 0 ? given.threads : std::max(std::thread::hardware_concurrency(), 1U);
-  options.has_statistics = given.is_brief == 0;
-  if (given.progress == nullptr) return options;
-  options.watch = [given, &is_cancelled](std::uint64_t total_bytes) -> tools::Watch {
-    return [given, total_bytes, &is_cancelled](std::uint64_t done_bytes) {
-      is_cancelled = is_cancelled || given.progress(given.context, done_bytes, total_bytes) != 0;
-      return !is_cancelled;
-    };
-  };
-  return options;
 }
 
 Result<void> check_globs(const tools::NameGlobs& globs, const tools::ModelPair& models) {
@@ -117,10 +104,13 @@ Result<stfs_diff*> compare(const OpenedModel& a, const OpenedModel& b, const stf
   const tools::ModelDifference difference =
       tools::difference_of({models.a, a.only}, {models.b, b.only}, globs);
   if (auto used = check_globs(globs, models); !used) return pass_on(std::move(used));
-  bool is_cancelled = false;
-  auto comparisons =
-      tools::compare_tensors(models, difference.pairs, comparison_options(given, is_cancelled));
-  if (is_cancelled) {
+  Work work(watch_of(given.progress, given.context));
+  const unsigned processors = std::max(std::thread::hardware_concurrency(), 1U);
+  auto comparisons = tools::compare_tensors(models, difference.pairs,
+                                            {.threads = given.threads != 0 ? given.threads : processors,
+                                             .has_statistics = given.is_brief == 0,
+                                             .work = &work});
+  if (work.is_stopped()) {
     return fail(ErrorCode::System, ECANCELED, models.a.path().string() + ": the comparison was cancelled");
   }
   if (!comparisons) return tl::unexpected(std::move(comparisons).error());

@@ -30,8 +30,9 @@ Result<ModelOptions> model_options(const stfs_model_options& given) {
     options.deltas.push_back(std::filesystem::absolute(given.deltas[at]));
   if (options.deltas.empty()) return options;
   options.check_base = [](const Model& model) -> Result<void> {
+    Work work;
     auto checked = check_base(
-        model, [](std::uint64_t, std::string_view) {}, [](std::uint64_t) { return true; });
+        model, [](std::uint64_t, std::string_view) {}, work);
     if (!checked) return pass_on(std::move(checked));
     return {};
   };
@@ -62,8 +63,9 @@ stfs_model* stfs_model_open(const char* path, const stfs_model_options* options,
     shared->options = std::move(*known);
     shared->is_forgiving = given->is_forgiving != 0;
     if (shared->options.access == Access::ReadWrite && !shared->options.deltas.empty()) {
+      Work work;
       auto made = make_delta(
-          shared->named, shared->options, [](const Model&) {}, [](std::uint64_t) { return true; });
+          shared->named, shared->options, [](const Model&) {}, work);
       if (!made) return pass_on(std::move(made));
     }
     auto opened = shared->open();

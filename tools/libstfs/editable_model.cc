@@ -54,8 +54,9 @@ Result<std::shared_ptr<const OpenedModel>> EditableModel::open() const {
 
 Result<void> EditableModel::make_editable(Model& model) const {
   if (options.access != Access::ReadWrite || !model.delta()) return {};
+  Work work;
   return make_provable(
-      model, [](const Model&) {}, [](std::uint64_t) { return true; });
+      model, [](const Model&) {}, work);
 }
 
 void EditableModel::let_go() {

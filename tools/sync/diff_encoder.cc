@@ -95,14 +95,14 @@ DiffEncoder::DiffEncoder(DiffEncoding encoding, ChecksumFormat checksum_format)
       after_buffer_(kTensorPieceBytes) {}
 DiffEncoder::~DiffEncoder() = default;
 
-Result<EncodedDiff> DiffEncoder::encode(const TensorChange& change, const Sink& sink, const GoesOn& goes_on) {
-  if (encoding_ == DiffEncoding::Xor) return encode_xor(change, sink, goes_on);
+Result<EncodedDiff> DiffEncoder::encode(const TensorChange& change, const Sink& sink, Work& work) {
+  if (encoding_ == DiffEncoding::Xor) return encode_xor(change, sink, work);
   if (change.size_bytes > kMostOverwriteBytes) {
     return fail(ErrorCode::InvalidArgument, EFBIG,
                 fmt::format("has {} bytes, and an overwrite diff reaches {}: use xor", change.size_bytes,
                             kMostOverwriteBytes));
   }
-  return encode_overwrite(change, sink, goes_on);
+  return encode_overwrite(change, sink, work);
 }
 
 template <class Take>
@@ -119,8 +119,7 @@ Result<void> DiffEncoder::for_each_piece(const TensorChange& change, const Take&
   return {};
 }
 
-Result<EncodedDiff> DiffEncoder::encode_xor(const TensorChange& change, const Sink& sink,
-                                            const GoesOn& goes_on) {
+Result<EncodedDiff> DiffEncoder::encode_xor(const TensorChange& change, const Sink& sink, Work& work) {
   ChecksumStream checksum(checksum_format_);
   std::uint64_t equal_bytes = 0;  // before the first difference: the frame begins with it
   bool is_changed = false;
@@ -137,15 +136,14 @@ Result<EncodedDiff> DiffEncoder::encode_xor(const TensorChange& change, const Si
       }
     }
     if (!is_changed) equal_bytes += after_.size();
-    if (!goes_on(after_.size())) return fail_system(EINTR, "the diff", "write");
+    if (!work.advance(after_.size())) return fail_system(EINTR, "the diff", "write");
     return is_changed ? frame_->append(before_) : Result<void>();
   });
   if (!read) return pass_on(std::move(read));
   return EncodedDiff{is_changed, is_changed ? frame_->size_bytes() : 0, checksum.hex()};
 }
 
-Result<EncodedDiff> DiffEncoder::encode_overwrite(const TensorChange& change, const Sink& sink,
-                                                  const GoesOn& goes_on) {
+Result<EncodedDiff> DiffEncoder::encode_overwrite(const TensorChange& change, const Sink& sink, Work& work) {
   ChecksumStream checksum(checksum_format_);
   std::uint64_t count = 0;
   positions_.clear();
@@ -157,7 +155,7 @@ Result<EncodedDiff> DiffEncoder::encode_overwrite(const TensorChange& change, co
       values_.clear();
     }
     count += collect(offset);
-    if (!goes_on(after_.size())) return fail_system(EINTR, "the diff", "write");
+    if (!work.advance(after_.size())) return fail_system(EINTR, "the diff", "write");
     return {};
   });
   if (!read) return pass_on(std::move(read));

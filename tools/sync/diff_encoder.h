@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/work.h"
 #include "tools/sync/checksum_format.h"
 #include "tools/sync/diff_encoding.h"
 
@@ -35,8 +36,6 @@ class DiffEncoder {
  public:
   /// Takes the next bytes of the frame.
   using Sink = std::function<Result<void>(std::span<const std::byte>)>;
-  /// Takes the number of bytes of the tensor that are done since the last call. False stops the work.
-  using GoesOn = std::function<bool(std::uint64_t)>;
 
   DiffEncoder(DiffEncoding encoding, ChecksumFormat checksum_format);
   ~DiffEncoder();
@@ -46,17 +45,18 @@ class DiffEncoder {
   /// Writes the diff to `sink` as one zstd frame that tells its content's size. Writes nothing if the tensor
   /// has not changed. Reads the tensor once, or three times for an overwrite diff of more than 128 Ki
   /// changes.
-  /// @return the errors of reading and of the sink; EINTR: goes_on() has returned false; EFBIG: an overwrite
+  /// @param work  counts the bytes of the tensor, once each.
+  /// @return the errors of reading and of the sink; EINTR: the work does not go on; EFBIG: an overwrite
   ///   diff cannot reach all of the tensor; ESTALE (ArchiveChanged): the bytes have changed meanwhile.
-  Result<EncodedDiff> encode(const TensorChange& change, const Sink& sink, const GoesOn& goes_on);
+  Result<EncodedDiff> encode(const TensorChange& change, const Sink& sink, Work& work);
 
  private:
   class Frame;
   /// Calls `take(offset)` for each piece, with before_ and after_ filled.
   template <class Take>
   Result<void> for_each_piece(const TensorChange& change, const Take& take);
-  Result<EncodedDiff> encode_xor(const TensorChange& change, const Sink& sink, const GoesOn& goes_on);
-  Result<EncodedDiff> encode_overwrite(const TensorChange& change, const Sink& sink, const GoesOn& goes_on);
+  Result<EncodedDiff> encode_xor(const TensorChange& change, const Sink& sink, Work& work);
+  Result<EncodedDiff> encode_overwrite(const TensorChange& change, const Sink& sink, Work& work);
   /// Keeps positions and values of a piece's changes. @return how many there are.
   std::size_t collect(std::uint64_t offset);
   /// Writes the positions, then the values, each in a pass of its own.

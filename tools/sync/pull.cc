@@ -178,20 +178,13 @@ class Pull {
     PullEvent event{.kind = PullEvent::Kind::Applied, .version = version.version().text, .why = {}};
     if (version.is_full() && !takes_patches(version)) {
       event.kind = PullEvent::Kind::Seeded;
-      const auto on_bytes = [&](std::uint64_t bytes) -> Result<void> {
-        if (options_.apply.is_interrupted && options_.apply.is_interrupted()) {
-          return fail(ErrorCode::System, EINTR, "interrupted: the model is not whole yet: pull again");
-        }
-        if (options_.apply.on_read) options_.apply.on_read(bytes);
-        return {};
-      };
-      if (options_.on_begin) options_.on_begin(seeded_bytes(version));
-      if (auto seeded = seed_model(model_, version, state, on_bytes); !seeded) return seeded;
+      Work unwatched;
+      Work& work = options_.apply.work != nullptr ? *options_.apply.work : unwatched;
+      if (auto seeded = seed_model(model_, version, state, work); !seeded) return seeded;
     } else {
       auto model = open_model();
       if (!model) return pass_on(std::move(model));
       if (options_.on_open) options_.on_open(**model);
-      if (options_.on_begin) options_.on_begin(read_bytes(version, **model));
       if (version.base_version()) event.base_version = version.base_version()->text;
       auto outcome = apply_version(**model, version, state, options_.apply);
       if (!outcome) return pass_on(std::move(outcome));

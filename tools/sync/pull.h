@@ -34,13 +34,13 @@ struct PullEvent {
 };
 
 struct PullOptions {
+  /// Its work has one pass for each version: of the bytes that are read, or copied from a full version. If it
+  /// is stopped, the pull fails with EINTR, and the model keeps the version that it has then.
   VersionApplyOptions apply{};
   std::optional<std::uint64_t> target{};  // nothing: the newest version that is whole
   Storage* storage = &system_storage();   // of the model and of the versions
   /// Called with each event. An error ends the pull; what was applied stays applied.
   std::function<Result<void>(const PullEvent& event)> on_event{};
-  /// Called before a version is applied, with the bytes that apply.on_read will count.
-  std::function<void(std::uint64_t total_bytes)> on_begin{};
   /// Called with the model's files once they are open, before a version is applied.
   std::function<void(const Model& model)> on_open{};
 };

@@ -44,17 +44,27 @@ bool has_header(std::string_view start, const ArchiveVersion& archive) {
   return XXH3_64bits(json.data(), json.size()) == archive.header->hash;
 }
 
-using OnBytes = std::function<Result<void>(std::uint64_t bytes)>;
+/// The bytes of the version's files, as far as they are known.
+std::uint64_t seeded_bytes(const PublishedVersion& version) {
+  std::uint64_t total = 0;
+  const auto files = files_of(version);
+  if (!files) return total;
+  for (const std::string& name : *files) {
+    if (const auto there = version.files().status(version.directory() / name))
+      total += there->identity.size_bytes;
+  }
+  return total;
+}
 
 class Seeding {
  public:
-  Seeding(const PublishedVersion& version, SyncState& state, SeedingPlan plan, const OnBytes& on_bytes)
+  Seeding(const PublishedVersion& version, SyncState& state, SeedingPlan plan, Work& work)
       : version_(version),
         state_(state),
         storage_(state.storage()),
         directory_(state.model_directory()),
         plan_(std::move(plan)),
-        on_bytes_(on_bytes) {}
+        work_(work) {}
 
   Result<void> run() {
     if (auto known = look_at_present(); !known) return known;
@@ -68,7 +78,12 @@ class Seeding {
   }
 
  private:
+  static Result<void> interrupted() {
+    return fail(ErrorCode::System, EINTR, "interrupted: the model is not whole yet: pull again");
+  }
+
   Result<void> make_files() const {
+    work_.begin(seeded_bytes(version_));
     const FileSwitch& files = plan_.files;
     for (const auto& [theirs, ours] : plan_.archives) {
       const std::string& as = plan_.has_index ? ours : files.step.from;
@@ -85,6 +100,8 @@ class Seeding {
           !written)
         return written;
     }
+    work_.look();
+    if (!work_.goes_on()) return interrupted();
     return write_text(state_.text_with(version_.version(), {}, files.step.to, plan_.brought),
                       next_sync_state(state_.place()), state_.place().state_file());
   }
@@ -120,7 +137,7 @@ class Seeding {
           reinterpret_cast<const char*>(piece.data()),
           static_cast<std::size_t>(std::min<std::uint64_t>(header_end - header.size(), piece.size())));
       if (auto appended = file->append(piece); !appended) return appended;
-      if (auto goes_on = on_bytes_(piece.size()); !goes_on) return goes_on;
+      if (!work_.advance(piece.size())) return interrupted();
     }
     if (checked != nullptr && (*size_bytes != checked->stamp.size_bytes || !has_header(header, *checked)))
       return unfinished(version_.directory() / name, kChangedMeanwhile);
@@ -201,28 +218,17 @@ class Seeding {
   Storage& storage_;
   const std::filesystem::path directory_;
   const SeedingPlan plan_;
-  const OnBytes& on_bytes_;
+  Work& work_;
   std::optional<FileStatus> present_;
 };
 
 }  // namespace
 
-std::uint64_t seeded_bytes(const PublishedVersion& version) {
-  std::uint64_t total = 0;
-  const auto files = files_of(version);
-  if (!files) return total;
-  for (const std::string& name : *files) {
-    if (const auto there = version.files().status(version.directory() / name))
-      total += there->identity.size_bytes;
-  }
-  return total;
-}
-
 Result<void> seed_model(const std::filesystem::path& model, const PublishedVersion& version, SyncState& state,
-                        const std::function<Result<void>(std::uint64_t bytes)>& on_bytes) {
+                        Work& work) {
   auto plan = plan_seeding(model, version, state);
   if (!plan) return pass_on(std::move(plan));
-  return Seeding(version, state, std::move(*plan), on_bytes).run();
+  return Seeding(version, state, std::move(*plan), work).run();
 }
 
 }  // namespace stfs::sync

@@ -2,18 +2,14 @@
 // tensors.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <functional>
 
 #include "core/base/error.h"
+#include "core/base/work.h"
 #include "tools/sync/published_version.h"
 #include "tools/sync/sync_state.h"
 
 namespace stfs::sync {
-
-/// The bytes that seed_model() copies, as far as they are known.
-std::uint64_t seeded_bytes(const PublishedVersion& version);
 
 /// Replaces the model, if there is one, by the version: all files of the version are copied beside it, then
 /// one rename makes them the model (file_switch.h). Then the archives of the model before go. Foreign files
@@ -23,12 +19,12 @@ std::uint64_t seeded_bytes(const PublishedVersion& version);
 /// allow reading and writing.
 /// @param model  as the user named it; its archive, index or directory. Its directory is that of the state.
 /// @param state  locked and read.
-/// @param on_bytes  called with the bytes copied since the last call; an error ends the copy.
+/// @param work  one pass, of the bytes that are copied. EINTR if it is stopped before the last file is whole.
 /// @return EISDIR (InvalidArgument): the model is named by its only archive, and the version has several.
 /// EROFS: it
 ///   has deltas on top. The errors of the stores. After a failure the model and its state are unchanged,
 ///   unless the message says that it has the new version.
 Result<void> seed_model(const std::filesystem::path& model, const PublishedVersion& version, SyncState& state,
-                        const std::function<Result<void>(std::uint64_t bytes)>& on_bytes);
+                        Work& work);
 
 }  // namespace stfs::sync

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -63,7 +64,7 @@ Result<void> TensorPatcher::stage(std::uint32_t position, ByteRange place, bool&
   bool differs = false;
   const std::uint64_t begin = place.offset - model_.file_range(position).offset;
   if (auto got = model_.archive_of(position).read_through(before_, place.offset); !got) return got;
-  if (auto goes_on = on_read_(place.size_bytes); !goes_on) return goes_on;
+  if (!work_.advance(place.size_bytes)) return fail(ErrorCode::System, EINTR, "interrupted: not changed");
   for (std::uint64_t at = 0; at < place.size_bytes; at += kDecodedBytes) {
     const std::size_t size = static_cast<std::size_t>(std::min(kDecodedBytes, place.size_bytes - at));
     const auto old_bytes = std::span(before_).subspan(static_cast<std::size_t>(at), size);

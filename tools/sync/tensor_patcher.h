@@ -3,12 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/base/work.h"
 #include "core/model/model.h"
 #include "core/model/transaction_group.h"
 #include "tools/sync/diff_decoder.h"
@@ -19,13 +19,12 @@ namespace stfs::sync {
 /// Used by one thread, for any number of tensors: its memory is kept from one to the next.
 class TensorPatcher {
  public:
-  /// Called with each number of bytes that were read. An error ends the work.
-  using OnRead = std::function<Result<void>(std::uint64_t bytes)>;
   /// All must outlive the patcher.
+  /// @param work  counts the bytes of the model that are read.
   /// @param transaction  has begun patches of the tensors. Null: checks only.
   TensorPatcher(const Model& model, const PublishedVersion& version, TransactionGroup* transaction,
-                const OnRead& on_read)
-      : model_(model), version_(version), transaction_(transaction), on_read_(on_read) {}
+                Work& work)
+      : model_(model), version_(version), transaction_(transaction), work_(work) {}
 
   enum class Outcome : std::uint8_t {
     Changed,  // the transaction has patches of the tensor
@@ -45,7 +44,7 @@ class TensorPatcher {
   const Model& model_;
   const PublishedVersion& version_;
   TransactionGroup* const transaction_;
-  const OnRead& on_read_;
+  Work& work_;
   DiffDecoder decoder_;
   const PublishedTensor* tensor_ = nullptr;
   std::optional<ChecksumStream> checksum_;

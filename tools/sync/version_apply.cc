@@ -42,8 +42,13 @@ std::string full_mismatch(const PublishedVersion& version, const PublishedTensor
 class VersionApply {
  public:
   VersionApply(const Model& model, const PublishedVersion& version, SyncState& state,
-               const VersionApplyOptions& options)
-      : model_(model), version_(version), state_(state), options_(options), transaction_(model) {}
+               const VersionApplyOptions& options, Work& work)
+      : model_(model),
+        version_(version),
+        state_(state),
+        options_(options),
+        work_(work),
+        transaction_(model) {}
 
   Result<VersionOutcome> run() {
     if (auto follows = check_order(); !follows) return pass_on(std::move(follows));
@@ -155,38 +160,35 @@ class VersionApply {
 
   Result<void> patch_all() {
     const unsigned threads = options_.threads == 0 ? usable_processors() : options_.threads;
+    std::uint64_t total_bytes = 0;
+    for (const Step& step : steps_) total_bytes += model_.tensors()[step.position].data.size_bytes;
+    work_.begin(total_bytes);
     std::mutex mutex;
-    const TensorPatcher::OnRead on_read = [&](std::uint64_t bytes) -> Result<void> {
-      if (options_.is_interrupted && options_.is_interrupted()) {
-        return fail(ErrorCode::System, EINTR, "interrupted: not changed");
-      }
-      if (!options_.on_read) return {};
-      const std::scoped_lock lock(mutex);
-      options_.on_read(bytes);
-      return {};
-    };
     std::vector<std::unique_ptr<TensorPatcher>> patchers(worker_count(steps_.size(), threads));
-    auto done = run_parallel(steps_.size(), threads, [&](std::size_t index, unsigned worker) -> Result<void> {
-      auto& patcher = patchers[worker];
-      if (!patcher) {
-        patcher = std::make_unique<TensorPatcher>(model_, version_,
-                                                  options_.is_dry_run ? nullptr : &transaction_, on_read);
-      }
-      const Step& step = steps_[index];
-      auto patched = patcher->patch(*step.tensor, step.position);
-      if (!patched) {
-        return tl::unexpected(std::move(patched).error().within(
-            fmt::format("{}: {}", name(), tools::printable_name(step.tensor->name))));
-      }
-      if (*patched == TensorPatcher::Outcome::Same) return {};
-      const std::scoped_lock lock(mutex);
-      outcome_.changed.emplace_back(step.tensor->name);
-      outcome_.changed_bytes += model_.tensors()[step.position].data.size_bytes;
-      return {};
-    });
+    auto done =
+        run_watched(steps_.size(), threads, work_, [&](std::size_t index, unsigned worker) -> Result<void> {
+          auto& patcher = patchers[worker];
+          if (!patcher) {
+            patcher = std::make_unique<TensorPatcher>(model_, version_,
+                                                      options_.is_dry_run ? nullptr : &transaction_, work_);
+          }
+          const Step& step = steps_[index];
+          auto patched = patcher->patch(*step.tensor, step.position);
+          if (!patched) {
+            return tl::unexpected(std::move(patched).error().within(
+                fmt::format("{}: {}", name(), tools::printable_name(step.tensor->name))));
+          }
+          if (*patched == TensorPatcher::Outcome::Same) return {};
+          const std::scoped_lock lock(mutex);
+          outcome_.changed.emplace_back(step.tensor->name);
+          outcome_.changed_bytes += model_.tensors()[step.position].data.size_bytes;
+          return {};
+        });
     outcome_.changed_tensors = outcome_.changed.size();
     outcome_.done_tensors = steps_.size() - outcome_.changed.size();
     std::ranges::sort(outcome_.changed);
+    if (done && work_.is_stopped())
+      return fail(ErrorCode::System, EINTR, name() + ": interrupted: not changed");
     return done;
   }
 
@@ -247,6 +249,7 @@ class VersionApply {
   const PublishedVersion& version_;
   SyncState& state_;
   const VersionApplyOptions& options_;
+  Work& work_;
   TransactionGroup transaction_;
   ReaderWriterLock readers_;  // no other thread reads this model
   std::vector<Step> steps_;
@@ -263,18 +266,11 @@ bool has_same_tensors(const PublishedVersion& version, const Model& model) {
          });
 }
 
-std::uint64_t read_bytes(const PublishedVersion& version, const Model& model) {
-  std::uint64_t total = 0;
-  for (const PublishedTensor& tensor : version.tensors()) {
-    const auto position = model.tensors().find(tensor.name);
-    if (position) total += model.tensors()[*position].data.size_bytes;
-  }
-  return total;
-}
-
 Result<VersionOutcome> apply_version(const Model& model, const PublishedVersion& version, SyncState& state,
                                      const VersionApplyOptions& options) {
-  return guard_memory([&] { return VersionApply(model, version, state, options).run(); });
+  Work unwatched;
+  Work& work = options.work != nullptr ? *options.work : unwatched;
+  return guard_memory([&] { return VersionApply(model, version, state, options, work).run(); });
 }
 
 }  // namespace stfs::sync

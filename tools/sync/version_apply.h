@@ -8,10 +8,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "core/base/work.h"
 #include "core/commit/commit_options.h"
 #include "core/model/model.h"
 #include "tools/sync/published_version.h"
@@ -24,10 +24,9 @@ struct VersionApplyOptions {
   unsigned threads = 0;  // 0: one for each processor
   /// Checks everything and changes nothing.
   bool is_dry_run = false;
-  /// Called with the bytes of tensors that were read since the last call, by one thread at a time.
-  std::function<void(std::uint64_t)> on_read{};
-  /// Any thread may call. True ends the work before the commit, with EINTR and nothing changed.
-  std::function<bool()> is_interrupted{};
+  /// One pass, of the bytes of the model's tensors that a version has diffs for. If the work is stopped
+  /// before the commit, nothing is changed: EINTR. Null: nobody watches.
+  Work* work = nullptr;
 };
 
 struct VersionOutcome {
@@ -43,9 +42,6 @@ struct VersionOutcome {
 
 /// Whether a full version has exactly the model's tensors, with their dtypes and shapes.
 bool has_same_tensors(const PublishedVersion& version, const Model& model);
-
-/// The bytes of the model's tensors that a version has diffs for: apply_version() reads them.
-std::uint64_t read_bytes(const PublishedVersion& version, const Model& model);
 
 /// Applies a version. Uses several threads, and about 4 MiB of memory for each besides what the decoders
 /// take.

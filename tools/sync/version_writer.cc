@@ -35,8 +35,8 @@ ReadPiece reader_of(const Model& model, std::uint32_t position) {
 
 class Publisher {
  public:
-  Publisher(const tools::ModelPair& models, const PublishOptions& options)
-      : models_(models), options_(options) {}
+  Publisher(const tools::ModelPair& models, const PublishOptions& options, Work& work)
+      : models_(models), options_(options), work_(work) {}
 
   Result<WrittenVersion> run(const std::filesystem::path& published) {
     if (auto ok = check(); !ok) return pass_on(std::move(ok));
@@ -111,34 +111,33 @@ class Publisher {
 
   Result<void> write_shards(const VersionDirectory& directory) {
     shards_.resize(plan_.size());
-    const auto is_whole = tools::run_jobs(
-        plan_.size(), options_.threads, options_.watch,
-        [&](std::size_t at, tools::JobStatus& status) { return write_shard(directory, at, status); });
-    if (!is_whole) return tl::unexpected(is_whole.error());
-    if (*is_whole) return {};
+    std::uint64_t total_bytes = 0;
+    for (const PlannedShard& shard : plan_) {
+      for (const tools::TensorPair& pair : shard.tensors) total_bytes += size_of(pair);
+    }
+    work_.begin(total_bytes);
+    const auto done = run_watched(plan_.size(), options_.threads, work_,
+                                  [&](std::size_t at, unsigned) { return write_shard(directory, at); });
+    if (!done || !work_.is_stopped()) return done;
     return fail(ErrorCode::System, EINTR, directory.path().native() + ": interrupted, nothing is left");
   }
 
-  Result<void> write_shard(const VersionDirectory& directory, std::size_t at, tools::JobStatus& status) {
+  Result<void> write_shard(const VersionDirectory& directory, std::size_t at) {
     const PlannedShard& planned = plan_[at];
     auto shard = VersionShard::create(directory.shard_path(at + 1, plan_.size()), planned.header_bytes, mode_,
                                       directory.storage());
     if (!shard) return pass_on(std::move(shard));
     DiffEncoder encoder(options_.encoding, options_.checksum_format);
     const DiffEncoder::Sink sink = [&](std::span<const std::byte> bytes) { return shard->append(bytes); };
-    const DiffEncoder::GoesOn goes_on = [&](std::uint64_t done_bytes) {
-      status.advance(done_bytes);
-      return !status.is_stopped();
-    };
     for (const tools::TensorPair& pair : planned.tensors) {
-      if (status.is_stopped()) return {};
+      if (!work_.goes_on()) return {};
       const std::string_view name = models_.b.tensors()[pair.b].name;
-      auto diff = mounted_ ? encode_mounted(encoder, pair, *shard, sink, goes_on)
+      auto diff = mounted_ ? encode_mounted(encoder, pair, *shard, sink)
                            : encoder.encode({.size_bytes = size_of(pair),
                                              .before = reader_of(models_.a, pair.a),
                                              .after = reader_of(models_.b, pair.b)},
-                                            sink, goes_on);
-      if (!diff && status.is_stopped()) return {};  // by the caller, or by the first failure
+                                            sink, work_);
+      if (!diff && !work_.goes_on()) return {};  // by the caller, or by the first failure
       if (!diff) return tl::unexpected(std::move(diff).error().within("tensor " + in_quotes(name)));
       if (diff->is_changed) shard->end_entry(name, diff->checksum);
     }
@@ -150,12 +149,10 @@ class Publisher {
 
   /// Reads the tensor again as often as it has changed meanwhile.
   Result<EncodedDiff> encode_mounted(DiffEncoder& encoder, const tools::TensorPair& pair, VersionShard& shard,
-                                     const DiffEncoder::Sink& sink,
-                                     const DiffEncoder::GoesOn& goes_on) const {
+                                     const DiffEncoder::Sink& sink) const {
     constexpr int kMostReadings = 32;
     constexpr std::chrono::milliseconds kPause{20};
     const std::string_view name = models_.b.tensors()[pair.b].name;
-    const DiffEncoder::GoesOn again = [&](std::uint64_t) { return goes_on(0); };  // was counted
     for (int reading = 1;; ++reading) {
       auto tensor = mounted_->open(name, size_of(pair));
       if (!tensor) return pass_on(std::move(tensor));
@@ -163,7 +160,7 @@ class Publisher {
           {.size_bytes = size_of(pair),
            .before = reader_of(models_.a, pair.a),
            .after = [&](std::uint64_t offset, std::span<std::byte> to) { return tensor->read(offset, to); }},
-          sink, reading == 1 ? goes_on : again);
+          sink, work_);
       // An encoder that reads three times may see itself that the bytes have changed.
       const bool has_changed = !diff && diff.error().code == ErrorCode::ArchiveChanged;
       if (!diff && !has_changed) return diff;
@@ -171,6 +168,7 @@ class Publisher {
       if (!whole) return pass_on(std::move(whole));
       if (*whole) return diff;
       if (auto dropped = shard.drop_entry(); !dropped) return pass_on(std::move(dropped));
+      work_.take_back(size_of(pair));
       if (reading == kMostReadings) {
         return fail(
             ErrorCode::Busy, EBUSY,
@@ -225,6 +223,7 @@ class Publisher {
 
   const tools::ModelPair& models_;
   const PublishOptions& options_;
+  Work& work_;
   mode_t mode_ = 0;
   std::optional<MountedModel> mounted_;
   WrittenVersion written_{};
@@ -236,7 +235,9 @@ class Publisher {
 
 Result<WrittenVersion> publish_version(const tools::ModelPair& models, const std::filesystem::path& published,
                                        const PublishOptions& options) {
-  return guard_memory([&] { return Publisher(models, options).run(published); });
+  Work unwatched;
+  Work& work = options.work != nullptr ? *options.work : unwatched;
+  return guard_memory([&] { return Publisher(models, options, work).run(published); });
 }
 
 }  // namespace stfs::sync

@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "core/base/error.h"
+#include "core/base/work.h"
 #include "core/storage/file.h"
-#include "tools/compare/parallel_jobs.h"
 #include "tools/compare/tensor_comparison.h"
 #include "tools/sync/checksum_format.h"
 #include "tools/sync/diff_encoding.h"
@@ -28,8 +28,7 @@ struct PublishOptions {
   /// `models.a`.
   std::optional<std::uint64_t> since{};
   Storage* storage = &system_storage();  // of the version
-  /// Runs on the calling thread with the bytes of NEW's tensors that are done. False stops the work.
-  tools::Watch watch = [](std::uint64_t) { return true; };
+  Work* work = nullptr;  // one pass, of the bytes of NEW's tensors that are read; null: nobody watches
 };
 
 struct WrittenVersion {
@@ -50,11 +49,10 @@ struct WrittenVersion {
 /// file of it is left.
 /// @param published  is made if it is missing.
 /// @return EINVAL: the models differ in names, dtypes or shapes (the message names the tensors), or
-/// base_version
-///   is not smaller than version; EFBIG: a tensor is too large for overwrite; EEXIST and EBUSY as
-///   VersionDirectory::create(); ESTALE: a model has changed meanwhile; EINTR: the watch has stopped the
-///   work; EBUSY: a tensor of the mount changes faster than it is read; EINVAL: `since` is a generation that
-///   the mount has not had yet; errors of MountedModel, of reading and of writing.
+///   base_version is not smaller than version; EFBIG: a tensor is too large for overwrite; EEXIST and EBUSY as
+///   VersionDirectory::create(); ESTALE: a model has changed meanwhile; EINTR: the work is stopped; EBUSY: a
+///   tensor of the mount changes faster than it is read; EINVAL: `since` is a generation that the mount has
+///   not had yet; errors of MountedModel, of reading and of writing.
 Result<WrittenVersion> publish_version(const tools::ModelPair& models, const std::filesystem::path& published,
                                        const PublishOptions& options);
 

@@ -37,14 +37,17 @@ struct Encoded {
 
 Encoded encode(DiffEncoder& encoder, const std::string& before, const std::string& after) {
   Encoded encoded;
+  Work work;
+  work.begin(after.size());
   const auto diff = encoder.encode(
       {before.size(), reader_of(before), reader_of(after)},
       [&](std::span<const std::byte> bytes) -> Result<void> {
         encoded.frame += text_of(bytes);
         return {};
       },
-      [](std::uint64_t) { return true; });
+      work);
   REQUIRE(diff);
+  CHECK(work.done_bytes() == after.size());
   encoded.diff = *diff;
   return encoded;
 }
@@ -137,27 +140,30 @@ TEST_CASE("encoder stops when it is told to, and passes failures on", "[tools][s
   const std::string before = random_bytes(400000);
   const std::string after = with_changes(before, 2);
   const auto drop = [](std::span<const std::byte>) { return Result<void>(); };
-  const auto go_on = [](std::uint64_t) { return true; };
+  Work work;
+  Work stopped;
+  stopped.stop();
   for (const DiffEncoding encoding : kBoth) {
     DiffEncoder encoder(encoding, ChecksumFormat::Adler32);
     const sync::TensorChange change{before.size(), reader_of(before), reader_of(after)};
-    CHECK(errno_of(encoder.encode(change, drop, [](std::uint64_t) { return false; })) == EINTR);
+    CHECK(errno_of(encoder.encode(change, drop, stopped)) == EINTR);
     const auto full = [](std::span<const std::byte>) -> Result<void> {
       return fail(ErrorCode::System, ENOSPC, "full");
     };
-    CHECK(errno_of(encoder.encode(change, full, go_on)) == ENOSPC);
+    CHECK(errno_of(encoder.encode(change, full, work)) == ENOSPC);
     const sync::TensorChange broken{before.size(), reader_of(before),
                                     [](std::uint64_t, std::span<std::byte>) {
                                       return Result<void>(fail(ErrorCode::System, EIO, "broken"));
                                     }};
-    CHECK(errno_of(encoder.encode(broken, drop, go_on)) == EIO);
+    CHECK(errno_of(encoder.encode(broken, drop, work)) == EIO);
     CHECK(expanded(encode(encoder, before, after).frame) == diff_of(encoding, before, after));
   }
 }
 
 TEST_CASE("encoder refuses overwrite of more than 4 GiB and names xor", "[tools][sync]") {
   DiffEncoder encoder(DiffEncoding::Overwrite, ChecksumFormat::Adler32);
-  const auto refused = encoder.encode({.size_bytes = (std::uint64_t{1} << 32U) + 1}, {}, {});
+  Work work;
+  const auto refused = encoder.encode({.size_bytes = (std::uint64_t{1} << 32U) + 1}, {}, work);
   CHECK(errno_of(refused) == EFBIG);
   CHECK(contains(refused.error().message, "use xor"));
 }
@@ -168,14 +174,15 @@ TEST_CASE("encoder notices a tensor that changes between its passes", "[tools][s
   for (const bool grows : {true, false}) {
     std::string after(600000, 'b');
     if (grows) after[599999] = 'a';
+    int passes = 0;
+    const auto read_before = [&](std::uint64_t offset, std::span<std::byte> to) {
+      if (offset == 0 && ++passes == 2) after[599999] = grows ? 'b' : 'a';
+      return reader_of(before)(offset, to);
+    };
+    Work work;
     const auto refused = encoder.encode(
-        {before.size(), reader_of(before), reader_of(after)},
-        [](std::span<const std::byte>) { return Result<void>(); },
-        [&, done = std::uint64_t{0}](std::uint64_t bytes) mutable {
-          done += bytes;
-          if (done == after.size()) after[599999] = grows ? 'b' : 'a';
-          return true;
-        });
+        {before.size(), read_before, reader_of(after)},
+        [](std::span<const std::byte>) { return Result<void>(); }, work);
     CHECK(errno_of(refused) == ESTALE);
   }
 }

@@ -47,8 +47,8 @@ struct Scene {
     REQUIRE(state);
     REQUIRE(state->read());
     meanwhile();
-    return seed_model(directory.path() / "host", *version, *state,
-                      [](std::uint64_t) { return Result<void>(); });
+    Work work;
+    return seed_model(directory.path() / "host", *version, *state, work);
   }
   [[nodiscard]] bool has_model() const {
     for (const auto& entry : std::filesystem::directory_iterator(directory.path() / "host")) {

@@ -77,12 +77,13 @@ TEST_CASE("several threads apply a version, and the state follows", "[tools][syn
   for (const DiffEncoding encoding : {DiffEncoding::Xor, DiffEncoding::Overwrite}) {
     const Host host;
     const PublishedVersion version = host.publish(encoding);
-    std::uint64_t read_bytes = 0;
-    const auto outcome = host.apply(version, {.on_read = [&](std::uint64_t bytes) { read_bytes += bytes; }});
+    Work work;
+    const auto outcome = host.apply(version, {.work = &work});
     REQUIRE(outcome);
     CHECK(outcome->changed_tensors == kAppliedTensors);
     CHECK(outcome->changed.size() == kAppliedTensors);
-    CHECK(read_bytes == kAppliedTensors * kAppliedBytes);
+    CHECK(work.total_bytes() == kAppliedTensors * kAppliedBytes);
+    CHECK(work.done_bytes() == work.total_bytes());
     CHECK(host.content() == model_of('A'));
     const auto state = read_sync_state(host.directory.path() / "host");
     REQUIRE(state);
@@ -97,8 +98,12 @@ TEST_CASE("several threads apply a version, and the state follows", "[tools][syn
 TEST_CASE("an interrupt before the commit leaves the model and the state", "[tools][sync]") {
   const Host host;
   const PublishedVersion version = host.publish(DiffEncoding::Xor);
-  std::atomic<int> asked = 0;
-  const auto outcome = host.apply(version, {.is_interrupted = [&] { return ++asked > 10; }});
+  const bool stops_at_begin = GENERATE(true, false);
+  CAPTURE(stops_at_begin);
+  Work work([&](std::uint64_t done_bytes, std::uint64_t total_bytes) {
+    return stops_at_begin ? done_bytes != 0 : done_bytes != total_bytes;
+  });
+  const auto outcome = host.apply(version, {.work = &work});
   REQUIRE_FALSE(outcome);
   CHECK(outcome.error().errno_value == EINTR);
   CHECK(host.content() == model_of('a'));
@@ -190,10 +195,12 @@ TEST_CASE("a pull writes to the directory that it has opened, whatever its path 
                            ".weight_sync/state.json", ".weight_sync/switch.json"})
     host.directory.write(std::string("private/") + name, "private");
   bool is_exchanged = false;
-  PullOptions options;
-  options.apply.on_read = [&](std::uint64_t) {
+  Work work([&](std::uint64_t, std::uint64_t) {
     if (!std::exchange(is_exchanged, true)) exchange(above / "host", "private");
-  };
+    return true;
+  });
+  PullOptions options;
+  options.apply.work = &work;
   REQUIRE(pull(above / "host", above / "published", options));
   CHECK(is_exchanged);
   CHECK(test::content_of(above / "moved/model.safetensors") == other_tensors);

@@ -222,13 +222,14 @@ TEST_CASE("a publisher writes to the directory that it has opened, whatever its 
                                        "model.safetensors.index.json.tmp"};
   for (const std::string& name : names) models.directory.write("private/weight_v000001/" + name, "private");
   bool is_exchanged = false;
-  const auto published = models.publish({.watch = [&](std::uint64_t) {
+  Work work([&](std::uint64_t, std::uint64_t) {
     if (!std::exchange(is_exchanged, true)) {
       fs::rename(models.published(), above / "moved");
       fs::create_directory_symlink("private", models.published());
     }
     return goes_on;
-  }});
+  });
+  const auto published = models.publish({.work = &work});
   CHECK(is_exchanged);
   CHECK(published.has_value() == goes_on);
   CHECK(names_in(above / "private/weight_v000001") == names);
@@ -241,7 +242,8 @@ TEST_CASE("a publisher writes to the directory that it has opened, whatever its 
 
 TEST_CASE("a stopped or failed publisher leaves nothing that it has made", "[tools][sync]") {
   const Models models(before_tensors(), after_tensors());
-  CHECK(errno_of(models.publish({.watch = [](std::uint64_t) { return false; }})) == EINTR);
+  Work work([](std::uint64_t, std::uint64_t) { return false; });
+  CHECK(errno_of(models.publish({.work = &work})) == EINTR);
   CHECK(names_in(models.published()).empty());
   // The archive ends before its tensors.
   fs::resize_file(models.b->path(), fs::file_size(models.b->path()) - 100);
@@ -252,11 +254,11 @@ TEST_CASE("a stopped or failed publisher leaves nothing that it has made", "[too
 TEST_CASE("models that change during the publishing are refused", "[tools][sync]") {
   const Models models(before_tensors(), after_tensors());
   bool is_first = true;
-  const auto touch = [&](std::uint64_t) {
+  Work work([&](std::uint64_t, std::uint64_t) {
     if (std::exchange(is_first, false)) models.directory.write("old.safetensors", archive_of({{"a", "?"}}));
     return true;
-  };
-  CHECK_FALSE(models.publish({.watch = touch}));
+  });
+  CHECK_FALSE(models.publish({.work = &work}));
   CHECK(names_in(models.published()).empty());
 }
 
