@@ -21,7 +21,7 @@ void Work::begin(std::uint64_t total_bytes) {
 }
 
 void Work::look() {
-  if (!watch_ || std::this_thread::get_id() != thread_) return;
+  if (!watch_ || is_stopped_ || std::this_thread::get_id() != thread_) return;
   looked_ = Clock::now();
   if (!watch_(done_bytes_, total_bytes_)) stop();
 }

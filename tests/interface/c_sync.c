@@ -12,7 +12,11 @@ typedef struct seen {
   uint64_t changed_count;
   int is_named; /* the first changed tensor is "m", of version 000001 */
   int events;
-  int result;
+  int result; /* of `see` */
+  int stops;  /* 1: `look` stops the call */
+  int looks;
+  uint64_t done_bytes;
+  uint64_t total_bytes;
 } seen;
 
 static int see(void* context, const stfs_pull_event* event) {
@@ -23,6 +27,27 @@ static int see(void* context, const stfs_pull_event* event) {
       event->changed_count > 0 && is_text(event->changed[0], "m") && is_text(event->version, "000001");
   ++to->events;
   return to->result;
+}
+
+static int look(void* context, uint64_t done_bytes, uint64_t total_bytes) {
+  seen* to = context;
+  ++to->looks;
+  to->done_bytes = done_bytes;
+  to->total_bytes = total_bytes;
+  return to->stops;
+}
+
+/* Whether the tensor "m" of the archive has these 12 bytes. */
+static int has_m(const char* path, const char* due) {
+  stfs_error error;
+  stfs_model* model = stfs_model_open(path, NULL, &error);
+  stfs_tensor* tensor = open_tensor(model, "m");
+  char bytes[12];
+  const int is_due = tensor != NULL && stfs_tensor_read(tensor, 0, bytes, sizeof bytes, &error) == 0 &&
+                     memcmp(bytes, due, sizeof bytes) == 0;
+  stfs_tensor_close(tensor);
+  stfs_model_close(model);
+  return is_due;
 }
 
 const char* publishes_and_pulls(const char* path) {
@@ -44,7 +69,16 @@ const char* publishes_and_pulls(const char* path) {
 
   stfs_publish_options publish = {
       .struct_bytes = sizeof publish, .version = 1, .encoding = STFS_OVERWRITE, .threads = UINT32_MAX};
+  seen progress = {.stops = 1};
+  publish.progress = look;
+  publish.context = &progress;
+  EXPECT(stfs_sync_publish(before, after, published, &publish, &error) == -1 &&
+         error.errno_value == ECANCELED && progress.looks == 1);
+  /* Nothing of the cancelled version is left. */
+  progress.stops = 0;
   EXPECT(stfs_sync_publish(before, after, published, &publish, &error) == 0);
+  EXPECT(progress.looks >= 3 && progress.done_bytes == 12 + 4 + 256 * 256 * 4 &&
+         progress.total_bytes == progress.done_bytes);
   EXPECT(stfs_sync_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EEXIST);
   publish.version = 0;
   EXPECT(stfs_sync_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EINVAL);
@@ -65,12 +99,20 @@ const char* publishes_and_pulls(const char* path) {
   EXPECT(stfs_sync_publish(before, after, elsewhere, &publish, &error) == 0 && generation == 0);
   stfs_model_close(after);
 
-  seen what = {.result = 1};
-  stfs_pull_options pull = {
-      .struct_bytes = sizeof pull, .on_event = see, .context = &what, .wait_s = -1, .threads = UINT32_MAX};
+  seen what = {.stops = 1, .result = 1};
+  stfs_pull_options pull = {.struct_bytes = sizeof pull,
+                            .on_event = see,
+                            .progress = look,
+                            .context = &what,
+                            .wait_s = -1,
+                            .threads = UINT32_MAX};
   int64_t version = 0;
   EXPECT(stfs_sync_pull(path, published, &pull, &version, &error) == -1 && error.errno_value == ECANCELED);
+  EXPECT(what.looks == 1 && what.events == 0 && has_m(path, "\0\1\2\3\12\13\14\15\24\25\26\27"));
+  what.stops = 0;
+  EXPECT(stfs_sync_pull(path, published, &pull, &version, &error) == -1 && error.errno_value == ECANCELED);
   EXPECT(what.events == 1 && what.kind == STFS_PULL_APPLIED && what.changed_count == 1 && what.is_named);
+  EXPECT(what.done_bytes == 12 && what.total_bytes == 12);
   what.result = 0;
   EXPECT(stfs_sync_pull(path, published, &pull, &version, &error) == 0 && version == 1 && what.events == 1);
   EXPECT(stfs_sync_pull(path, published, NULL, NULL, &error) == 0);
@@ -78,12 +120,6 @@ const char* publishes_and_pulls(const char* path) {
   pull.target = 7;
   EXPECT(stfs_sync_pull(path, published, &pull, &version, &error) == -1 && error.errno_value == EAGAIN);
   stfs_model_close(before);
-  stfs_model* model = stfs_model_open(path, NULL, &error);
-  stfs_tensor* tensor = open_tensor(model, "m");
-  char bytes[12];
-  EXPECT(tensor != NULL && stfs_tensor_read(tensor, 0, bytes, sizeof bytes, &error) == 0 &&
-         memcmp(bytes, "new bytes 12", 12) == 0);
-  stfs_tensor_close(tensor);
-  stfs_model_close(model);
+  EXPECT(has_m(path, "new bytes 12"));
   return NULL;
 }

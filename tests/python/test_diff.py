@@ -49,6 +49,18 @@ def test_differences_are_numpys(pair):
     assert (nan.different, nan.not_finite, nan.largest_difference) == (2, 1, 1)
 
 
+def test_progress_of_a_comparison(pair):
+    path_a, path_b, _, _ = pair
+    said = []
+    stfs.diff(path_a, path_b, progress=lambda done, total: said.append((done, total)))
+    assert said[0][0] == 0 and said[-1][0] == said[-1][1] > 0
+
+    def stop(done, total):
+        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        stfs.diff(path_a, path_b, progress=stop)
+
+
 def test_differences_are_those_of_the_command(pair):
     path_a, path_b, _, _ = pair
     done = subprocess.run([BUILD / "stfs", "diff", "--json", path_a, path_b], capture_output=True, text=True)

@@ -1,6 +1,7 @@
 # stfs.pull and stfs.publish: versions from one Python to another, and a model in memory that follows.
 import os
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -49,6 +50,50 @@ def test_errors_have_their_errno(trainer, tmp_path):
         stfs.pull(tmp_path / "host", tmp_path / "nowhere")
     with pytest.raises(ValueError, match="durability"):
         stfs.pull(tmp_path / "host", trainer.published, durability="none")
+
+
+def test_progress_reaches_the_total_of_each_version(trainer, tmp_path):
+    trainer.step()
+    said = []
+    stfs.pull(tmp_path / "host", trainer.published, progress=lambda done, total: said.append((done, total)))
+    size_bytes = sum(tensor.nbytes for tensor in TENSORS.values())
+    assert any(done == total > size_bytes for done, total in said), "of the full version, with its header"
+    assert (0, size_bytes) in said and said[-1] == (size_bytes, size_bytes), "of the version that changes tensors"
+    changed = save(tmp_path / "changed", TENSORS | {"a": TENSORS["a"] + 1})
+    said.clear()
+    stfs.publish(trainer.model, changed, tmp_path / "elsewhere", 1, progress=lambda done, total: said.append((done, total)))
+    assert (said[0], said[-1]) == ((0, size_bytes), (size_bytes, size_bytes))
+
+
+@pytest.mark.parametrize("exception", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_cancelled_pull_leaves_the_version_of_before(trainer, tmp_path, exception):
+    """An exception of `progress`, and Ctrl-C, while the first version or a later one is on its way."""
+    def stop(done, total):
+        if exception is ZeroDivisionError:
+            raise ZeroDivisionError
+        signal.raise_signal(signal.SIGINT)  # its handler runs in the next call, or at the end of this one
+    host = tmp_path / "host"
+    with pytest.raises(exception):
+        stfs.pull(host, trainer.published, progress=stop)
+    assert not host.exists() or not list(host.iterdir())
+    assert stfs.pull(host, trainer.published) == 0
+    trainer.step()
+    with pytest.raises(exception):
+        stfs.pull(host, trainer.published, progress=stop)
+    assert trainer.version_of(host) == state_of(host) == 0
+    assert stfs.pull(host, trainer.published) == trainer.version_of(host) == 1
+
+
+@pytest.mark.parametrize("exception", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_cancelled_publication_leaves_nothing(trainer, tmp_path, exception):
+    def stop(done, total):
+        raise exception
+    changed = save(tmp_path / "changed", TENSORS | {"a": TENSORS["a"] + 1})
+    published = tmp_path / "elsewhere"
+    with pytest.raises(exception):
+        stfs.publish(trainer.model, changed, published, 1, progress=stop)
+    assert not published.exists() or not list(published.iterdir())
+    stfs.publish(trainer.model, changed, published, 1)
 
 
 @pytest.mark.parametrize("encoding", ["xor", "overwrite"])

@@ -170,6 +170,7 @@ class PullVerb {
     options.on_open = [this](const Model& model) { report_recovered(streams_, model); };
     options.on_event = [this](const sync::PullEvent& event) { return take(event); };
     Work work([this](std::uint64_t done_bytes, std::uint64_t total_bytes) {
+      if (total_bytes == 0) return !interrupted();  // the pull waits for the lock
       if (done_bytes == 0 || !progress_) progress_.emplace(streams_, total_bytes);
       progress_->show(done_bytes);
       return !interrupted();

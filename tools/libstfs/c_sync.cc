@@ -9,6 +9,7 @@
 #include "tools/compare/model_difference.h"
 #include "tools/libstfs/c_error.h"
 #include "tools/libstfs/c_struct.h"
+#include "tools/libstfs/c_work.h"
 #include "tools/libstfs/handles.h"
 #include "tools/sync/mounted_model.h"
 #include "tools/sync/pull.h"
@@ -48,8 +49,18 @@ Result<void> tell_event(const stfs_pull_options& given, const sync::PullEvent& e
   return fail(ErrorCode::System, ECANCELED, "the pull was cancelled behind version " + event.version);
 }
 
-sync::PullOptions pull_options(const stfs_pull_options& given) {
+/// The failure of a pull or a publication. Whatever failed after the caller has stopped it: it was cancelled.
+tl::unexpected<Error> failure_of(Error error, const Work& work) {
+  if (work.is_stopped()) {
+    error.code = ErrorCode::System;
+    error.errno_value = ECANCELED;
+  }
+  return tl::unexpected(std::move(error));
+}
+
+sync::PullOptions pull_options(const stfs_pull_options& given, Work& work) {
   sync::PullOptions options;
+  options.apply.work = &work;
   options.apply.commit.durability = given.is_process_durable != 0 ? Durability::Process : Durability::Power;
   options.apply.commit.lock_patience =
       given.wait_s == 0 ? kDefaultWait : std::chrono::seconds(std::max(given.wait_s, 0));
@@ -95,8 +106,9 @@ int stfs_sync_pull(const char* model, const char* published, const stfs_pull_opt
   return answer(error, [&]() -> Result<void> {
     const auto given = options == nullptr ? Result<stfs_pull_options>() : take_struct(options);
     if (!given) return tl::unexpected(given.error());
-    const auto reached = sync::pull(model, published, pull_options(*given));
-    if (!reached) return tl::unexpected(reached.error());
+    Work work(watch_of(given->progress, given->context));
+    const auto reached = sync::pull(model, published, pull_options(*given, work));
+    if (!reached) return failure_of(reached.error(), work);
     if (version != nullptr) *version = *reached ? static_cast<std::int64_t>((*reached)->number) : -1;
     return {};
   });
@@ -117,8 +129,10 @@ int stfs_sync_publish(const stfs_model* before, const stfs_model* after, const c
       return refuse("stfs_sync_publish: a model is a tensor's file");
     }
     const tools::ModelPair models = {*(*opened_before)->model, *(*opened_after)->model};
+    Work work(watch_of(given->progress, given->context));
+    chosen->work = &work;
     const auto written = sync::publish_version(models, published, *chosen);
-    if (!written) return tl::unexpected(written.error());
+    if (!written) return failure_of(written.error(), work);
     if (given->generation != nullptr) *given->generation = written->generation.value_or(0);
     return {};
   });

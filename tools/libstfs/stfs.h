@@ -24,9 +24,9 @@
  * stfs_resident, stfs_lease or stfs_device_list. The caller owns each handle that a function returns, and
  * closes the handle once with the close function of its type. The close functions ignore NULL. Every other
  * pointer belongs to the handle that it came from and is valid until that handle is closed; pointers and
- * positions of a model that is edited are valid only until the next stfs_edit_begin() or stfs_edit_commit(). A
- * handle keeps what it needs: a tensor's data stay valid until stfs_tensor_close(), even if the model, plan,
- * resident or lease is closed before.
+ * positions of a model that is edited are valid only until the next stfs_edit_begin() or stfs_edit_commit().
+ * A handle keeps what it needs: a tensor's data stay valid until stfs_tensor_close(), even if the model,
+ * plan, resident or lease is closed before.
  *
  * THREADS. Any number of threads may use one handle at the same time. Closing it is the exception: the close
  * must be the last call on the handle. Calls on a model wait while an edit of it commits; calls on tensors do
@@ -237,7 +237,8 @@ typedef struct stfs_tensor_info {
 } stfs_tensor_info;
 
 /* Describes the tensor at a position below stfs_model_tensor_count(). Positions follow the order of the
- * archives, and within an archive the order of the data. The pointers in info are valid as long as the model. */
+ * archives, and within an archive the order of the data. The pointers in info are valid as long as the
+ * model. */
 STFS_API int stfs_model_describe(const stfs_model* model, uint64_t position, stfs_tensor_info* info,
                                  stfs_error* error);
 
@@ -359,15 +360,21 @@ typedef struct stfs_pull_options {
   /* May be NULL. It is called on this thread after each event. The event is valid during the call. A result
    * other than 0 ends the pull with ECANCELED; the versions that were applied stay. */
   int (*on_event)(void* context, const stfs_pull_event* event);
-  void* context;
+  /* May be NULL. It is called on this thread at the begin and the end of each version, and now and then in
+   * between and while the pull waits for another one. The bytes are those of one version that are read or
+   * copied; the total is 0 before the first version. A result other than 0 ends the pull with ECANCELED, as
+   * a kill would: the model keeps the version that it has, and the next pull goes on from there. Neither
+   * function is called after that. A commit that has begun is not cancelled. */
+  int (*progress)(void* context, uint64_t done_bytes, uint64_t total_bytes);
+  void* context; /* of both functions */
 } stfs_pull_options;
 
 /* Brings a model up to a version that training has published, one version after the other, each whole or not
- * at all (stfs(1), WEIGHT SYNC). `model` is a path, as for stfs_model_open(); a directory that does not exist
- * is made from the newest full version. `published` is the directory of the versions. Models that are open show
- * the change as they show other programs' commits. `version` gets the version that the model has then, -1 if
- * it has none; it may be NULL. Errors: EAGAIN: the target is not whole yet; EINVAL: a wrong base, or damage,
- * by the name of the tensor; EBUSY; ECANCELED. options: may be NULL. */
+ * at all (stfs(1), WEIGHT SYNC). `model` is a path, as for stfs_model_open(); a directory that does not
+ * exist is made from the newest full version. `published` is the directory of the versions. Models that are
+ * open show the change as they show other programs' commits. `version` gets the version that the model has
+ * then, -1 if it has none; it may be NULL. Errors: EAGAIN: the target is not whole yet; EINVAL: a wrong
+ * base, or damage, by the name of the tensor; EBUSY; ECANCELED. options: may be NULL. */
 STFS_API int stfs_sync_pull(const char* model, const char* published, const stfs_pull_options* options,
                             int64_t* version, stfs_error* error);
 
@@ -388,13 +395,19 @@ typedef struct stfs_publish_options {
   /* May be NULL. Gets the generation of the mount up to which all changes are in the version, which is
    * `since` of the next one; 0 if `after` is no mount. */
   uint64_t* generation;
+  /* May be NULL. It is called on this thread at the begin and the end, and now and then in between. The bytes
+   * are those of `after` that are read. A result other than 0 ends the call with ECANCELED, and nothing is
+   * published. */
+  int (*progress)(void* context, uint64_t done_bytes, uint64_t total_bytes);
+  void* context;
 } stfs_publish_options;
 
 /* Publishes a version: what leads from one model to another, which must have the same names, dtypes and
  * shapes. The version is on stable storage when the function returns. Programs may write to a mount
  * meanwhile: each tensor is published as it was at one moment. Errors: EINVAL: the models differ in more than
  * bytes, or has_since is set and `after` is no mount; EEXIST: the version is published already; EFBIG: a
- * tensor is too large for STFS_OVERWRITE; EBUSY: a tensor of the mount changes faster than it is read. */
+ * tensor is too large for STFS_OVERWRITE; EBUSY: a tensor of the mount changes faster than it is read;
+ * ECANCELED. */
 STFS_API int stfs_sync_publish(const stfs_model* before, const stfs_model* after, const char* published,
                                const stfs_publish_options* options, stfs_error* error);
 
@@ -409,8 +422,9 @@ typedef struct stfs_diff_options {
   size_t pattern_count;
   uint32_t threads; /* number of threads; 0: one for each core; at most 1024 are used */
   int32_t is_brief; /* 1: no statistics; reads each tensor only up to its first difference */
-  /* May be NULL. It is called on this thread now and then. The bytes are those of one pass; there may be two
-   * passes. A result other than 0 ends the comparison with ECANCELED. */
+  /* May be NULL. It is called on this thread at the begin and the end of a pass, and now and then in between.
+   * The bytes are those of one pass; there may be two passes. A result other than 0 ends the comparison with
+   * ECANCELED. */
   int (*progress)(void* context, uint64_t done_bytes, uint64_t total_bytes);
   void* context;
 } stfs_diff_options;

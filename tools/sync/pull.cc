@@ -76,7 +76,8 @@ class Pull {
       const bool is_withdrawn =
           done.error().code == ErrorCode::NotFound && done.error().errno_value == ESTALE;
       const bool is_gone = is_withdrawn || (says_gone(done.error()) && was_withdrawn());
-      if (!is_gone || withdrawals >= kMostWithdrawals) return done;
+      const bool is_stopped = options_.apply.work != nullptr && options_.apply.work->is_stopped();
+      if (!is_gone || is_stopped || withdrawals >= kMostWithdrawals) return done;
       ++withdrawals;
       auto told = tell({.kind = PullEvent::Kind::Withdrawn, .version = {}, .why = done.error().message});
       if (!told) return pass_on(std::move(told));
@@ -124,7 +125,7 @@ class Pull {
   Result<SyncState> lock_in(std::shared_ptr<const OpenDirectory> directory) {
     SyncPlace place = place_;
     place.opened_directory = std::move(directory);
-    return SyncState::lock(place, options_.apply.commit.lock_patience, storage_);
+    return SyncState::lock(place, options_.apply.commit.lock_patience, storage_, options_.apply.work);
   }
 
   Result<std::optional<VersionNumber>> pull_to(SyncState& state) {

@@ -44,18 +44,6 @@ bool has_header(std::string_view start, const ArchiveVersion& archive) {
   return XXH3_64bits(json.data(), json.size()) == archive.header->hash;
 }
 
-/// The bytes of the version's files, as far as they are known.
-std::uint64_t seeded_bytes(const PublishedVersion& version) {
-  std::uint64_t total = 0;
-  const auto files = files_of(version);
-  if (!files) return total;
-  for (const std::string& name : *files) {
-    if (const auto there = version.files().status(version.directory() / name))
-      total += there->identity.size_bytes;
-  }
-  return total;
-}
-
 class Seeding {
  public:
   Seeding(const PublishedVersion& version, SyncState& state, SeedingPlan plan, Work& work)
@@ -83,7 +71,7 @@ class Seeding {
   }
 
   Result<void> make_files() const {
-    work_.begin(seeded_bytes(version_));
+    work_.begin(copied_bytes());
     const FileSwitch& files = plan_.files;
     for (const auto& [theirs, ours] : plan_.archives) {
       const std::string& as = plan_.has_index ? ours : files.step.from;
@@ -104,6 +92,18 @@ class Seeding {
     if (!work_.goes_on()) return interrupted();
     return write_text(state_.text_with(version_.version(), {}, files.step.to, plan_.brought),
                       next_sync_state(state_.place()), state_.place().state_file());
+  }
+
+  /// Of the files that make_files() copies, as far as they are known.
+  [[nodiscard]] std::uint64_t copied_bytes() const {
+    std::uint64_t total = 0;
+    const auto add = [&](const std::string& name) {
+      const auto there = version_.files().status(version_.directory() / name);
+      if (there) total += there->identity.size_bytes;
+    };
+    for (const auto& [theirs, ours] : plan_.archives) add(theirs);
+    for (const FileSwitch::Move& move : plan_.files.after) add(move.to);
+    return total;
   }
 
   /// The version's archive of that name, as it was checked.

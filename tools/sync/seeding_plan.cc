@@ -226,13 +226,8 @@ Result<bool> has_already(Storage& storage, const std::filesystem::path& director
                           path.string(), version.version().text));
 }
 
-}  // namespace
-
-bool has_model(const std::filesystem::path& directory, Storage& storage) {
-  const auto listed = list_model_directory(directory, storage);
-  return listed && !listed->archives.empty();
-}
-
+/// The regular files of a version, its archives first and its index last. Hidden and temporary ones are not
+/// part of it. ELOOP: one is a link.
 Result<std::vector<std::string>> files_of(const PublishedVersion& version) {
   Storage& storage = version.files();
   auto names = storage.list(version.directory(), "");
@@ -253,6 +248,13 @@ Result<std::vector<std::string>> files_of(const PublishedVersion& version) {
     return std::pair(rank(a), std::string_view(a)) < std::pair(rank(b), std::string_view(b));
   });
   return files;
+}
+
+}  // namespace
+
+bool has_model(const std::filesystem::path& directory, Storage& storage) {
+  const auto listed = list_model_directory(directory, storage);
+  return listed && !listed->archives.empty();
 }
 
 Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const PublishedVersion& version,

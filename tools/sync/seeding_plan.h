@@ -30,10 +30,6 @@ struct SeedingPlan {
 /// Whether the directory holds any archive.
 bool has_model(const std::filesystem::path& directory, Storage& storage);
 
-/// The regular files of a version, its archives first and its index last. Hidden and temporary ones are not
-/// part of it. ELOOP: one is a link.
-Result<std::vector<std::string>> files_of(const PublishedVersion& version);
-
 /// Plans what seed_model() does, and fails as it does. Only the model, with the files that libraries look for
 /// beside it (config.json), and what an earlier version has brought are replaced. EEXIST: another file has
 /// the name of one of the version.

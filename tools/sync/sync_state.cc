@@ -169,7 +169,7 @@ Result<bool> SyncState::try_lock() {
 }
 
 Result<SyncState> SyncState::lock(const SyncPlace& place, std::chrono::milliseconds patience,
-                                  Storage& storage) {
+                                  Storage& storage, Work* work) {
   SyncState state(place, storage);
   const std::filesystem::path path = place.folder() / kLockName;
   // is_sync_locked() of a follower holds the lock for a moment: not even a caller without patience must fail
@@ -184,6 +184,10 @@ Result<SyncState> SyncState::lock(const SyncPlace& place, std::chrono::milliseco
                   fmt::format("{}: another receiver updates the model: {} has held the lock for {} s",
                               path.string(), holder_text(find_flock_holder(path)),
                               std::chrono::duration_cast<std::chrono::seconds>(patience).count()));
+    }
+    if (work != nullptr) work->look();
+    if (work != nullptr && work->is_stopped()) {
+      return fail(ErrorCode::System, EINTR, path.string() + ": interrupted while another receiver held it");
     }
     std::this_thread::sleep_for(kPause);
   }

@@ -20,6 +20,7 @@
 #include "core/base/durability.h"
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
+#include "core/base/work.h"
 #include "core/storage/file.h"
 #include "tools/sync/sync_place.h"
 #include "tools/sync/version_name.h"
@@ -63,8 +64,9 @@ class SyncState {
   /// ELOOP: the place is a symbolic link.
   /// @param patience   how long to wait for another receiver. Busy (EBUSY): it has not ended by then.
   /// @param storage    must outlive it.
+  /// @param work       may be null. Its watch runs while the call waits; EINTR if it is stopped.
   static Result<SyncState> lock(const SyncPlace& place, std::chrono::milliseconds patience,
-                                Storage& storage = system_storage());
+                                Storage& storage = system_storage(), Work* work = nullptr);
 
   /// For callers that only look.
   static SyncState without_lock(const SyncPlace& place);

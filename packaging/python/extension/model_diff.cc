@@ -5,18 +5,11 @@
 #include <new>
 #include <vector>
 
+#include "packaging/python/extension/call_progress.h"
 #include "packaging/python/extension/python_error.h"
 
 namespace stfs::python {
 namespace {
-
-/// Runs on the thread that compares, and notices Ctrl-C there.
-int look_for_signals(void*, std::uint64_t, std::uint64_t) {
-  const PyGILState_STATE state = PyGILState_Ensure();
-  const int raised = PyErr_CheckSignals();
-  PyGILState_Release(state);
-  return raised;
-}
 
 /// Returns None for a tensor that the model lacks.
 PyObject* shape_of(std::int32_t dtype, const std::uint64_t* shape, std::uint32_t rank) {
@@ -75,11 +68,12 @@ PyObject* entry_of(const stfs_diff* diff, std::uint64_t at) {
 }  // namespace
 
 PyObject* compare_models(const stfs_model* a, const stfs_model* b, PyObject* patterns, unsigned int threads,
-                         int is_brief) {
+                         int is_brief, PyObject* progress) {
   auto options = empty<stfs_diff_options>();
   options.threads = threads;
   options.is_brief = is_brief;
-  options.progress = look_for_signals;
+  options.progress = call_progress;
+  options.context = progress;
   std::vector<Object> owned;
   std::vector<const char*> texts;
   try {
@@ -96,7 +90,7 @@ PyObject* compare_models(const stfs_model* a, const stfs_model* b, PyObject* pat
   stfs_error error;
   const std::unique_ptr<stfs_diff, decltype(&stfs_diff_close)> diff(
       without_python([&] { return stfs_diff_make(a, b, &options, &error); }), stfs_diff_close);
-  if (PyErr_Occurred() != nullptr) return nullptr;  // of the signal's handler
+  if (PyErr_Occurred() != nullptr) return nullptr;  // of progress, or of a signal's handler
   if (!diff) return raise(error);
   const Object rows(
       list_of(stfs_diff_count(diff.get()), [&](std::uint64_t at) { return row_of(diff.get(), at); }));

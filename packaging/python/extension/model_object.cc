@@ -267,13 +267,15 @@ PyObject* diff(PyObject* self, PyObject* arguments) {
   PyObject* patterns = nullptr;
   unsigned int threads = 0;
   int is_brief = 0;
-  if (PyArg_ParseTuple(arguments, "O!OIp:diff", Py_TYPE(self), &other, &patterns, &threads, &is_brief) == 0) {
+  PyObject* progress = nullptr;
+  if (PyArg_ParseTuple(arguments, "O!OIpO:diff", Py_TYPE(self), &other, &patterns, &threads, &is_brief,
+                       &progress) == 0) {
     return nullptr;
   }
   const Snapshot a(self);
   if (!a) return nullptr;
   const Snapshot b(other);
-  return b ? compare_models(a.handle(), b.handle(), patterns, threads, is_brief) : nullptr;
+  return b ? compare_models(a.handle(), b.handle(), patterns, threads, is_brief, progress) : nullptr;
 }
 
 PyObject* publish(PyObject* self, PyObject* arguments) {

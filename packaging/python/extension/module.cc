@@ -16,13 +16,14 @@ namespace {
 
 using namespace stfs::python;
 
-PyMethodDef kFunctions[] = {{"dtype_named", as_method(dtype_of_text), METH_O,
-                             "dtype_named(text)\n--\n\nThe archive's name of the dtype that a text means."},
-                            {"devices", as_method(list_devices), METH_NOARGS, "devices()\n--\n\n"},
-                            {"attach", as_method(attach), METH_VARARGS, "attach(socket, seconds)\n--\n\n"},
-                            {"pull", as_method(pull), METH_VARARGS,
-                             "pull(model, published, to, threads, process, wait, on_event)\n--\n\n"},
-                            {nullptr, nullptr, 0, nullptr}};
+PyMethodDef kFunctions[] = {
+    {"dtype_named", as_method(dtype_of_text), METH_O,
+     "dtype_named(text)\n--\n\nThe archive's name of the dtype that a text means."},
+    {"devices", as_method(list_devices), METH_NOARGS, "devices()\n--\n\n"},
+    {"attach", as_method(attach), METH_VARARGS, "attach(socket, seconds)\n--\n\n"},
+    {"pull", as_method(pull), METH_VARARGS,
+     "pull(model, published, to, threads, process, wait, on_event, progress)\n--\n\n"},
+    {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef kModule = {PyModuleDef_HEAD_INIT,
                        "stfs._stfs",

@@ -5,14 +5,14 @@
 
 namespace stfs::python {
 
-/// pull(model, published, to, threads, process, wait, on_event) without the interpreter's lock. Calls
-/// on_event with (kind, version, why, [changed names], changed bytes) after each event; an exception of it
-/// ends the pull.
+/// pull(model, published, to, threads, process, wait, on_event, progress) without the interpreter's lock.
+/// Calls on_event with (kind, version, why, [changed names], changed bytes) after each event, and progress as
+/// call_progress.h does; an exception of one of them ends the pull.
 /// @return the version of the model, or None.
 PyObject* pull(PyObject* module, PyObject* arguments);
 
 /// Publishes what leads from one model to another.
-/// @param arguments  (published, version, base or None, encoding, checksum, threads).
+/// @param arguments  (published, version, base or None, encoding, checksum, threads, since, progress).
 PyObject* publish_models(const stfs_model* before, const stfs_model* after, PyObject* arguments);
 
 }  // namespace stfs::python

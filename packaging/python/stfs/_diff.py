@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, Union
 from ._model import Model, open
 
 if TYPE_CHECKING:
+    from ._upload import Progress
+
     StrPath = Union[str, "os.PathLike[str]"]
 
 _ONLY_IN_A, _ONLY_IN_B = 1, 2
@@ -60,13 +62,15 @@ class Diff:
 
 
 def diff(a: StrPath | Model, b: StrPath | Model, names: str | Iterable[str] | None = None, *, statistics: bool = True,
-         threads: int = 0) -> Diff:
+         threads: int = 0, progress: Progress | None = None) -> Diff:
     """Compares two models tensor by tensor, as `stfs diff` does.
 
     a, b        paths as for open(), or open models
     names       names of tensors, or patterns as of fnmatch(3): compares only these, and no metadata; None: everything
     statistics  False: reads each tensor only up to its first difference
     threads     0: one for each core
+    progress    is called now and then with the done and the total number of bytes of a pass; there may be two passes. An
+                exception of it ends the comparison, as Ctrl-C does, and is passed on
 
     Raises OSError: ENOENT if a pattern matches no tensor, ESTALE if a file was changed meanwhile, EIO.
 
@@ -78,11 +82,11 @@ def diff(a: StrPath | Model, b: StrPath | Model, names: str | Iterable[str] | No
         raise ValueError("names=[] selects nothing; names=None selects all")
     if not isinstance(a, Model):
         with open(a) as a:
-            return diff(a, b, patterns, statistics=statistics, threads=threads)
+            return diff(a, b, patterns, statistics=statistics, threads=threads, progress=progress)
     if not isinstance(b, Model):
         with open(b) as b:
-            return diff(a, b, patterns, statistics=statistics, threads=threads)
-    compared, rows, metadata = a._handle.diff(b._handle, patterns, threads, not statistics)
+            return diff(a, b, patterns, statistics=statistics, threads=threads, progress=progress)
+    compared, rows, metadata = a._handle.diff(b._handle, patterns, threads, not statistics, progress)
     result = Diff(compared, metadata={key: (value_a, value_b) for key, value_a, value_b in metadata})
     for name, kinds, dtype_a, shape_a, dtype_b, shape_b, numbers in rows:
         if kinds & _ONLY_IN_A:

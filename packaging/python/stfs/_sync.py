@@ -10,6 +10,8 @@ from . import _stfs
 from ._model import Model, open
 
 if TYPE_CHECKING:
+    from ._upload import Progress
+
     StrPath = Union[str, "os.PathLike[str]"]
 
 _KINDS = ("applied", "seeded", "unfinished", "withdrawn")
@@ -32,7 +34,7 @@ class PullEvent(NamedTuple):
 
 def pull(model: StrPath, published: StrPath, *, to: int | None = None,
          on_event: Callable[[PullEvent], object] | None = None, durability: str = "power", wait: int = 10,
-         threads: int = 0) -> int | None:
+         threads: int = 0, progress: Progress | None = None) -> int | None:
     """Brings a model up to a version that training has published, as `stfs pull` does.
 
     Each version is applied whole or not at all. Tensors of the model that are open show the new bytes.
@@ -44,6 +46,11 @@ def pull(model: StrPath, published: StrPath, *, to: int | None = None,
     durability  "power", or "process": the change survives a killed process only
     wait        seconds for which to wait for locks
     threads     0: one for each processor
+    progress    is called now and then with the done and the total number of bytes of the version that is read or copied;
+                (0, 0) while the pull waits for another one
+
+    An exception of progress, and Ctrl-C, end the pull at once and are passed on: the model keeps the version that it has,
+    and the next pull goes on from there. Only a commit that has begun comes to its end first.
 
     Returns the version that the model has then, or None. Raises OSError: EAGAIN if `to` is not whole yet, EINVAL for a wrong
     base or a damaged diff, by the name of the tensor, EBUSY.
@@ -59,11 +66,12 @@ def pull(model: StrPath, published: StrPath, *, to: int | None = None,
         if on_event is not None:
             on_event(PullEvent(_KINDS[kind], version, why, changed, changed_bytes))
 
-    return _stfs.pull(model, published, to, threads, durability == "process", wait if wait > 0 else -1, tell)
+    return _stfs.pull(model, published, to, threads, durability == "process", wait if wait > 0 else -1, tell, progress)
 
 
 def publish(old: StrPath | Model, new: StrPath | Model, published: StrPath, version: int, *, base: int | None = None,
-            encoding: str = "xor", checksum: str = "xxh3-128", threads: int = 0, since: int | None = None) -> int | None:
+            encoding: str = "xor", checksum: str = "xxh3-128", threads: int = 0, since: int | None = None,
+            progress: Progress | None = None) -> int | None:
     """Publishes a version: what leads from the model `old` to `new`, as `stfs diff --encoding` does.
 
     old, new   paths as for open(), or open models, with the same names, dtypes and shapes
@@ -72,6 +80,9 @@ def publish(old: StrPath | Model, new: StrPath | Model, published: StrPath, vers
     encoding   "xor" or "overwrite"
     checksum   "xxh3-128", "adler32", or "blake3" where its library is installed
     since      of a mount as `new`: tensors that have not changed since this generation are taken as those of `old`
+    progress   is called now and then with the done and the total number of bytes of `new` that are read
+
+    An exception of progress, and Ctrl-C, end the call at once and are passed on: nothing is published.
 
     Returns the generation of the mount up to which all changes are in the version, which is `since` of the next one; None if
     `new` is no mount. Programs may write to a mount meanwhile: each tensor is published as it was at one moment.
@@ -86,10 +97,10 @@ def publish(old: StrPath | Model, new: StrPath | Model, published: StrPath, vers
     if not isinstance(old, Model):
         with open(old) as old:
             return publish(old, new, published, version, base=base, encoding=encoding, checksum=checksum, threads=threads,
-                           since=since)
+                           since=since, progress=progress)
     if not isinstance(new, Model):
         with open(new) as new:
             return publish(old, new, published, version, base=base, encoding=encoding, checksum=checksum, threads=threads,
-                           since=since)
+                           since=since, progress=progress)
     return old._handle.publish(new._handle, (os.fspath(published), version, base, _ENCODINGS.index(encoding), checksum, threads,
-                                             since))
+                                             since, progress))
