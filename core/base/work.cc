@@ -36,6 +36,7 @@ Result<void> run_watched(std::size_t count, std::uint64_t threads, Work& work,
   const auto run = [&] {
     return run_parallel(count, workers, [&](std::size_t index, unsigned worker) -> Result<void> {
       auto done = work.goes_on() ? guard_memory([&] { return job(index, worker); }) : Result<void>();
+      if (!done && !work.goes_on()) return {};  // it was told to end
       if (!done) work.abandon();
       return done;
     });

@@ -73,7 +73,7 @@ TEST_CASE("a failed job ends the others of its pass, and no later pass", "[core]
   const auto done = run_watched(2, 2, work, [&](std::size_t index, unsigned) -> Result<void> {
     if (index == 1) return fail(ErrorCode::System, EIO, "broken");
     while (work.goes_on()) std::this_thread::yield();
-    return {};
+    return fail(ErrorCode::System, EINTR, "told to end");
   });
   REQUIRE_FALSE(done);
   CHECK(done.error().errno_value == EIO);

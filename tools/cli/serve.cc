@@ -181,10 +181,10 @@ class Service {
   }
 
   void draw() {
-    const std::uint64_t total_bytes = loader_.progress().total_bytes;
+    const std::uint64_t total_bytes = loader_.progress().total_bytes();
     if (total_bytes == 0) return;
     if (!progress_) progress_.emplace(streams_, total_bytes);
-    progress_->show(loader_.progress().done_bytes);
+    progress_->show(loader_.progress().done_bytes());
   }
 
   const ServeRequest& request_;

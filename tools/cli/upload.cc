@@ -206,11 +206,11 @@ Result<upload::Resident> carry_out(upload::Plan plan, const UploadVerbRequest& r
   auto started = upload::Upload::start(std::move(plan), options);
   if (!started) return pass_on(std::move(started));
   upload::Upload& upload = **started;
-  Progress progress(streams, upload.progress().total_bytes);
+  Progress progress(streams, upload.progress().total_bytes());
   while (!upload.is_done()) {
     std::this_thread::sleep_for(kUploadLookEvery);
     if (interrupted()) upload.cancel();
-    progress.show(upload.progress().done_bytes);
+    progress.show(upload.progress().done_bytes());
   }
   return upload.wait();
 }

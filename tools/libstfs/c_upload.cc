@@ -24,8 +24,8 @@ void follow(upload::Upload& upload, int (*progress)(void*, std::uint64_t, std::u
   while (!upload.is_done()) {
     std::this_thread::sleep_for(pause);
     pause = std::min<std::chrono::microseconds>(2 * pause, kLongestPause);
-    const upload::UploadProgress now = upload.progress();
-    if (is_canceled || progress(context, now.done_bytes, now.total_bytes) == 0) continue;
+    const Work& now = upload.progress();
+    if (is_canceled || progress(context, now.done_bytes(), now.total_bytes()) == 0) continue;
     upload.cancel();
     is_canceled = true;
   }
@@ -53,9 +53,8 @@ int stfs_upload_poll(const stfs_upload* upload, stfs_upload_progress* progress, 
     stfs_upload_progress known{};
     // Read is_done first: a finished upload then reports all its bytes.
     known.is_done = upload->upload->is_done() ? 1 : 0;
-    const upload::UploadProgress now = upload->upload->progress();
-    known.done_bytes = now.done_bytes;
-    known.total_bytes = now.total_bytes;
+    known.done_bytes = upload->upload->progress().done_bytes();
+    known.total_bytes = upload->upload->progress().total_bytes();
     return give_struct(known, progress);
   });
 }
@@ -73,8 +72,8 @@ stfs_resident* stfs_upload_wait(stfs_upload* upload, int (*progress)(void*, std:
     auto resident = upload->upload->wait();
     if (!resident) return pass_on(std::move(resident));
     if (progress != nullptr) {
-      const upload::UploadProgress all = upload->upload->progress();
-      static_cast<void>(progress(context, all.done_bytes, all.total_bytes));
+      const Work& all = upload->upload->progress();
+      static_cast<void>(progress(context, all.done_bytes(), all.total_bytes()));
     }
     return new stfs_resident{std::move(*resident)};
   });

@@ -37,7 +37,7 @@ std::vector<std::filesystem::path> GenerationMaker::files(const Generation& gene
   return files;
 }
 
-Result<Generation> GenerationMaker::make(LoadProgress& progress, const Generation* before) {
+Result<Generation> GenerationMaker::make(Work& work, const Generation* before) {
   return guard_memory([&]() -> Result<Generation> {
     // Asks the open files first: they are opened again only when nobody writes to them.
     if (before != nullptr) {
@@ -52,8 +52,7 @@ Result<Generation> GenerationMaker::make(LoadProgress& progress, const Generatio
     if (auto settled = check_settled(next.plan); !settled) return pass_on(std::move(settled));
     if (auto shown = check_shown(next.plan); !shown) return pass_on(std::move(shown));
     const bool can_share = before != nullptr && has_same_structure(before->plan, next.plan);
-    auto made =
-        can_share ? make_next(std::move(next), progress, *before) : make_whole(std::move(next), progress);
+    auto made = can_share ? make_next(std::move(next), work, *before) : make_whole(std::move(next), work);
     if (!made) return made;
     if (auto unchanged = check_unchanged(made->plan, made->states); !unchanged)
       return pass_on(std::move(unchanged));
@@ -61,9 +60,9 @@ Result<Generation> GenerationMaker::make(LoadProgress& progress, const Generatio
   });
 }
 
-Result<Generation> GenerationMaker::make_whole(Generation next, LoadProgress& progress) {
+Result<Generation> GenerationMaker::make_whole(Generation next, Work& work) {
   if (auto alone = check_no_receiver(next.states); !alone) return pass_on(std::move(alone));
-  auto resident = upload(std::move(next.plan), progress);
+  auto resident = upload(std::move(next.plan), work);
   if (!resident) return pass_on(std::move(resident));
   next.plan = std::move(resident->plan);
   next.report = resident->report;
@@ -72,14 +71,13 @@ Result<Generation> GenerationMaker::make_whole(Generation next, LoadProgress& pr
   return next;
 }
 
-Result<Generation> GenerationMaker::make_next(Generation next, LoadProgress& progress,
-                                              const Generation& before) {
-  auto changed = find_changed(next, progress, before);
+Result<Generation> GenerationMaker::make_next(Generation next, Work& work, const Generation& before) {
+  auto changed = find_changed(next, work, before);
   if (!changed) return pass_on(std::move(changed));
   PartOfPlan part = part_to_upload(next.plan, before.layout, *changed, kMostArenas);
   std::vector<std::shared_ptr<Arena>> arenas;
   if (!part.positions.empty()) {
-    auto resident = upload(std::move(part.plan), progress);
+    auto resident = upload(std::move(part.plan), work);
     if (!resident) return pass_on(std::move(resident));
     part.plan = std::move(resident->plan);
     next.report = resident->report;
@@ -90,7 +88,7 @@ Result<Generation> GenerationMaker::make_next(Generation next, LoadProgress& pro
   return next;
 }
 
-Result<std::vector<bool>> GenerationMaker::find_changed(const Generation& next, LoadProgress& progress,
+Result<std::vector<bool>> GenerationMaker::find_changed(const Generation& next, Work& work,
                                                         const Generation& before) {
   std::vector<std::vector<ArchiveChange>> changes;  // by model, then by shard
   std::vector<NameSet<std::string_view>> names(next.states.size());
@@ -106,7 +104,6 @@ Result<std::vector<bool>> GenerationMaker::find_changed(const Generation& next, 
   suspects.devices = next.plan.devices;
   std::vector<std::shared_ptr<Arena>> arenas;
   std::vector<std::uint32_t> positions;
-  std::uint64_t suspect_bytes = 0;
   for (std::uint32_t at = 0; at < next.plan.tensors.size(); ++at) {
     const PlannedTensor& tensor = next.plan.tensors[at];
     const ArchiveChange change =
@@ -118,15 +115,11 @@ Result<std::vector<bool>> GenerationMaker::find_changed(const Generation& next, 
     suspects.tensors.back().place = present.place;
     arenas.push_back(before.layout.arenas[present.arena].arena);
     positions.push_back(at);
-    suspect_bytes += tensor.source_bytes;
   }
   if (positions.empty()) return changed;
   if (auto alone = check_no_receiver(next.states); !alone) return pass_on(std::move(alone));
-  progress.total_bytes = suspect_bytes;
-  progress.done_bytes = 0;
-  auto differs =
-      find_different(suspects, arenas, {.readers = options_.readers, .open_backend = options_.open_backend},
-                     progress.is_cancelled, progress.done_bytes);
+  auto differs = find_different(suspects, arenas,
+                                {.readers = options_.readers, .open_backend = options_.open_backend}, work);
   if (!differs) {
     // A read of an archive that is being changed can fail in many ways. Report the change as the reason.
     if (auto unchanged = check_unchanged(next.plan); !unchanged) return pass_on(std::move(unchanged));
@@ -136,17 +129,16 @@ Result<std::vector<bool>> GenerationMaker::find_changed(const Generation& next, 
   return changed;
 }
 
-Result<Resident> GenerationMaker::upload(Plan plan, LoadProgress& progress) {
-  auto upload = Upload::start(std::move(plan), options_);
+Result<Resident> GenerationMaker::upload(Plan plan, Work& work) {
+  UploadOptions options = options_;
+  options.work = &work;
+  auto upload = Upload::start(std::move(plan), options);
   if (!upload) return pass_on(std::move(upload));
   // The upload has threads of its own; this thread watches it, at first closely: few bytes take no time.
   auto pause = std::chrono::microseconds(50);
   constexpr std::chrono::microseconds kLongestPause(2000);
   while (!(*upload)->is_done()) {
-    if (progress.is_cancelled) (*upload)->cancel();
-    const UploadProgress so_far = (*upload)->progress();
-    progress.total_bytes = so_far.total_bytes;
-    progress.done_bytes = so_far.done_bytes;
+    if (work.is_stopped()) (*upload)->cancel();
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestPause);
   }

@@ -6,24 +6,17 @@
 // is kept, and the caller tries again.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/work.h"
 #include "tools/serve/model_state.h"
 #include "tools/serve/served_layout.h"
 #include "tools/upload/upload.h"
 
 namespace stfs::upload {
-
-/// The progress of an upload, and a request to cancel it.
-struct LoadProgress {
-  std::atomic<bool> is_cancelled = false;
-  std::atomic<std::uint64_t> done_bytes = 0;
-  std::atomic<std::uint64_t> total_bytes = 0;
-};
 
 /// A generation, and what is needed to make the next one.
 struct Generation {
@@ -46,8 +39,8 @@ class GenerationMaker {
   /// compared. Otherwise uploads all tensors into memory of their own.
   /// @param before  the generation before; null: make the first one.
   /// @return EAGAIN: another process is writing; ESTALE: the archives have changed during the upload: in both
-  ///         cases try again; ECANCELED if progress.is_cancelled; the errors of make_plan() and of Upload.
-  Result<Generation> make(LoadProgress& progress, const Generation* before);
+  ///         cases try again; ECANCELED if the work is stopped; the errors of make_plan() and of Upload.
+  Result<Generation> make(Work& work, const Generation* before);
 
   /// Fails with ESTALE if the archives or their states are no longer those of the generation.
   static Result<void> check(const Generation& generation);
@@ -55,11 +48,10 @@ class GenerationMaker {
   static std::vector<std::filesystem::path> files(const Generation& generation);
 
  private:
-  Result<Generation> make_whole(Generation next, LoadProgress& progress);
-  Result<Generation> make_next(Generation next, LoadProgress& progress, const Generation& before);
-  Result<std::vector<bool>> find_changed(const Generation& next, LoadProgress& progress,
-                                         const Generation& before);
-  Result<Resident> upload(Plan plan, LoadProgress& progress);
+  Result<Generation> make_whole(Generation next, Work& work);
+  Result<Generation> make_next(Generation next, Work& work, const Generation& before);
+  Result<std::vector<bool>> find_changed(const Generation& next, Work& work, const Generation& before);
+  Result<Resident> upload(Plan plan, Work& work);
 
   PlanRequest request_;
   UploadOptions options_;

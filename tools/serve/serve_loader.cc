@@ -40,7 +40,7 @@ bool is_unsettled(const Error& error) {
 
 LoadSteps steps_for(PlanRequest request, UploadOptions options) {
   const auto maker = std::make_shared<GenerationMaker>(std::move(request), std::move(options));
-  return {[maker](LoadProgress& progress, const Generation* before) { return maker->make(progress, before); },
+  return {[maker](Work& work, const Generation* before) { return maker->make(work, before); },
           GenerationMaker::check, GenerationMaker::files};
 }
 
@@ -54,7 +54,7 @@ ServeLoader::ServeLoader(LoadSteps steps, LoaderOptions options)
 }
 
 ServeLoader::~ServeLoader() {
-  progress_.is_cancelled = true;
+  progress_.stop();
   ::eventfd_write(stop_.get(), 1);
   thread_.join();
 }
@@ -80,7 +80,7 @@ void ServeLoader::work() {
       continue;
     }
     auto loaded = load();
-    if (progress_.is_cancelled) return;
+    if (progress_.is_stopped()) return;
     if (!loaded && is_unsettled(loaded.error())) {
       const auto now = Clock::now();
       if (unsettled_since == Clock::time_point{}) unsettled_since = now;

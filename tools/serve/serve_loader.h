@@ -29,7 +29,7 @@ namespace stfs::upload {
 /// Called on the loader's thread.
 struct LoadSteps {
   /// GenerationMaker::make().
-  std::function<Result<Generation>(LoadProgress& progress, const Generation* before)> load;
+  std::function<Result<Generation>(Work& work, const Generation* before)> load;
   /// GenerationMaker::check().
   std::function<Result<void>(const Generation& generation)> check;
   /// GenerationMaker::files().
@@ -73,7 +73,7 @@ class ServeLoader {
   std::optional<Result<Loaded>> take();
   /// A descriptor for poll(2): readable while take() has something to return.
   [[nodiscard]] int descriptor() const { return ready_.get(); }
-  [[nodiscard]] const LoadProgress& progress() const { return progress_; }
+  [[nodiscard]] const Work& progress() const { return progress_; }
 
  private:
   void work();
@@ -87,7 +87,7 @@ class ServeLoader {
   LoaderOptions options_;
   UniqueFd ready_;
   UniqueFd stop_;
-  LoadProgress progress_;
+  Work progress_;     // of the present load
   std::mutex mutex_;  // guards outcomes_
   std::deque<Result<Loaded>> outcomes_;
   // Only the thread uses these:

@@ -16,6 +16,10 @@ namespace {
 constexpr std::uint64_t kPatchBytes = 1 << 20;      // of one patch
 constexpr std::uint64_t kDecodedBytes = 128 << 10;  // that is decoded at a time
 
+tl::unexpected<Error> interrupted() {
+  return fail(ErrorCode::System, EINTR, "interrupted: not changed");
+}
+
 }  // namespace
 
 Result<TensorPatcher::Outcome> TensorPatcher::patch(const PublishedTensor& tensor, std::uint32_t position) {
@@ -64,7 +68,7 @@ Result<void> TensorPatcher::stage(std::uint32_t position, ByteRange place, bool&
   bool differs = false;
   const std::uint64_t begin = place.offset - model_.file_range(position).offset;
   if (auto got = model_.archive_of(position).read_through(before_, place.offset); !got) return got;
-  if (!work_.advance(place.size_bytes)) return fail(ErrorCode::System, EINTR, "interrupted: not changed");
+  if (!work_.advance(place.size_bytes)) return interrupted();
   for (std::uint64_t at = 0; at < place.size_bytes; at += kDecodedBytes) {
     const std::size_t size = static_cast<std::size_t>(std::min(kDecodedBytes, place.size_bytes - at));
     const auto old_bytes = std::span(before_).subspan(static_cast<std::size_t>(at), size);
@@ -102,6 +106,7 @@ Result<bool> TensorPatcher::is_done(const PublishedTensor& tensor, std::uint32_t
       return pass_on(std::move(got));
     }
     present.update(piece);
+    if (!work_.goes_on()) return interrupted();
   }
   return is_same_checksum(present.hex(), tensor.checksum);
 }

@@ -137,7 +137,6 @@ class Publisher {
                                              .before = reader_of(models_.a, pair.a),
                                              .after = reader_of(models_.b, pair.b)},
                                             sink, work_);
-      if (!diff && !work_.goes_on()) return {};  // by the caller, or by the first failure
       if (!diff) return tl::unexpected(std::move(diff).error().within("tensor " + in_quotes(name)));
       if (diff->is_changed) shard->end_entry(name, diff->checksum);
     }

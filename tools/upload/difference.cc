@@ -24,10 +24,9 @@ class Comparer {
 
   /// Compares a tensor and its replicas.
   /// @param differs  of these tensors; set for those that differ.
-  Result<void> compare(const Read& read, std::uint32_t number, std::span<char> differs,
-                       const std::atomic<bool>& is_cancelled) {
+  Result<void> compare(const Read& read, std::uint32_t number, std::span<char> differs, const Work& work) {
     for (std::uint64_t done = 0; done < read.size_bytes; done += kPieceBytes) {
-      if (is_cancelled) return fail(ErrorCode::System, ECANCELED, "cancelled: nothing is kept");
+      if (work.is_stopped()) return fail(ErrorCode::System, ECANCELED, "cancelled: nothing is kept");
       if (std::ranges::count(differs, char{0}) == 0) return {};
       const auto piece = reader_.read(number, {done, std::min(kPieceBytes, read.size_bytes - done)});
       if (!piece) return tl::unexpected(piece.error());
@@ -75,9 +74,7 @@ class Comparer {
 }  // namespace
 
 Result<std::vector<bool>> find_different(const Plan& plan, const std::vector<std::shared_ptr<Arena>>& arenas,
-                                         const DifferenceOptions& options,
-                                         const std::atomic<bool>& is_cancelled,
-                                         std::atomic<std::uint64_t>& done_bytes) {
+                                         const DifferenceOptions& options, Work& work) {
   return guard_memory([&]() -> Result<std::vector<bool>> {
     std::vector<std::shared_ptr<Backend>> backends;
     for (const PlannedDevice& device : plan.devices) {
@@ -88,16 +85,19 @@ Result<std::vector<bool>> find_different(const Plan& plan, const std::vector<std
     const TransferList list = cut_into_transfers(plan, kPieceBytes);
     const unsigned threads = options.readers > 0 ? options.readers : default_readers();
     std::vector<std::unique_ptr<Comparer>> comparers(worker_count(list.reads.size(), threads));
+    std::uint64_t total_bytes = 0;
+    for (const Read& read : list.reads) total_bytes += read.size_bytes;
+    work.begin(total_bytes);
     std::vector<char> differs(plan.tensors.size(), 0);  // not bool: threads write to neighbours
     auto compared =
         run_parallel(list.reads.size(), threads, [&](std::size_t number, unsigned worker) -> Result<void> {
           if (!comparers[worker])
             comparers[worker] = std::make_unique<Comparer>(plan, list, arenas, backends);
           const Read& read = list.reads[number];
-          auto done = comparers[worker]->compare(read, static_cast<std::uint32_t>(number),
-                                                 std::span(differs).subspan(read.first_target, read.targets),
-                                                 is_cancelled);
-          done_bytes += read.size_bytes;
+          auto done =
+              comparers[worker]->compare(read, static_cast<std::uint32_t>(number),
+                                         std::span(differs).subspan(read.first_target, read.targets), work);
+          work.advance(read.size_bytes);
           return done;
         });
     if (!compared) return pass_on(std::move(compared));

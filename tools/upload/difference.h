@@ -1,13 +1,12 @@
 // Finds the tensors whose bytes on the devices are no longer those of the archives.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/work.h"
 #include "tools/device/arena.h"
 #include "tools/device/backend.h"
 #include "tools/upload/plan.h"
@@ -23,12 +22,10 @@ struct DifferenceOptions {
 /// the CPU are compared as they are, those on a GPU by digests of their pieces (digest.h). Changes nothing.
 /// @param plan        the tensors to compare. PlannedTensor::place is the present place.
 /// @param arenas      by position in plan.tensors: the arena of that place.
-/// @param done_bytes  grows by the source bytes of each tensor that has been compared.
-/// @return by position in plan.tensors: whether it differs. ECANCELED after `is_cancelled`; the errors of
+/// @param work        one pass, of the source bytes; counts each tensor once it has been compared.
+/// @return by position in plan.tensors: whether it differs. ECANCELED if the work is stopped; the errors of
 ///         reading and of the devices.
 Result<std::vector<bool>> find_different(const Plan& plan, const std::vector<std::shared_ptr<Arena>>& arenas,
-                                         const DifferenceOptions& options,
-                                         const std::atomic<bool>& is_cancelled,
-                                         std::atomic<std::uint64_t>& done_bytes);
+                                         const DifferenceOptions& options, Work& work);
 
 }  // namespace stfs::upload

@@ -6,8 +6,7 @@
 
 namespace stfs::upload {
 
-Result<std::uint64_t> Submitter::run(const std::atomic<bool>& is_stopped,
-                                     std::atomic<std::uint64_t>& done_bytes) {
+Result<std::uint64_t> Submitter::run(const std::atomic<bool>& is_stopped, Work& work) {
   for (auto& queue : queues_) {
     auto opened = parts_.backend.open_queue();
     if (!opened) return pass_on(std::move(opened));
@@ -29,7 +28,7 @@ Result<std::uint64_t> Submitter::run(const std::atomic<bool>& is_stopped,
     } else {
       break;
     }
-    if (auto freed = give_back(done_bytes); !freed) return pass_on(std::move(freed));
+    if (auto freed = give_back(work); !freed) return pass_on(std::move(freed));
   }
   std::uint64_t overflows = 0;
   for (const auto& queue : queues_) {
@@ -40,7 +39,7 @@ Result<std::uint64_t> Submitter::run(const std::atomic<bool>& is_stopped,
   return overflows;
 }
 
-Result<void> Submitter::give_back(std::atomic<std::uint64_t>& done_bytes) {
+Result<void> Submitter::give_back(Work& work) {
   while (!under_way_.empty()) {
     const UnderWay oldest = under_way_.front();
     const auto passed = queues_[oldest.queue]->is_passed(oldest.mark);
@@ -48,7 +47,7 @@ Result<void> Submitter::give_back(std::atomic<std::uint64_t>& done_bytes) {
     if (!*passed) break;
     under_way_.pop_front();
     if (parts_.ring.release(oldest.filled.slot)) {
-      done_bytes += parts_.list.transfers[oldest.filled.transfer].source_bytes;
+      work.advance(parts_.list.transfers[oldest.filled.transfer].source_bytes);
     }
   }
   return {};

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "core/base/error.h"
+#include "core/base/work.h"
 #include "tools/device/backend.h"
 #include "tools/upload/ring.h"
 #include "tools/upload/transfers.h"
@@ -33,9 +34,9 @@ class Submitter {
   explicit Submitter(const SubmitterParts& parts) : parts_(parts) {}
 
   /// Works until the ring ends or is stopped.
-  /// @param done_bytes  grows by a slot's source bytes when its last device has finished with the slot.
+  /// @param work  advances by a slot's source bytes when its last device has finished with the slot.
   /// @return the number of elements that their new dtype could not hold.
-  Result<std::uint64_t> run(const std::atomic<bool>& is_stopped, std::atomic<std::uint64_t>& done_bytes);
+  Result<std::uint64_t> run(const std::atomic<bool>& is_stopped, Work& work);
 
  private:
   /// Two streams: the copies of one run at the same time as the conversions of the other.
@@ -47,7 +48,7 @@ class Submitter {
   };
 
   Result<void> start_copies(Queue& queue, Ring::Filled filled);
-  Result<void> give_back(std::atomic<std::uint64_t>& done_bytes);
+  Result<void> give_back(Work& work);
   [[nodiscard]] const PlannedTensor& target_of(const Part& part) const;
 
   const SubmitterParts parts_;

@@ -48,7 +48,8 @@ class Job final : public Upload {
       : plan_(std::move(plan)),
         options_(options),
         list_(cut_into_transfers(plan_, options.slot_bytes)),
-        readers_(options.readers > 0 ? options.readers : default_readers()) {
+        readers_(options.readers > 0 ? options.readers : default_readers()),
+        work_(options.work != nullptr ? *options.work : own_work_) {
     for (const Read& read : list_.reads) total_bytes_ += read.size_bytes;
   }
   ~Job() override {
@@ -80,6 +81,7 @@ class Job final : public Upload {
   }
 
   Result<void> start() {
+    work_.begin(total_bytes_);
     try {
       conductor_ = std::thread([this] { conduct(); });
     } catch (const std::system_error& error) {
@@ -88,7 +90,7 @@ class Job final : public Upload {
     return {};
   }
 
-  UploadProgress progress() const override { return {done_bytes_, total_bytes_}; }
+  const Work& progress() const override { return work_; }
   bool is_done() const override { return is_done_; }
 
   void cancel() override {
@@ -197,11 +199,11 @@ class Job final : public Upload {
     try {
       if (ring_) {
         for (std::uint32_t device = 0; device < backends_.size(); ++device) {
-          submitters.emplace_back([this, device] { work([&] { return submit(device); }); });
+          submitters.emplace_back([this, device] { run([&] { return submit(device); }); });
         }
       }
       while (readers.size() < worker_count(list_.transfers.size(), readers_)) {
-        readers.emplace_back([this] { work([&] { return read_all(); }); });
+        readers.emplace_back([this] { run([&] { return read_all(); }); });
       }
     } catch (const std::system_error& error) {
       // Fewer readers are enough, but each device needs its submitter.
@@ -215,8 +217,8 @@ class Job final : public Upload {
     for (std::thread& submitter : submitters) submitter.join();
   }
 
-  template <class Work>
-  void work(Work&& part) {
+  template <class Part>
+  void run(Part&& part) {
     auto done = guard_memory(part);
     if (!done) stop(std::move(done).error());
   }
@@ -287,7 +289,7 @@ class Job final : public Upload {
           arena.subspan(static_cast<std::size_t>(place_of(list_.parts_of(transfer).front(), first)),
                         static_cast<std::size_t>(transfer.size_bytes));
       if (auto read = reader.read(transfer, place); !read) return read;
-      done_bytes_ += transfer.source_bytes;
+      work_.advance(transfer.source_bytes);
       return {};
     }
     buffer.resize(static_cast<std::size_t>(options_.slot_bytes));
@@ -303,7 +305,7 @@ class Job final : public Upload {
       overflows_ += convert_elements(target.source_dtype, from, target.dtype,
                                      arena.subspan(static_cast<std::size_t>(place_of(part, target))));
     }
-    done_bytes_ += transfer.source_bytes;
+    work_.advance(transfer.source_bytes);
     return {};
   }
 
@@ -316,7 +318,7 @@ class Job final : public Upload {
                          .scratch = scratch_[device].get(),
                          .slot_bytes = options_.slot_bytes,
                          .device = device});
-    const auto overflows = submitter.run(is_stopped_, done_bytes_);
+    const auto overflows = submitter.run(is_stopped_, work_);
     if (!overflows) return tl::unexpected(overflows.error());
     overflows_ += *overflows;
     return {};
@@ -338,6 +340,8 @@ class Job final : public Upload {
   TransferList list_;  // refers to the plan
   unsigned readers_;
   std::uint64_t total_bytes_ = 0;
+  Work own_work_;
+  Work& work_;
   std::vector<std::shared_ptr<Backend>> backends_;
   std::vector<std::shared_ptr<Arena>> arenas_;
   std::vector<std::shared_ptr<Arena>> scratch_;  // null for a device that needs none
@@ -347,7 +351,6 @@ class Job final : public Upload {
   UploadReport report_;  // belongs to the conductor until it is done
 
   std::atomic<std::size_t> next_ = 0;
-  std::atomic<std::uint64_t> done_bytes_ = 0;
   std::atomic<std::uint64_t> overflows_ = 0;
   std::atomic<bool> is_stopped_ = false;
   std::atomic<bool> is_done_ = false;

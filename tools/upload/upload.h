@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/work.h"
 #include "tools/device/arena.h"
 #include "tools/device/backend.h"
 #include "tools/upload/plan.h"
@@ -26,15 +27,13 @@ struct UploadOptions {
   bool verify = false;
   /// Allocates arenas that Arena::share() can share with other processes.
   bool is_shareable = false;
+  /// Counts the bytes of the upload, and must outlive it; null: the upload has one of its own. To stop it is
+  /// not enough to cancel the upload: call cancel().
+  Work* work = nullptr;
   /// For tests: opens the backends, and sets the size of the ring.
   std::function<Result<std::shared_ptr<Backend>>(const Device&)> open_backend = Backend::open;
   std::uint64_t slot_bytes = 2U << 20U;  // a multiple of kTensorAlignment
   unsigned slots = 0;                    // 0: 16 slots, or 32 if the data must come from the disk
-};
-
-struct UploadProgress {
-  std::uint64_t done_bytes = 0;  // source bytes that have arrived
-  std::uint64_t total_bytes = 0;
 };
 
 struct UploadReport {
@@ -62,7 +61,8 @@ class Upload {
   /// Cancels and waits for the threads.
   virtual ~Upload() = default;
 
-  [[nodiscard]] virtual UploadProgress progress() const = 0;
+  /// Its source bytes, and those that have arrived.
+  [[nodiscard]] virtual const Work& progress() const = 0;
   [[nodiscard]] virtual bool is_done() const = 0;
   /// Stops reading. wait() then fails with ECANCELED.
   virtual void cancel() = 0;

@@ -16,9 +16,9 @@ using namespace stfs::upload;
 namespace {
 
 Generation next_on_gpu(GenerationMaker& maker, const Generation* before) {
-  LoadProgress progress;
+  Work work;
   for (;;) {
-    auto made = maker.make(progress, before);
+    auto made = maker.make(work, before);
     if (made) return std::move(*made);
     INFO(made.error().message);
     REQUIRE(made.error().errno_value == EAGAIN);  // the file was just changed

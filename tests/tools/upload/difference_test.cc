@@ -35,9 +35,7 @@ struct Compared {
       arenas.push_back(resident.arenas[tensor.device]);
   }
 
-  Result<std::vector<bool>> find() {
-    return find_different(resident.plan, arenas, options, is_cancelled, done_bytes);
-  }
+  Result<std::vector<bool>> find() { return find_different(resident.plan, arenas, options, *work); }
   /// Changes a byte of a tensor on its device.
   void flip(std::size_t tensor, std::uint64_t offset) {
     const PlannedTensor& it = resident.plan.tensors[tensor];
@@ -49,8 +47,7 @@ struct Compared {
   DifferenceOptions options;
   Resident resident;
   std::vector<std::shared_ptr<Arena>> arenas;
-  std::atomic<bool> is_cancelled = false;
-  std::atomic<std::uint64_t> done_bytes = 0;
+  std::optional<Work> work{std::in_place};
 };
 
 }  // namespace
@@ -62,7 +59,7 @@ TEST_CASE("a difference is found in the tensor and on the device that has it", "
   const std::size_t count = compared.resident.plan.tensors.size();
   REQUIRE(count == 8);  // each on two devices
   CHECK(compared.find().value() == std::vector<bool>(count, false));
-  CHECK(compared.done_bytes == compared.resident.plan.read_bytes());
+  CHECK(compared.work->done_bytes() == compared.resident.plan.read_bytes());
   // The first byte, the last byte, one in the middle of a large tensor.
   const std::uint64_t last = compared.resident.plan.tensors[0].place.size_bytes - 1;
   for (const auto& [tensor, offset] :
@@ -89,9 +86,9 @@ TEST_CASE("a failure of a device or of a read ends the comparison", "[tools][upl
   compared.faults->fails_queues = false;
   compared.faults->marks_until_failure = 0;
   CHECK(compared.find().error().errno_value == EIO);
-  compared.is_cancelled = true;
+  compared.work->stop();
   CHECK(compared.find().error().errno_value == ECANCELED);
-  compared.is_cancelled = false;
+  compared.work.emplace();
   std::filesystem::resize_file(compared.model.path, 400);
   CHECK_FALSE(compared.find());
 }

@@ -42,7 +42,7 @@ struct Served {
   Result<Generation> make(const Generation* before) {
     GenerationMaker maker(test::request_for(model.path), options);
     for (;;) {
-      auto made = maker.make(progress, before);
+      auto made = maker.make(*work, before);
       if (made || made.error().errno_value != EAGAIN) return made;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -107,7 +107,7 @@ struct Served {
   bool is_host = true;
   std::function<void()> on_open;  // runs whenever the device is opened
   UploadOptions options;
-  LoadProgress progress;
+  std::optional<Work> work{std::in_place};
 };
 
 }  // namespace
@@ -219,16 +219,16 @@ TEST_CASE_METHOD(Served, "nothing is read while another process writes", "[tools
     auto file = system_storage().open(model.path, Access::ReadWrite).value();
     auto locks = ArchiveLocks::for_patch(*file, model.path, {{data_at, 10}}, std::chrono::milliseconds(0));
     REQUIRE(locks);
-    CHECK(maker.make(progress, &first).error().errno_value == EAGAIN);
-    CHECK(maker.make(progress, nullptr).error().errno_value == EAGAIN);
+    CHECK(maker.make(*work, &first).error().errno_value == EAGAIN);
+    CHECK(maker.make(*work, nullptr).error().errno_value == EAGAIN);
     locks->release();
   }
   SECTION("a receiver of weight sync holds its lock") {
     write_state("{\"version\": \"000001\"}");
     const UniqueFd lock(::open((model.directory / ".weight_sync/lock").c_str(), O_RDWR | O_CREAT, 0666));
     REQUIRE(::flock(lock.get(), LOCK_EX) == 0);
-    CHECK(maker.make(progress, &first).error().errno_value == EAGAIN);
-    CHECK(maker.make(progress, nullptr).error().errno_value == EAGAIN);
+    CHECK(maker.make(*work, &first).error().errno_value == EAGAIN);
+    CHECK(maker.make(*work, nullptr).error().errno_value == EAGAIN);
     REQUIRE(::flock(lock.get(), LOCK_UN) == 0);
   }
   SECTION("the file's time is the present time") {
@@ -238,7 +238,7 @@ TEST_CASE_METHOD(Served, "nothing is read while another process writes", "[tools
     bool is_refused = false;
     for (int tries = 0; tries < 1000 && !is_refused; ++tries) {
       REQUIRE(::utimensat(AT_FDCWD, model.path.c_str(), now, 0) == 0);
-      const auto made_now = maker.make(progress, &first);
+      const auto made_now = maker.make(*work, &first);
       is_refused = !made_now && made_now.error().errno_value == EAGAIN;
     }
     CHECK(is_refused);
@@ -254,10 +254,10 @@ TEST_CASE_METHOD(Served, "a commit whose process has died is part of the next ge
   const std::string bytes(4096, 'j');
   auto journal = test::plant_living_journal(model.path, kAt, bytes);
   GenerationMaker maker(test::request_for(model.path), options);
-  CHECK(maker.make(progress, nullptr).error().errno_value == EAGAIN);
+  CHECK(maker.make(*work, nullptr).error().errno_value == EAGAIN);
   change(29, 'x');
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  CHECK(maker.make(progress, &first).error().errno_value == EAGAIN);
+  CHECK(maker.make(*work, &first).error().errno_value == EAGAIN);
   const Plan opened = make_plan(test::request_for(model.path)).value();
   CHECK(check_shown(opened));
   journal.reset();
@@ -355,8 +355,8 @@ TEST_CASE_METHOD(Served, "a failure of any call keeps nothing, and the next try 
   faults->free_bytes = 100;
   fails(ENOMEM);
   faults->free_bytes = ~std::uint64_t{0};
-  progress.is_cancelled = true;
+  work->stop();
   fails(ECANCELED);
-  progress.is_cancelled = false;
+  work.emplace();
   CHECK(made(&first).changed_tensors == 2);
 }

@@ -20,7 +20,7 @@ using test::eventually;
 namespace {
 
 using std::chrono::milliseconds;
-using Load = std::function<Result<Generation>(LoadProgress& progress, const Generation* before)>;
+using Load = std::function<Result<Generation>(Work& work, const Generation* before)>;
 
 LoaderOptions quick() {
   LoaderOptions options;
@@ -69,7 +69,7 @@ struct Changing {
 TEST_CASE("the loader uploads once, and again whenever the archives have changed", "[tools][serve]") {
   Changing archives;
   std::atomic<std::uint64_t> number_before = 99;
-  ServeLoader loader(archives.steps([&](LoadProgress&, const Generation* before) -> Result<Generation> {
+  ServeLoader loader(archives.steps([&](Work&, const Generation* before) -> Result<Generation> {
     archives.is_changed = false;
     number_before = before == nullptr ? 0 : before->number;
     return sample(before, std::to_string(++archives.loads));
@@ -98,7 +98,7 @@ TEST_CASE("a change of a watched file is noticed long before the interval is ove
   archives.watched = {file};
   LoaderOptions options = quick();
   options.interval = std::chrono::minutes(10);
-  ServeLoader loader(archives.steps([&](LoadProgress&, const Generation* before) -> Result<Generation> {
+  ServeLoader loader(archives.steps([&](Work&, const Generation* before) -> Result<Generation> {
     archives.is_changed = false;
     return sample(before);
   }),
@@ -114,7 +114,7 @@ TEST_CASE("a loader that does not follow uploads once", "[tools][serve]") {
   Changing archives;
   LoaderOptions options = quick();
   options.follows = false;
-  ServeLoader loader(archives.steps([&](LoadProgress&, const Generation* before) -> Result<Generation> {
+  ServeLoader loader(archives.steps([&](Work&, const Generation* before) -> Result<Generation> {
     ++archives.loads;
     return sample(before);
   }),
@@ -132,7 +132,7 @@ TEST_CASE("archives that others are changing are waited for, and told only if th
   const int errno_value = GENERATE(EAGAIN, ESTALE);
   LoaderOptions options = quick();
   options.patience = std::chrono::seconds(1);
-  ServeLoader loader(archives.steps([&](LoadProgress&, const Generation* before) -> Result<Generation> {
+  ServeLoader loader(archives.steps([&](Work&, const Generation* before) -> Result<Generation> {
     if (unsettled-- > 0) return fail(ErrorCode::Busy, errno_value, "m: is being changed");
     archives.is_changed = false;
     return sample(before);
@@ -158,7 +158,7 @@ TEST_CASE("archives that others are changing are waited for, and told only if th
 
 TEST_CASE("a lost device is told once and ends the loader", "[tools][serve]") {
   Changing archives;
-  ServeLoader loader(archives.steps([&](LoadProgress&, const Generation* before) -> Result<Generation> {
+  ServeLoader loader(archives.steps([&](Work&, const Generation* before) -> Result<Generation> {
     if (++archives.loads > 1)
       return fail(ErrorCode::System, ENOTRECOVERABLE, "cuda:0: copy: an illegal address");
     archives.is_changed = false;
@@ -181,7 +181,7 @@ TEST_CASE("a failed upload is told and tried again, ever more seldom", "[tools][
   options.interval = milliseconds(10);
   options.max_pause = milliseconds(80);
   std::array<std::chrono::steady_clock::time_point, 5> loaded_at;
-  ServeLoader loader(archives.steps([&](LoadProgress&, const Generation* before) -> Result<Generation> {
+  ServeLoader loader(archives.steps([&](Work&, const Generation* before) -> Result<Generation> {
     const int load = ++archives.loads;
     loaded_at.at(static_cast<std::size_t>(load - 1)) = std::chrono::steady_clock::now();
     if (load > 1 && load < 5) return fail(ErrorCode::OutOfMemory, ENOMEM, "too large");
@@ -204,7 +204,7 @@ TEST_CASE("a failed upload is told and tried again, ever more seldom", "[tools][
 
 TEST_CASE("where the first upload fails there is no other", "[tools][serve]") {
   Changing archives;
-  ServeLoader loader(archives.steps([&](LoadProgress&, const Generation*) -> Result<Generation> {
+  ServeLoader loader(archives.steps([&](Work&, const Generation*) -> Result<Generation> {
     ++archives.loads;
     return fail(ErrorCode::NotFound, ENOENT, "m: no such file");
   }),
@@ -219,13 +219,12 @@ TEST_CASE("the end of the loader cancels an upload", "[tools][serve]") {
   std::atomic<bool> has_begun = false;
   {
     Changing archives;
-    const ServeLoader loader(
-        archives.steps([&](LoadProgress& progress, const Generation*) -> Result<Generation> {
-          has_begun = true;
-          while (!progress.is_cancelled) std::this_thread::sleep_for(milliseconds(1));
-          return fail(ErrorCode::System, ECANCELED, "cancelled");
-        }),
-        quick());
+    const ServeLoader loader(archives.steps([&](Work& work, const Generation*) -> Result<Generation> {
+      has_begun = true;
+      while (!work.is_stopped()) std::this_thread::sleep_for(milliseconds(1));
+      return fail(ErrorCode::System, ECANCELED, "cancelled");
+    }),
+                             quick());
     REQUIRE(eventually([&] { return has_begun.load(); }));
   }
   CHECK(test::open_descriptors() == before);

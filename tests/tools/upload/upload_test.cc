@@ -298,7 +298,8 @@ TEST_CASE("an upload can be cancelled at any time, and leaves neither memory nor
     (*started)->cancel();
     const auto resident = (*started)->wait();
     CHECK(((*started)->is_done() && (resident || resident.error().errno_value == ECANCELED)));
-    CHECK((was_done || !resident || (*started)->progress().done_bytes == (*started)->progress().total_bytes));
+    CHECK((was_done || !resident ||
+           (*started)->progress().done_bytes() == (*started)->progress().total_bytes()));
   };
   cancel_after(0);
   const std::size_t descriptors = count_descriptors();
@@ -324,13 +325,13 @@ TEST_CASE("a device that is slow holds the readers back: the ring is all the mem
   REQUIRE(started);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   CHECK(faulty.faults->copies <= static_cast<int>(faulty.options.slots));
-  CHECK((*started)->progress().done_bytes == 0);
+  CHECK((*started)->progress().done_bytes() == 0);
   CHECK_FALSE((*started)->is_done());
   faulty.faults->is_stalled = false;
   const auto resident = (*started)->wait();
   REQUIRE(resident);
   check_bytes(*resident, faulty.model);
-  CHECK((*started)->progress().done_bytes == (*started)->progress().total_bytes);
+  CHECK((*started)->progress().done_bytes() == (*started)->progress().total_bytes());
 }
 
 TEST_CASE("the ring is twice as large where the disk has to be waited for", "[tools][upload]") {
