@@ -71,8 +71,8 @@ class Work {
 };
 
 /// Does one pass of several jobs, after Work::begin(). Calls job(index, worker) as run_parallel() does, until
-/// the work is stopped or a job fails. With several threads the calling thread only runs the watch. A job that
-/// fails once goes_on() is false, or leaves something undone, is no failure.
+/// the work is stopped or a job fails. With several threads the calling thread only runs the watch. A job may
+/// fail, or leave something undone, once goes_on() is false: that is not reported.
 /// @return the failure of a job. If work.is_stopped(), some jobs have not run, or not to their end.
 Result<void> run_watched(std::size_t count, std::uint64_t threads, Work& work,
                          const std::function<Result<void>(std::size_t index, unsigned worker)>& job);

@@ -14,7 +14,6 @@
 #include "core/model/common_mode.h"
 #include "core/storage/open_directory.h"
 #include "core/tensor/float_conversion.h"
-#include "tools/cli/interrupt.h"
 #include "tools/cli/piece_conversion.h"
 #include "tools/cli/progress.h"
 #include "tools/compare/changed_files.h"
@@ -33,9 +32,10 @@ class Repack {
         output_(output),
         mode_(common_mode(model)),
         piece_bytes_(whole_pieces(std::max(kPieceBytes, output.threads * kPartBytes))),
-        progress_(streams, plan.data_bytes) {}
+        work_(watch_on(streams)) {}
 
   Result<std::uint64_t> run() {
+    work_.begin(plan_.data_bytes);
     const std::filesystem::path above = directory_of(plan_.out);
     auto directory = open_directory(system_storage(), above, LastLink::Followed);
     if (!directory) return fail_system(directory.error().errno_value, plan_.out.native(), "create");
@@ -100,7 +100,7 @@ class Repack {
                          output_.threads);
     }
     for (std::uint64_t done = 0; done < whole.size_bytes;) {
-      if (interrupted()) {
+      if (!work_.goes_on()) {
         return fail(ErrorCode::System, EINTR, plan_.out.native() + ": interrupted, nothing is left");
       }
       const std::uint64_t size_bytes = std::min(piece_bytes_, whole.size_bytes - done);
@@ -108,7 +108,7 @@ class Repack {
       if (!piece) return tl::unexpected(piece.error());
       const auto bytes = conversion ? conversion->convert(done, *piece) : *piece;
       if (auto appended = to.append(bytes); !appended) return appended;
-      progress_.advance(bytes.size());
+      work_.advance(bytes.size());
       done += size_bytes;
     }
     if (conversion) overflows_ += conversion->overflows();
@@ -165,7 +165,7 @@ class Repack {
   const RepackOutput& output_;
   const NewFileMode mode_;
   const std::uint64_t piece_bytes_;
-  Progress progress_;
+  Work work_;
   OpenDirectory directory_;             // of the outputs
   std::vector<ArchiveWriter> writers_;  // settled
   std::size_t finished_ = 0;            // the number of archives that have their names

@@ -73,7 +73,8 @@ BitPattern pattern_of(const TensorSpec& tensor) {
 Result<void> write(const SampleRequest& request, const std::vector<TensorSpec>& tensors, Streams& streams) {
   auto writer = ArchiveWriter::create(request.path, tensors, metadata_of(request), request.force);
   if (!writer) return pass_on(std::move(writer));
-  Progress progress(streams, total_bytes(tensors));
+  Work work(watch_on(streams));
+  work.begin(total_bytes(tensors));
   std::vector<std::byte> buffer(kSamplePieceBytes);
   for (const TensorSpec& tensor : tensors) {
     SampleValues values(request.seed, tensor.name, pattern_of(tensor));
@@ -82,9 +83,8 @@ Result<void> write(const SampleRequest& request, const std::vector<TensorSpec>& 
           std::span(buffer).first(std::min<std::uint64_t>(left, kSamplePieceBytes));
       values.fill(piece);
       if (auto appended = writer->append(piece); !appended) return appended;
-      if (interrupted())
+      if (!work.advance(piece.size()))
         return fail(ErrorCode::System, EINTR, request.path + ": interrupted, nothing is left");
-      progress.advance(piece.size());
       left -= piece.size();
     }
   }

@@ -163,13 +163,13 @@ Result<void> write_file(const Model& model, const Found& found, const SliceReque
   if (auto ok = file->reserve(found.head.size() + found.slice.size_bytes); !ok) return ok;
   Result<void> written = file->append(std::as_bytes(std::span(found.head)));
   if (!written) return written;
-  Progress progress(streams, found.slice.size_bytes);
+  Work work(watch_on(streams));
+  work.begin(found.slice.size_bytes);
   const auto read = read_pieces(model, found, [&](std::span<const std::byte> bytes) {
     written = file->append(bytes);
-    if (written && interrupted()) {
+    if (!work.advance(bytes.size()) && written) {
       written = fail(ErrorCode::System, EINTR, request.output + ": interrupted, nothing is left");
     }
-    progress.advance(bytes.size());
     return written.has_value();
   });
   if (!read) return read;

@@ -49,9 +49,9 @@ struct WrittenVersion {
 /// file of it is left.
 /// @param published  is made if it is missing.
 /// @return EINVAL: the models differ in names, dtypes or shapes (the message names the tensors), or
-///   base_version is not smaller than version; EFBIG: a tensor is too large for overwrite; EEXIST and EBUSY as
-///   VersionDirectory::create(); ESTALE: a model has changed meanwhile; EINTR: the work is stopped; EBUSY: a
-///   tensor of the mount changes faster than it is read; EINVAL: `since` is a generation that the mount has
+///   base_version is not smaller than version; EFBIG: a tensor is too large for overwrite; EEXIST and EBUSY
+///   as VersionDirectory::create(); ESTALE: a model has changed meanwhile; EINTR: the work is stopped; EBUSY:
+///   a tensor of the mount changes faster than it is read; EINVAL: `since` is a generation that the mount has
 ///   not had yet; errors of MountedModel, of reading and of writing.
 Result<WrittenVersion> publish_version(const tools::ModelPair& models, const std::filesystem::path& published,
                                        const PublishOptions& options);
