@@ -233,7 +233,6 @@ Result<CreatedFile> CheckpointFiles::create(Ino directory, std::string_view name
     made = make(true, is_name_of_shard(name));
   }
   auto content = std::make_shared<PendingContent>(parts_.model, InodeTable::tensor(ino), std::move(made));
-  drop_unsaved(parts_, directory, name);
   if (!parts_.drafts.add(
           {.ino = ino, .directory = directory, .file_name = std::string(name), .content = content}))
     return fail(ErrorCode::Busy, EBUSY, "another program is making this file");

@@ -1,4 +1,6 @@
 // A whole checkpoint is written to archive.safetensors: only what differs is stored, all of it or nothing.
+#include <fmt/format.h>
+
 #include "core/journal/file_lock.h"
 #include "core/journal/journal_format.h"
 #include "tests/fs/driven_filesystem.h"
@@ -24,8 +26,10 @@ class Saver {
     REQUIRE(filesystem_.resize_by_name(ino_, 0, ::getpid()));
   }
   /// One under another name.
-  Saver(const DrivenFilesystem& mount, std::string_view name) : filesystem_(*mount) {
-    const auto made = opened_or_made(filesystem_, mount.ino(".safetensors"), name, O_RDWR);
+  Saver(const DrivenFilesystem& mount, std::string_view name)
+      : Saver(mount, name, mount.ino(".safetensors")) {}
+  Saver(const DrivenFilesystem& mount, std::string_view name, Ino directory) : filesystem_(*mount) {
+    const auto made = opened_or_made(filesystem_, directory, name, O_RDWR);
     ino_ = made.status.st_ino;
     file_ = made.file;
   }
@@ -202,6 +206,55 @@ TEST_CASE("a tensor that changes while a checkpoint comes refuses the checkpoint
   mount->release(again);
   CHECK(other.close() == ESTALE);
   CHECK(mount.read("c") == kOld);
+}
+
+TEST_CASE("a tensor that changes while the files of a checkpoint come refuses the checkpoint",
+          "[fs][checkpoint]") {
+  const DrivenFilesystem mount(kModel);
+  const Ino directory = mount.ino("pretrained", mount.ino(".safetensors"));
+  Tensors wanted = kModel;
+  wanted[2].second = kNew;
+  const std::string first = "model-00001-of-00002.safetensors";
+  const std::string second = "model-00002-of-00002.safetensors";
+  const auto save = [&](const std::string& name, const std::string& bytes) {
+    Saver saver(mount, name, directory);
+    CHECK(saver.write(bytes) == 0);
+    return saver.close();
+  };
+  const auto save_index = [&] {
+    const std::string map = fmt::format(R"({{"a":"{}","b":"{}","c":"{}"}})", first, second, second);
+    return save("model.safetensors.index.json", fmt::format(R"({{"metadata":{{}},"weight_map":{}}})", map));
+  };
+  CHECK(save(first, archive_of({wanted[0]})) == 0);
+  CHECK(save(second, archive_of({wanted[1], wanted[2]})) == 0);
+  const bool changes = GENERATE(false, true);
+  if (changes) {
+    const auto file = mount->open(mount.ino("a"), O_WRONLY, ::getpid()).value();
+    REQUIRE(mount->write(*file, bytes_of(kSecond), 0, Caller(2, ::getpid())));
+    REQUIRE(mount->flush(*file, 2, ::getpid()));
+    mount->release(file);
+  }
+  CHECK(save_index() == (changes ? ESTALE : 0));
+  CHECK(mount.read("a") == (changes ? kSecond : kOld));
+  CHECK(mount.read("c") == (changes ? kSecond : kNew));
+}
+
+TEST_CASE("a file of a checkpoint takes the name of one that was not saved, unless that is open",
+          "[fs][checkpoint]") {
+  const DrivenFilesystem mount(kModel);
+  const Ino views = mount.ino(".safetensors");
+  Saver open(mount, "x.safetensors");
+  CHECK(open.write(archive_of(kModel)) == 0);
+  {
+    Saver other(mount, ".tmp2");
+    CHECK(other.write(archive_of(kModel)) == 0);
+    CHECK(other.close() == 0);
+  }
+  const Ino second = mount.ino(".tmp2", views);
+  CHECK(errno_of(mount->rename(views, ".tmp2", views, "x.safetensors")) == EBUSY);
+  CHECK(open.close() == 0);
+  REQUIRE(mount->rename(views, ".tmp2", views, "x.safetensors"));
+  CHECK(mount.ino("x.safetensors", views) == second);
 }
 
 TEST_CASE("a checkpoint under a temporary name counts when it is renamed", "[fs][checkpoint]") {

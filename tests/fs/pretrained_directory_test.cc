@@ -105,7 +105,15 @@ TEST_CASE("pretrained lists the model and what lies beside it", "[fs][pretrained
     CHECK(t.mount->file_type(ino) == type);
     CHECK((t.mount->attributes(ino)->st_mode & S_IFMT) == type);
   }
-  const auto found = t.mount->lookup(t.mount.ino(".safetensors"), "pretrained");
+  const Ino above = t.mount.ino(".safetensors");
+  std::map<std::string, Ino> all;
+  const auto keep = [&](std::string_view name, Ino ino, std::uint64_t) {
+    return all.emplace(name, ino).second;
+  };
+  REQUIRE(t.mount->read_directory(t.directory(), 0, keep));
+  CHECK(all.at(".") == t.directory());
+  CHECK(all.at("..") == above);
+  const auto found = t.mount->lookup(above, "pretrained");
   CHECK(t.mount->file_type(found->st_ino) == S_IFDIR);
   CHECK(((found->st_mode & 0222) == 0) == options.is_read_only);
   CHECK(errno_of(t.mount->lookup(t.directory(), "other.json")) == ENOENT);
