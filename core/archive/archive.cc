@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/absolute_path.h"
+#include "core/base/mutex.h"
 #include "core/base/name_hash.h"
 #include "core/base/shell_word.h"
 #include "core/journal/file_lock.h"
@@ -170,7 +171,7 @@ Result<void> Archive::open_for_writing() {
 Result<void> Archive::open_for_writing_unguarded() {
   if (is_opened_again()) return {};
   if (access_ == Access::ReadOnly) return fail_system(EROFS, path().string(), "open for writing");
-  const std::scoped_lock opening(opening_mutex_);
+  const MutexLock opening(opening_mutex_);
   if (writable_) return {};
   const auto before = opened_file().status();
   if (!before) return tl::unexpected(before.error());
@@ -206,7 +207,7 @@ void Archive::let_readers_in() {
 }
 
 void Archive::discard(std::unique_ptr<File> file) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   try {
     discarded_.push_back(std::move(file));
   } catch (const std::bad_alloc&) {  // closed here and now
@@ -214,7 +215,7 @@ void Archive::discard(std::unique_ptr<File> file) {
 }
 
 std::vector<std::unique_ptr<File>> Archive::take_discarded() {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::exchange(discarded_, {});
 }
 
@@ -266,14 +267,14 @@ Result<void> Archive::sync() {
   const auto before = file().status();
   if (!before) return tl::unexpected(before.error());
   if (auto synced = file().sync(); !synced) return synced;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   synced_ = before->identity;
   return {};
 }
 
 Result<void> Archive::sync_what_others_wrote() {
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (synced_ == identity()) return {};
   }
   auto synced = sync();

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <initializer_list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -17,6 +16,7 @@
 #include "core/base/deadline.h"
 #include "core/base/durability.h"
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "core/base/name_hash.h"
 #include "core/journal/lane_journal.h"
 #include "core/journal/recovery.h"
@@ -150,14 +150,14 @@ class Archive final : public LocalReader {
   LaneJournal lane_journal_;
   WriteStop write_stop_;
 
-  std::mutex opening_mutex_;  // guards writable_; taken before all others
-  std::unique_ptr<File> writable_;
+  Mutex opening_mutex_ ACQUIRED_BEFORE(mutex_);  // taken before all others
+  std::unique_ptr<File> writable_ GUARDED_BY(opening_mutex_);
 
   Moves moves_;  // overlay() refers to it; only for commits
 
-  std::mutex mutex_;     // guards the members below; taken before LocalReader's
-  FileIdentity synced_;  // identity at the last sync; of no file before the first
-  std::vector<std::unique_ptr<File>> discarded_;
+  Mutex mutex_;                             // taken before LocalReader's
+  FileIdentity synced_ GUARDED_BY(mutex_);  // identity at the last sync; of no file before the first
+  std::vector<std::unique_ptr<File>> discarded_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stfs

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "core/archive/archive_version.h"
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "core/storage/byte_source.h"
 #include "core/storage/file.h"
 
@@ -30,7 +30,7 @@ class ArchiveReader {
 
   /// Pins the current version.
   [[nodiscard]] std::shared_ptr<const ArchiveVersion> version() const {
-    const std::scoped_lock lock(version_mutex_);
+    const MutexLock lock(version_mutex_);
     return version_;
   }
   // Of the current version. A caller that keeps a reference while the header may be changed pins the version.
@@ -89,14 +89,14 @@ class ArchiveReader {
  protected:
   explicit ArchiveReader(std::filesystem::path path) : path_(std::move(path)) {}
   void set_version(std::shared_ptr<const ArchiveVersion> next) {
-    const std::scoped_lock lock(version_mutex_);
+    const MutexLock lock(version_mutex_);
     version_.swap(next);
   }
 
  private:
   const std::filesystem::path path_;
-  mutable std::mutex version_mutex_;  // guards version_; innermost
-  std::shared_ptr<const ArchiveVersion> version_;
+  mutable Mutex version_mutex_;  // innermost
+  std::shared_ptr<const ArchiveVersion> version_ GUARDED_BY(version_mutex_);
 };
 
 }  // namespace stfs

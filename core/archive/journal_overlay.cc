@@ -2,11 +2,10 @@
 #include "core/archive/journal_overlay.h"
 
 #include <algorithm>
-#include <mutex>
-#include <shared_mutex>
 #include <utility>
 
 #include "core/base/byte_range.h"
+#include "core/base/mutex.h"
 #include "core/base/xxh3.h"
 #include "core/journal/byte_patch.h"
 
@@ -14,7 +13,7 @@ namespace stfs {
 
 std::optional<std::uint64_t> JournalOverlay::size_bytes() const {
   if (!has_pending_) return std::nullopt;
-  const std::shared_lock lock(lock_);
+  const SharedLock lock(lock_);
   std::optional<std::uint64_t> size_bytes;
   for (const PendingJournal& journal : pending_) {
     if (journal.after) size_bytes = journal.after->size_bytes;
@@ -27,7 +26,7 @@ Result<std::optional<std::string>> JournalOverlay::new_index(std::string_view na
   std::optional<std::string> none;
   if (!has_pending_) return none;
   const std::uint64_t hash = XXH3_64bits(present.data(), present.size());
-  const std::shared_lock lock(lock_);
+  const SharedLock lock(lock_);
   for (const PendingJournal& journal : pending_) {
     if (!journal.index || journal.index->name != name || journal.index->old_hash != hash) continue;
     auto text = read_text(*journal.file, journal.index->in_journal);
@@ -68,7 +67,7 @@ Result<void> JournalOverlay::read_on_the_way(std::span<std::byte> to, std::uint6
 
 Result<void> JournalOverlay::lay_over(std::span<std::byte> to, std::uint64_t offset) const {
   if (is_empty()) return {};
-  const std::shared_lock lock(lock_);
+  const SharedLock lock(lock_);
   for (const PendingJournal& journal : pending_) {
     if (auto read = read_over(to, offset, *journal.file, journal.ranges); !read) return read;
   }
@@ -78,7 +77,7 @@ Result<void> JournalOverlay::lay_over(std::span<std::byte> to, std::uint64_t off
 Result<bool> JournalOverlay::read_elsewhere(std::span<std::byte> to, std::uint64_t offset) const {
   if (!is_applying_) return false;
   std::uint64_t found_bytes = 0;
-  const std::shared_lock lock(lock_);
+  const SharedLock lock(lock_);
   for (const OnTheWay& shown : on_the_way_) {
     for (const JournalRange& one : shown.ranges)
       found_bytes += one.is_patch() ? 0 : one.archive.intersection({offset, to.size()}).size_bytes;
@@ -89,31 +88,31 @@ Result<bool> JournalOverlay::read_elsewhere(std::span<std::byte> to, std::uint64
 }
 
 void JournalOverlay::set_pending(std::vector<PendingJournal> journals) {
-  const std::scoped_lock lock(lock_);
+  const MutexLock lock(lock_);
   pending_ = std::move(journals);
   has_pending_ = !pending_.empty();
 }
 
 void JournalOverlay::reserve() {
-  const std::scoped_lock lock(lock_);
+  const MutexLock lock(lock_);
   pending_.reserve(pending_.size() + kMostApplied);
 }
 
 void JournalOverlay::add(PendingJournal journal) {
-  const std::scoped_lock lock(lock_);
+  const MutexLock lock(lock_);
   pending_.push_back(std::move(journal));
   has_pending_ = true;
 }
 
 void JournalOverlay::show_while_applied(OnTheWay blocks, const File* instead_of) {
-  const std::scoped_lock lock(lock_);
+  const MutexLock lock(lock_);
   const auto place = std::ranges::find(on_the_way_, instead_of, &OnTheWay::file);
   if (place != on_the_way_.end()) *place = blocks;
   note_applying();
 }
 
 void JournalOverlay::show_moved(OnTheWay in_journal, OnTheWay in_archive) {
-  const std::scoped_lock lock(lock_);
+  const MutexLock lock(lock_);
   on_the_way_ = {in_journal, in_archive};
   note_applying();
 }

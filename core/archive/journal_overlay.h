@@ -13,6 +13,7 @@
 
 #include "core/base/byte_range.h"
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "core/base/reader_writer_lock.h"
 #include "core/journal/recovery.h"
 #include "core/storage/file.h"
@@ -65,16 +66,18 @@ class JournalOverlay {
   /// Overwrites those bytes of the archive's range at `offset` that the file holds.
   static Result<void> read_over(std::span<std::byte> to, std::uint64_t offset, const File& file,
                                 std::span<const JournalRange> ranges);
-  /// Does so for all bytes that are elsewhere for the moment. The caller holds the lock.
-  [[nodiscard]] Result<void> read_on_the_way(std::span<std::byte> to, std::uint64_t offset) const;
-  void note_applying();
+  /// Does so for all bytes that are elsewhere for the moment.
+  [[nodiscard]] Result<void> read_on_the_way(std::span<std::byte> to, std::uint64_t offset) const
+      REQUIRES_SHARED(lock_);
+  void note_applying() REQUIRES(lock_);
 
   std::atomic<bool> has_pending_ = false;
   std::atomic<bool> is_applying_ = false;
-  mutable ReaderWriterLock lock_;  // guards the members below; innermost, held by reads of journals
-  std::vector<PendingJournal> pending_;
-  static constexpr std::size_t kMostApplied = 2;   // a commit, and another one beside it
-  std::array<OnTheWay, kMostApplied> on_the_way_;  // of other blocks each; override pending_
+  mutable ReaderWriterLock lock_;  // innermost, held by reads of journals
+  std::vector<PendingJournal> pending_ GUARDED_BY(lock_);
+  static constexpr std::size_t kMostApplied = 2;  // a commit, and another one beside it
+  // Each has other blocks; they override pending_.
+  std::array<OnTheWay, kMostApplied> on_the_way_ GUARDED_BY(lock_);
 };
 
 }  // namespace stfs

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/format/foreign_file.h"
 #include "core/journal/file_lock.h"
 #include "core/journal/recovery.h"
@@ -59,7 +60,7 @@ Result<void> LocalReader::load(Io io) {
   io_ = io;
   sources_.emplace_back(std::move(*bytes));
   bytes_ = sources_.back().get();
-  identity_ = opened->identity;
+  set_identity(opened->identity);
   const ArchiveStamp stamp{.device = opened->identity.device,
                            .inode = opened->identity.inode,
                            .birth_ns = opened->birth_ns,
@@ -220,12 +221,12 @@ Result<void> LocalReader::adopt_identity() {
 }
 
 FileIdentity LocalReader::identity() const {
-  const std::scoped_lock lock(identity_mutex_);
+  const MutexLock lock(identity_mutex_);
   return identity_;
 }
 
 void LocalReader::set_identity(const FileIdentity& identity) {
-  const std::scoped_lock lock(identity_mutex_);
+  const MutexLock lock(identity_mutex_);
   identity_ = identity;
 }
 
@@ -257,7 +258,7 @@ Result<void> LocalReader::switch_to(File& opened, const FileStatus& before, cons
       if (auto followed = bytes_.load()->follow(opened); !followed) return followed;
     }
     set_version(std::move(next));
-    const std::scoped_lock lock(identity_mutex_);
+    const MutexLock lock(identity_mutex_);
     // Keep the known times, so that changes by others are still noticed.
     if (identity_.same_file(before.identity)) {
       identity_.device = after.identity.device;

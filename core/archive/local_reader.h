@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "core/archive/journal_overlay.h"
 #include "core/base/deadline.h"
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "core/storage/file.h"
 #include "core/storage/file_byte_source.h"
 
@@ -119,8 +119,8 @@ class LocalReader : public ArchiveReader {
   std::vector<std::shared_ptr<FileByteSource>> sources_;
   JournalOverlay overlay_;
 
-  mutable std::mutex identity_mutex_;  // guards identity_; innermost
-  FileIdentity identity_;
+  mutable Mutex identity_mutex_;  // innermost
+  FileIdentity identity_ GUARDED_BY(identity_mutex_);
 };
 
 }  // namespace stfs

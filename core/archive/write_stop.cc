@@ -1,6 +1,7 @@
 // Looks whether recovery has removed the journal.
 #include "core/archive/write_stop.h"
 
+#include "core/base/mutex.h"
 #include "core/journal/journal_file.h"
 
 namespace stfs {
@@ -8,7 +9,7 @@ namespace stfs {
 Result<bool> WriteStop::may_end(Storage& storage) const {
   std::filesystem::path journal;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (why_) journal = journal_;
   }
   if (journal.empty()) return false;

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <filesystem>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "core/storage/file.h"
 
 namespace stfs {
@@ -17,27 +17,27 @@ class WriteStop {
   /// Makes check() fail with this error from now on. Only the first error counts.
   /// @param journal  the journal that recovery has to finish first; empty: writing stays stopped for good.
   void begin(Error why, std::filesystem::path journal) {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (why_) return;
     why_ = std::move(why);
     journal_ = std::move(journal);
   }
   [[nodiscard]] Result<void> check() const {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     return why_ ? Result<void>(tl::unexpected(*why_)) : Result<void>();
   }
   /// Whether recovery has finished the journal: its name is gone, on stable storage. False if writing goes on
   /// anyway, or is stopped for good.
   Result<bool> may_end(Storage& storage) const;
   void end() {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     why_.reset();
   }
 
  private:
-  mutable std::mutex mutex_;  // guards the members below; innermost
-  std::optional<Error> why_;
-  std::filesystem::path journal_;
+  mutable Mutex mutex_;  // innermost
+  std::optional<Error> why_ GUARDED_BY(mutex_);
+  std::filesystem::path journal_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stfs

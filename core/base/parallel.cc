@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "core/base/mutex.h"
 
 namespace stfs {
 
@@ -30,7 +31,7 @@ Result<void> run_parallel(std::size_t count, unsigned threads,
                           const std::function<Result<void>(std::size_t index, unsigned worker)>& work) {
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> has_failed = false;
-  std::mutex mutex;  // guards the members below
+  Mutex mutex;  // guards the members below
   std::size_t failed_index = count;
   std::optional<Error> why;
   const auto serve = [&](unsigned worker) {
@@ -40,7 +41,7 @@ Result<void> run_parallel(std::size_t count, unsigned threads,
       auto done = guard_memory([&] { return work(index, worker); });
       if (done) continue;
       has_failed = true;
-      const std::scoped_lock lock(mutex);
+      const MutexLock lock(mutex);
       if (index >= failed_index) continue;
       failed_index = index;
       why = std::move(done).error();

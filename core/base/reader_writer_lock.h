@@ -9,11 +9,12 @@
 #include <atomic>
 #include <cstdint>
 
+#include "core/base/mutex.h"
+
 namespace stfs {
 
-/// Meets the SharedMutex requirements that std::unique_lock and std::shared_lock need. Not recursive, not
-/// even for readers.
-class ReaderWriterLock {
+/// Meets the requirements of std::unique_lock and std::shared_lock. Not recursive, not even for readers.
+class CAPABILITY("reader_writer_lock") ReaderWriterLock {
  public:
   ReaderWriterLock() {
     pthread_rwlockattr_t attributes;
@@ -30,18 +31,18 @@ class ReaderWriterLock {
   ReaderWriterLock(const ReaderWriterLock&) = delete;
   ReaderWriterLock& operator=(const ReaderWriterLock&) = delete;
 
-  void lock() {
+  void lock() ACQUIRE() {
     pthread_rwlock_wrlock(&lock_);
     turns_.fetch_add(1);
   }
-  void unlock() {
+  void unlock() RELEASE() {
     turns_.fetch_add(1);
     pthread_rwlock_unlock(&lock_);
   }
-  void lock_shared() {
+  void lock_shared() ACQUIRE_SHARED() {
     pthread_rwlock_rdlock(&lock_);
   }
-  void unlock_shared() {
+  void unlock_shared() RELEASE_SHARED() {
     pthread_rwlock_unlock(&lock_);
   }
   /// Odd while a writer holds the lock, and larger afterwards. Long work that must not keep a writer out

@@ -110,7 +110,7 @@ Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
   // The part that replaces the index comes last: before that, the old index names all archives. The new one
   // names the archive of that part (ModelEdit::begin_index()).
   std::vector<Part*> in_order = parts;
-  std::ranges::stable_partition(in_order, [](const Part* part) { return !part->index; });
+  std::stable_partition(in_order.begin(), in_order.end(), [](const Part* part) { return !part->index; });
   Archive& first = in_order.back()->index ? in_order.back()->archive() : parts.front()->archive();
   const std::filesystem::path directory = first.real_path().parent_path();
   const Durability durability = parts.front()->durability();

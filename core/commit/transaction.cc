@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/commit/commit_locks.h"
 #include "core/commit/commit_protocol.h"
 #include "core/journal/byte_patch.h"
@@ -162,7 +163,7 @@ Result<void> Transaction::patch(std::uint64_t offset, std::span<const std::byte>
 
 Result<void> Transaction::keep_patches(Patches& patches) {
   return guard_memory([&]() -> Result<void> {
-    const std::scoped_lock lock(patches_->mutex);
+    const MutexLock lock(patches_->mutex);
     patches_->ranges.insert(patches_->ranges.end(), patches.ranges.begin(), patches.ranges.end());
     patches.ranges.clear();
     return {};

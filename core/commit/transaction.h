@@ -8,13 +8,13 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "core/archive/archive.h"
+#include "core/base/mutex.h"
 #include "core/base/reader_writer_lock.h"
 #include "core/commit/archive_edit.h"
 #include "core/commit/commit_options.h"
@@ -109,7 +109,7 @@ class Transaction {
   struct PendingPatches {
     std::vector<TensorId> tensors;
     ArchiveLocks locks;
-    std::mutex mutex;                  // guards the ranges while threads call patch()
+    Mutex mutex;                       // guards the ranges while threads call patch()
     std::vector<JournalRange> ranges;  // in no order
   };
   Result<Staging*> begin_stage(TensorId tensor);

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "core/base/mutex.h"
+
 namespace stfs {
 namespace {
 
@@ -92,7 +94,7 @@ Result<void> Journal::move_to_new_file() {
 }
 
 Result<void> Journal::write(std::span<const std::byte> from, std::uint64_t offset) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (memory_ != nullptr && memory_->blocks_with({offset, from.size()}) > kLaneBlocks) {
     if (auto moved = move_to_disk(); !moved) return moved;
   }
@@ -103,12 +105,12 @@ Result<void> Journal::write(std::span<const std::byte> from, std::uint64_t offse
 }
 
 Result<void> Journal::read(std::span<std::byte> to, std::uint64_t offset) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return file_->read(to, offset);
 }
 
 Result<void> Journal::reserve(ByteRange range) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (memory_ != nullptr && memory_->blocks_with(range) > kLaneBlocks) {
     if (auto moved = move_to_disk(); !moved) return moved;
   }
@@ -124,7 +126,7 @@ std::uint64_t Journal::allocate(std::uint64_t size_bytes) {
   // This alignment lets large writes fill the largest folios of the page cache.
   constexpr std::uint64_t kLargeBytes = 2 << 20;
   const std::uint64_t alignment = size_bytes >= kLargeBytes ? kLargeBytes : kBlockBytes;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::uint64_t begin = (end_bytes_ + alignment - 1) / alignment * alignment;
   end_bytes_ = begin + round_up_to_block(size_bytes);
   return begin;
@@ -166,7 +168,7 @@ Result<void> Journal::seal(JournalRecord record, Durability durability, const Ha
     return {};
   }
   if (memory_ != nullptr) {
-    const std::scoped_lock lock(mutex_);  // another thread may read the staged bytes meanwhile
+    const MutexLock lock(mutex_);  // another thread may read the staged bytes meanwhile
     if (auto moved = move_to_disk(); !moved) return moved;
   }
   // Recovery must not apply this process's earlier commit over the new one.

@@ -48,12 +48,12 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 
 #include "core/base/durability.h"
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "core/journal/journal_file.h"
 #include "core/journal/journal_format.h"
 #include "core/journal/lane_journal.h"
@@ -154,7 +154,7 @@ class Journal {
   const std::filesystem::path archive_path_;
   const File& archive_;
   std::filesystem::path path_;           // the final name
-  mutable std::mutex mutex_;             // guards all other members that staging uses
+  mutable Mutex mutex_;                  // guards all other members that staging uses
   StagingBuffer* memory_ = nullptr;      // points to file_ while the journal is in memory
   LaneJournal* lane_journal_ = nullptr;  // the lane journal that the commit went through
   std::unique_ptr<File> file_;

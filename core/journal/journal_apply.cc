@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <mutex>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/parallel.h"
 #include "core/journal/byte_patch.h"
 #include "core/storage/writeback.h"
@@ -76,10 +76,10 @@ Result<void> apply_patches(File& archive, const File& journal, std::span<const J
   constexpr std::size_t kParallelFrom = 16;  // patches
   const unsigned threads = ranges.size() < kParallelFrom ? 1 : usable_processors();
   std::vector<Patcher> patchers(threads);
-  std::mutex mutex;
+  Mutex mutex;
   return run_parallel(ranges.size(), threads, [&](std::size_t at, unsigned worker) -> Result<void> {
     if (auto done = patchers[worker].apply(archive, journal, ranges[at], writeback); !done) return done;
-    const std::scoped_lock lock(mutex);
+    const MutexLock lock(mutex);
     return tell(on_written, ranges[at].archive);
   });
 }

@@ -5,11 +5,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/commit/transaction.h"
 #include "core/model/model.h"
 
@@ -24,7 +24,7 @@ class TransactionGroup {
   /// The model's archives must outlive it.
   explicit TransactionGroup(const Model& model, TakeDescriptor take_descriptor = nullptr);
 
-  std::mutex mutex;  // guards the members below; taken after a content's
+  Mutex mutex;  // taken after a content's
 
   /// Calls Transaction::stage() of the tensor's shard. A tensor of the base of a delta gets a stage that
   /// can't be committed in place: its bytes lie beside the delta, for a ModelEdit::put().

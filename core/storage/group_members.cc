@@ -11,9 +11,10 @@
 #include <fstream>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <vector>
+
+#include "core/base/mutex.h"
 
 namespace stfs {
 namespace {
@@ -55,7 +56,7 @@ Groups look_up(uid_t user) {
 class AskedUsers {
  public:
   Groups groups(uid_t user) {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     const Clock::time_point now = Clock::now();
     std::erase_if(asked_, [&](const auto& one) { return one.second.until <= now; });
     const auto known = asked_.find(user);
@@ -71,8 +72,8 @@ class AskedUsers {
     Groups groups;
     Clock::time_point until;
   };
-  std::mutex mutex_;  // guards asked_, and lets one question be under way at a time
-  std::map<uid_t, Answer> asked_;
+  Mutex mutex_;  // lets one question be under way at a time
+  std::map<uid_t, Answer> asked_ GUARDED_BY(mutex_);
 };
 
 /// Nothing in the first user namespace, which has all users and groups.

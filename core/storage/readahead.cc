@@ -3,10 +3,12 @@
 
 #include <algorithm>
 
+#include "core/base/mutex.h"
+
 namespace stfs {
 
 ByteRange Readahead::after(ByteRange read) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   Run& run = run_of(read);
   run.last_used = ++clock_;
   ++run.reads;

@@ -4,9 +4,9 @@
 
 #include <array>
 #include <cstdint>
-#include <mutex>
 
 #include "core/base/byte_range.h"
+#include "core/base/mutex.h"
 
 namespace stfs {
 
@@ -40,11 +40,11 @@ class Readahead {
     std::uint64_t reads = 0;
     std::uint64_t last_used = 0;
   };
-  Run& run_of(ByteRange read);
+  Run& run_of(ByteRange read) REQUIRES(mutex_);
 
-  std::mutex mutex_;  // guards the members below; innermost
-  std::array<Run, kMostRuns> runs_;
-  std::uint64_t clock_ = 0;
+  Mutex mutex_;  // innermost
+  std::array<Run, kMostRuns> runs_ GUARDED_BY(mutex_);
+  std::uint64_t clock_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace stfs

@@ -4,11 +4,13 @@
 #include <new>
 #include <system_error>
 
+#include "core/base/mutex.h"
+
 namespace stfs {
 
 Writeback::~Writeback() {
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     due_.clear();
   }
   finish();
@@ -22,7 +24,7 @@ void Writeback::follow(File& file, ByteRange written) {
 
 void Writeback::ask(Call call, File& file, ByteRange range) {
   try {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     due_.push_back({call, &file, range});
     has_work_.notify_one();
     if (!thread_) thread_.emplace([this] { work(); });
@@ -34,19 +36,20 @@ void Writeback::ask(Call call, File& file, ByteRange range) {
 void Writeback::finish() {
   if (!thread_) return;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     is_ending_ = true;
   }
   has_work_.notify_one();
   thread_->join();
   thread_.reset();
+  const MutexLock lock(mutex_);
   is_ending_ = false;
 }
 
 void Writeback::work() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    has_work_.wait(lock, [this] { return is_ending_ || !due_.empty(); });
+    has_work_.wait(mutex_, [this]() REQUIRES(mutex_) { return is_ending_ || !due_.empty(); });
     if (due_.empty()) return;
     const Due due = due_.front();
     due_.pop_front();

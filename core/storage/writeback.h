@@ -3,14 +3,13 @@
 // replaced.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <thread>
 
 #include "core/base/byte_range.h"
+#include "core/base/mutex.h"
 #include "core/storage/file.h"
 
 namespace stfs {
@@ -47,10 +46,10 @@ class Writeback {
   void work();
 
   std::optional<std::thread> thread_;
-  std::mutex mutex_;  // guards the members below
-  std::condition_variable has_work_;
-  std::deque<Due> due_;
-  bool is_ending_ = false;
+  Mutex mutex_;
+  Condition has_work_;
+  std::deque<Due> due_ GUARDED_BY(mutex_);
+  bool is_ending_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace stfs
