@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/base/printable.h"
 #include "core/format/json_string.h"
 #include "fs/base/log.h"
@@ -37,13 +38,13 @@ Activity::Counts Activity::counts() const {
 }
 
 void Activity::set_problem(std::string why) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   problem_ = std::move(why);
 }
 
 Activity::Snapshot Activity::take_snapshot(std::uint64_t tensors, std::uint64_t open_slices,
                                            bool is_broken) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const Counts now = counts();
   const Time now_at = std::chrono::steady_clock::now();
   const auto seconds_since = [&](Time then) { return std::chrono::duration<double>(now_at - then).count(); };
@@ -77,7 +78,7 @@ Activity::Snapshot Activity::take_snapshot(std::uint64_t tensors, std::uint64_t 
 }
 
 void Activity::note_snapshot_read(const Snapshot& snapshot) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (snapshot.at < last_at_) return;  // a newer snapshot was read meanwhile
   last_ = snapshot.counts;
   last_at_ = snapshot.at;

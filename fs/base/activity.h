@@ -5,9 +5,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <string_view>
+
+#include "core/base/mutex.h"
 
 namespace stfs {
 
@@ -89,10 +90,10 @@ class Activity {
   Counter replacements_ = 0;
   const Time began_ = std::chrono::steady_clock::now();
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::string problem_;
-  Counts last_;
-  Time last_at_ = began_;
+  mutable Mutex mutex_;
+  std::string problem_ GUARDED_BY(mutex_);
+  Counts last_ GUARDED_BY(mutex_);
+  Time last_at_ GUARDED_BY(mutex_) = began_;
 };
 
 }  // namespace stfs

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/mutex.h"
+
 namespace stfs {
 
 std::optional<std::uint64_t> LineBudget::take(uid_t user, Time now) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   auto account = accounts_.find(user);
   if (account == accounts_.end()) {
     const std::optional<uid_t> key = accounts_.size() < kMostUsers ? std::optional(user) : std::nullopt;

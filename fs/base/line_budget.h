@@ -8,8 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
+
+#include "core/base/mutex.h"
 
 namespace stfs {
 
@@ -33,8 +34,9 @@ class LineBudget {
     std::uint64_t left_out = 0;
   };
 
-  std::mutex mutex_;                                  // guards what follows
-  std::map<std::optional<uid_t>, Account> accounts_;  // without a user: of those beyond kMostUsers
+  Mutex mutex_;
+  // Without a user: of those beyond kMostUsers.
+  std::map<std::optional<uid_t>, Account> accounts_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stfs

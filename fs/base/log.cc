@@ -8,11 +8,11 @@
 #include <chrono>
 #include <ctime>
 #include <fstream>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/base/printable.h"
 #include "core/base/wall_clock.h"
 #include "fs/base/line_budget.h"
@@ -28,9 +28,9 @@ std::atomic<bool> is_in_background = false;
 struct Places {
   RecentLines recent;
   LineBudget budget;
-  std::mutex file_mutex;  // guards what follows; no other lock is taken with it held
-  std::unique_ptr<LogFile> file;
-  bool file_fails = false;
+  Mutex file_mutex;  // no other lock is taken with it held
+  std::unique_ptr<LogFile> file GUARDED_BY(file_mutex);
+  bool file_fails GUARDED_BY(file_mutex) = false;
 };
 
 Places& places() {
@@ -83,7 +83,7 @@ void put_to_usual_place(Level level, const std::string& text) {
 /// @return what to say about the file, if it has just begun to fail.
 std::optional<std::string> put_to_file(const std::string& text) {
   Places& all = places();
-  const std::scoped_lock lock(all.file_mutex);
+  const MutexLock lock(all.file_mutex);
   if (!all.file) return std::nullopt;
   const auto put = all.file->append(text);
   const bool has_failed = std::exchange(all.file_fails, !put);
@@ -116,7 +116,7 @@ void to_syslog() {
 }
 
 void to_file(std::unique_ptr<LogFile> file) {
-  const std::scoped_lock lock(places().file_mutex);
+  const MutexLock lock(places().file_mutex);
   places().file = std::move(file);
 }
 

@@ -6,11 +6,12 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "core/base/mutex.h"
 
 namespace stfs {
 
@@ -39,8 +40,8 @@ class RecentLines {
     std::optional<uid_t> cause;
   };
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::deque<Line> lines_;
+  mutable Mutex mutex_;
+  std::deque<Line> lines_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stfs

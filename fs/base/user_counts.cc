@@ -6,19 +6,19 @@
 
 #include <cerrno>
 #include <map>
-#include <mutex>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "fs/base/requester.h"
 
 namespace stfs {
 
 struct UserCounts::Counts {
-  std::mutex mutex;  // guards what follows
-  std::map<uid_t, std::size_t> of_user;
+  Mutex mutex;
+  std::map<uid_t, std::size_t> of_user GUARDED_BY(mutex);
 
   void give_back(uid_t user, std::size_t amount) {
-    const std::scoped_lock lock(mutex);
+    const MutexLock lock(mutex);
     const auto found = of_user.find(user);
     if ((found->second -= amount) == 0) of_user.erase(found);
   }
@@ -29,7 +29,7 @@ UserCounts::UserCounts(std::string what, std::size_t most)
 
 Result<UserCounts::Share> UserCounts::take_within(std::size_t most, uid_t user, std::size_t amount) {
   {
-    const std::scoped_lock lock(counts_->mutex);
+    const MutexLock lock(counts_->mutex);
     std::size_t& count = counts_->of_user[user];
     if (count >= most) return over_user_limit(user, most, what_, "close or remove some");
     count += amount;
@@ -39,7 +39,7 @@ Result<UserCounts::Share> UserCounts::take_within(std::size_t most, uid_t user, 
 }
 
 std::size_t UserCounts::count(uid_t user) const {
-  const std::scoped_lock lock(counts_->mutex);
+  const MutexLock lock(counts_->mutex);
   const auto found = counts_->of_user.find(user);
   return found == counts_->of_user.end() ? 0 : found->second;
 }

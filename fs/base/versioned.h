@@ -10,9 +10,10 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
+
+#include "core/base/mutex.h"
 
 namespace stfs {
 
@@ -50,11 +51,11 @@ class Epochs {
 
   /// Hold it for the length of a call, from before the first value is read.
   [[nodiscard]] Pin pin() const {
-    const std::scoped_lock lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     return present_;
   }
   [[nodiscard]] bool has_ended(Number number) const {
-    const std::scoped_lock lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     return number < state_->first;
   }
 
@@ -65,16 +66,16 @@ class Epochs {
     std::vector<std::shared_ptr<void>> values;
   };
   struct State {
-    std::mutex mutex;      // guards what follows, and present_; innermost
-    std::list<Kept> kept;  // from the oldest epoch that has not ended to the present one
-    Number first = 0;      // of kept
+    Mutex mutex;                             // innermost
+    std::list<Kept> kept GUARDED_BY(mutex);  // from the oldest epoch that has not ended to the present one
+    Number first GUARDED_BY(mutex) = 0;      // of kept
   };
   /// The time between two replacements. Its pins own it.
   struct Epoch {
     Epoch(std::shared_ptr<State> of, std::list<Kept>::iterator its) : state(std::move(of)), kept(its) {}
     ~Epoch() {
       std::list<Kept> free;  // go without the lock
-      const std::scoped_lock lock(state->mutex);
+      const MutexLock lock(state->mutex);
       kept->has_ended = true;
       while (!state->kept.empty() && state->kept.front().has_ended) {
         free.splice(free.end(), state->kept, state->kept.begin());  // needs no memory
@@ -88,7 +89,7 @@ class Epochs {
   };
 
   const std::shared_ptr<State> state_ = std::make_shared<State>();
-  Pin present_;
+  Pin present_ GUARDED_BY(state_->mutex);
 };
 
 /// Values that are replaced together. Make it, and all next values, before the first one is replaced: only
@@ -108,12 +109,12 @@ class Epochs::Replacement {
   /// @return has_ended() holds for it then.
   Number end() noexcept {
     Pin before;  // ends without the lock
-    const std::scoped_lock lock(epochs_.state_->mutex);
-    State& state = *epochs_.state_;
-    if (!state.kept.empty()) state.kept.back().values = std::move(values_);
-    state.kept.splice(state.kept.end(), added_);
+    const MutexLock lock(epochs_.state_->mutex);
+    std::list<Kept>& kept = epochs_.state_->kept;
+    if (!kept.empty()) kept.back().values = std::move(values_);
+    kept.splice(kept.end(), added_);
     before = std::exchange(epochs_.present_, std::move(next_));
-    return state.first + state.kept.size() - 2;
+    return epochs_.state_->first + kept.size() - 2;
   }
 
  private:

@@ -2,6 +2,7 @@
 // longer.
 #include "fs/follow/janitor.h"
 
+#include "core/base/mutex.h"
 #include "fs/base/log.h"
 #include "fs/base/survive.h"
 
@@ -17,7 +18,7 @@ void Janitor::start() {
 }
 
 void Janitor::note_commit() {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   has_more_ = true;
   // Wake the thread once per series of commits: each wake-up delays the next commit a little.
   if (std::exchange(is_due_, true)) return;
@@ -26,34 +27,34 @@ void Janitor::note_commit() {
 
 void Janitor::stop() {
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     is_stopping_ = true;
   }
   wakes_.notify_one();
   if (thread_.joinable()) thread_.join();
 }
 
-void Janitor::wait_for_commit(std::unique_lock<std::mutex>& lock) {
-  const auto is_over = [this] { return is_stopping_ || is_due_; };
+void Janitor::wait_for_commit() {
+  const auto is_over = [this]() REQUIRES(mutex_) { return is_stopping_ || is_due_; };
   if (std::exchange(has_rest_, false)) {
-    clock_.wait_for(lock, wakes_, kIdle, is_over);
+    clock_.wait_for(mutex_, wakes_, kIdle, is_over);
     if (!is_over()) {
-      lock.unlock();
+      mutex_.unlock();
       survive("janitor", work_.rest);
-      lock.lock();
+      mutex_.lock();
     }
   }
-  wakes_.wait(lock, is_over);
+  wakes_.wait(mutex_, is_over);
 }
 
 void Janitor::serve() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    wait_for_commit(lock);
+    wait_for_commit();
     const auto latest = clock_.now() + kLongest;
     do {
       has_more_ = false;
-      clock_.wait_for(lock, wakes_, kQuiet, [this] { return is_stopping_; });
+      clock_.wait_for(mutex_, wakes_, kQuiet, [this]() REQUIRES(mutex_) { return is_stopping_; });
     } while (has_more_ && !is_stopping_ && clock_.now() < latest);
     if (is_stopping_) return;
     is_due_ = false;

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <utility>
+
+#include "core/base/mutex.h"
 
 namespace stfs {
 
@@ -19,9 +19,10 @@ class Janitor {
     virtual ~Clock() = default;
     virtual std::chrono::steady_clock::time_point now() { return std::chrono::steady_clock::now(); }
     /// Waits for that time, or until is_over() is true. Code that makes it true notifies `wakes`.
-    virtual void wait_for(std::unique_lock<std::mutex>& lock, std::condition_variable& wakes,
-                          std::chrono::milliseconds time, const std::function<bool()>& is_over) {
-      wakes.wait_for(lock, time, is_over);
+    /// @param is_over  runs with the mutex held.
+    virtual void wait_for(Mutex& mutex, Condition& wakes, std::chrono::milliseconds time,
+                          const std::function<bool()>& is_over) REQUIRES(mutex) {
+      wakes.wait_for(mutex, time, is_over);
     }
     static Clock& real();
   };
@@ -50,16 +51,16 @@ class Janitor {
  private:
   void serve();
   /// Waits for a commit, and calls rest() if none comes for kIdle.
-  void wait_for_commit(std::unique_lock<std::mutex>& lock);
+  void wait_for_commit() REQUIRES(mutex_);
 
   const Work work_;
   Clock& clock_;
-  std::mutex mutex_;  // guards what follows; nothing is called with it held
-  std::condition_variable wakes_;
-  bool is_due_ = false;
-  bool has_rest_ = false;  // rest() has not run since tidy()
-  bool has_more_ = false;  // another commit came during the wait for quiet
-  bool is_stopping_ = false;
+  Mutex mutex_;  // nothing is called with it held
+  Condition wakes_;
+  bool is_due_ GUARDED_BY(mutex_) = false;
+  bool has_rest_ GUARDED_BY(mutex_) = false;  // rest() has not run since tidy()
+  bool has_more_ GUARDED_BY(mutex_) = false;  // another commit came during the wait for quiet
+  bool is_stopping_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <thread>
+
+#include "core/base/mutex.h"
 
 namespace stfs {
 
@@ -46,19 +46,19 @@ class NoticeQueue {
 
  private:
   void serve(const char* name);
-  /// Does the next job. The caller holds the mutex; it is released during the job.
-  void do_next(std::unique_lock<std::mutex>& lock);
+  /// Does the next job. Releases the mutex during the job.
+  void do_next_job() REQUIRES(mutex_);
 
-  std::mutex mutex_;  // guards what follows; nothing is called with it held
-  std::condition_variable wakes_;
-  std::condition_variable done_;
-  std::deque<Job> jobs_;
-  std::deque<Job> idle_jobs_;
-  std::uint64_t queued_ = 0;                // jobs of jobs_, ever
-  std::uint64_t finished_ = 0;              // of them
-  std::optional<std::uint64_t> held_up_{};  // finished_ when somebody has waited in vain
-  bool is_stopping_ = false;
-  bool is_done_ = false;
+  Mutex mutex_;  // nothing is called with it held
+  Condition wakes_;
+  Condition done_;
+  std::deque<Job> jobs_ GUARDED_BY(mutex_);
+  std::deque<Job> idle_jobs_ GUARDED_BY(mutex_);
+  std::uint64_t queued_ GUARDED_BY(mutex_) = 0;                // jobs of jobs_, ever
+  std::uint64_t finished_ GUARDED_BY(mutex_) = 0;              // of them
+  std::optional<std::uint64_t> held_up_ GUARDED_BY(mutex_){};  // finished_ when somebody has waited in vain
+  bool is_stopping_ GUARDED_BY(mutex_) = false;
+  bool is_done_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

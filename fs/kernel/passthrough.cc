@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include "core/base/mutex.h"
 #include "fs/base/log.h"
 
 namespace stfs {
@@ -28,7 +29,7 @@ bool Passthrough::ask_for(fuse_conn_info* conn) {
 
 int Passthrough::open(fuse_req_t req, Ino ino, int descriptor) {
   if (!is_on_) return 0;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   Backing& backing = backings_[ino];
   if (backing.id == 0 && !has_failed_) backing.id = fuse_passthrough_open(req, descriptor);
   if (backing.id > 0) {
@@ -43,7 +44,7 @@ int Passthrough::open(fuse_req_t req, Ino ino, int descriptor) {
 }
 
 void Passthrough::release(fuse_req_t req, Ino ino) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = backings_.find(ino);
   if (found == backings_.end() || --found->second.opens > 0) return;
   fuse_passthrough_close(req, found->second.id);

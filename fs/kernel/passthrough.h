@@ -6,10 +6,10 @@
 
 #include <fuse_lowlevel.h>
 
-#include <mutex>
 #include <unordered_map>
 
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "fs/tree/inode_table.h"
 
 namespace stfs {
@@ -37,9 +37,9 @@ class Passthrough {
     unsigned opens = 0;
   };
   [[maybe_unused]] bool is_on_ = false;
-  std::mutex mutex_;  // guards what follows; innermost
-  std::unordered_map<Ino, Backing> backings_;
-  [[maybe_unused]] bool has_failed_ = false;
+  Mutex mutex_;  // innermost
+  std::unordered_map<Ino, Backing> backings_ GUARDED_BY(mutex_);
+  [[maybe_unused]] bool has_failed_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace stfs

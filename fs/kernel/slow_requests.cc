@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <system_error>
 
+#include "core/base/mutex.h"
+
 namespace stfs {
 
 void SlowRequests::run_elsewhere(Request request) {
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (enqueue(request)) return;
   }
   request.work();
@@ -49,10 +51,10 @@ void SlowRequests::call_thread() {
 }
 
 void SlowRequests::serve() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     ++idle_;
-    wakes_.wait(lock, [this] { return is_stopping_ || next_user() != users_.end(); });
+    wakes_.wait(mutex_, [this]() REQUIRES(mutex_) { return is_stopping_ || next_user() != users_.end(); });
     --idle_;
     const auto user = next_user();
     if (user == users_.end()) return;
@@ -74,7 +76,7 @@ void SlowRequests::serve() {
 }
 
 std::function<void()> SlowRequests::take_back(uid_t user, const void* id) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto its = users_.find(user);
   if (its == users_.end()) return {};
   std::deque<Request>& queue = its->second.queue;
@@ -89,7 +91,7 @@ std::function<void()> SlowRequests::take_back(uid_t user, const void* id) {
 void SlowRequests::stop() {
   std::vector<std::thread> ending;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     is_stopping_ = true;
     ending = std::exchange(threads_, {});
   }

@@ -12,16 +12,16 @@
 #include <sys/types.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <new>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "core/base/mutex.h"
 
 namespace stfs {
 
@@ -80,26 +80,25 @@ class SlowRequests {
   };
   using Users = std::map<uid_t, User>;
 
-  // The caller holds the mutex:
-  bool enqueue(Request& request);
+  bool enqueue(Request& request) REQUIRES(mutex_);
   /// The user whose request is the next to run, or the end.
-  Users::iterator next_user();
+  Users::iterator next_user() REQUIRES(mutex_);
   /// Wakes or starts a thread if a request may run.
-  void call_thread();
+  void call_thread() REQUIRES(mutex_);
 
   void serve();
 
   const unsigned most_here_;
   const std::size_t most_threads_;
   std::atomic<unsigned> here_ = 0;
-  std::mutex mutex_;  // guards what follows; of calls only is_given_up() runs with it held
-  std::condition_variable wakes_;
-  Users users_;     // that have requests in their queues, or running
-  uid_t last_ = 0;  // the user who had the last turn
-  std::size_t running_ = 0;
-  std::size_t idle_ = 0;
-  bool is_stopping_ = false;
-  std::vector<std::thread> threads_;
+  Mutex mutex_;  // of calls only is_given_up() runs with it held
+  Condition wakes_;
+  Users users_ GUARDED_BY(mutex_);     // that have requests in their queues, or running
+  uid_t last_ GUARDED_BY(mutex_) = 0;  // the user who had the last turn
+  std::size_t running_ GUARDED_BY(mutex_) = 0;
+  std::size_t idle_ GUARDED_BY(mutex_) = 0;
+  bool is_stopping_ GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stfs

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/format/json_string.h"
 #include "fs/base/log.h"
 #include "fs/model/tensor_forms.h"
@@ -219,7 +220,7 @@ Result<Outdated> DraftFiles::put_made(PendingContent& content,
 Result<Outdated> DraftFiles::replace(const Drafts::Draft& draft, TensorId tensor,
                                      const std::function<Result<void>()>& check) {
   PendingContent& content = *draft.content;
-  const std::scoped_lock lock(content.mutex);
+  const MutexLock lock(content.mutex);
   if (content.failure) return tl::unexpected(*content.failure);
   NewTensor& made = *content.made()->tensor();
   if (!made.is_scratch()) return fail(ErrorCode::Busy, EBUSY, "the file has just become a tensor");
@@ -263,7 +264,7 @@ Result<Outdated> DraftFiles::rename(const Drafts::Draft& draft, Ino new_director
                                     const std::optional<Drafts::Draft>& replaced) {
   if (auto renamed = scratch_.rename(draft, new_directory, new_name, replaced); !renamed)
     return pass_on(std::move(renamed));
-  const std::scoped_lock lock(draft.content->mutex);
+  const MutexLock lock(draft.content->mutex);
   if (is_being_written(*draft.content)) return Outdated{};
   adopt_form(*draft.content);
   if (!draft.content->is_dirty() || !draft.content->is_whole()) return Outdated{};
@@ -295,7 +296,7 @@ bool DraftFiles::is_being_written(const PendingContent& content) const {
 Result<Outdated> DraftFiles::set_attribute(const Drafts::Draft& draft, std::string_view key,
                                            const std::string& value) {
   PendingContent& content = *draft.content;
-  const std::scoped_lock lock(content.mutex);
+  const MutexLock lock(content.mutex);
   NewTensor* const made = content.made()->tensor();
   const auto dtype = made == nullptr ? std::nullopt : made->dtype();
   const auto shape = made == nullptr ? std::nullopt : made->shape();
@@ -334,7 +335,7 @@ void DraftFiles::adopt_form(PendingContent& content) const {
 
 void DraftFiles::end(const OpenFile& file) {
   PendingContent& content = *file.content;
-  const std::scoped_lock lock(content.mutex);
+  const MutexLock lock(content.mutex);
   if (content.made()->is_kept() || content.descriptors != 0) return;
   NewTensor* const made = content.made()->tensor();
   if (made == nullptr || !made->is_scratch()) return parts_.drafts.remove(file.ino);
@@ -365,7 +366,7 @@ std::optional<Result<void>> DraftFiles::set_pending_form(TensorId tensor, std::s
 
 Result<bool> DraftFiles::form_open_content(PendingContent& content, const std::string& name, Dtype dtype,
                                            std::string_view key, const std::string& value) const {
-  const std::scoped_lock lock(content.mutex);
+  const MutexLock lock(content.mutex);
   // After its close a descriptor writes no more, although its release may not have come yet.
   if (content.failure || content.is_closed) return false;
   // A NumPy file has a form of its own, and its close gives it to the tensor.

@@ -1,6 +1,8 @@
 // Answers requests that change nothing (filesystem.h).
 #include "fs/model/filesystem.h"
 
+#include "core/base/mutex.h"
+
 namespace stfs {
 namespace {
 
@@ -39,7 +41,7 @@ Result<struct stat> Filesystem::show(const Node& found) const {
       !found.is_directory() && !found.is_of_source() &&
       (!found.is_view() || Views::is_archive(found.ino) || parts_.views.tensor(found.ino).has_value());
   if (!parts_.is_refused || !shows_tensors) return stats_.of(found);
-  const std::scoped_lock lock(refusal_mutex_);
+  const MutexLock lock(refusal_mutex_);
   return fail(ErrorCode::ArchiveChanged, EIO, why_refused_);
 }
 
@@ -161,7 +163,7 @@ void Filesystem::visit_cached(const Stale& stale, const VisitCached& visit) cons
 
 void Filesystem::refuse(std::string why) {
   foreign_.break_touched_base();
-  const std::scoped_lock lock(refusal_mutex_);
+  const MutexLock lock(refusal_mutex_);
   why_refused_ = std::move(why);
   parts_.is_refused = true;
 }

@@ -31,7 +31,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -39,6 +38,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/model/model.h"
 #include "core/storage/disk_space.h"
 #include "fs/model/attribute_reader.h"
@@ -310,8 +310,8 @@ class Filesystem {
   TensorNames names_{parts_, structure_, drafts_, scratch_, stats_};
 
   std::atomic<bool> is_replaced_ = false;
-  mutable std::mutex refusal_mutex_;  // guards why_refused_
-  std::string why_refused_;
+  mutable Mutex refusal_mutex_;
+  std::string why_refused_ GUARDED_BY(refusal_mutex_);
 };
 
 /// Adds the free space of a store to what statistics() has found.

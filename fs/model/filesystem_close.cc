@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/format/json_string.h"
 #include "fs/base/log.h"
 #include "fs/base/process.h"
@@ -40,7 +41,7 @@ CloseFacts Filesystem::facts_of_close(const OpenFile& file, Owner owner, pid_t c
 
 Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
   PendingContent& content = *file.content;
-  const std::scoped_lock lock(content.mutex);
+  const MutexLock lock(content.mutex);
   // A shell closes a copy before the first byte has come.
   if (file.kind == FileKind::Isolated && !content.writers.empty() &&
       file.opener_process == process_of(closer))
@@ -90,7 +91,7 @@ Error Filesystem::killed(const PendingContent& content, pid_t closer, Ending end
 
 Result<Stale> Filesystem::sync(OpenFile& file) {
   PendingContent& content = *file.content;
-  const std::scoped_lock lock(content.mutex);
+  const MutexLock lock(content.mutex);
   if (content.failure) return tl::unexpected(*content.failure);
   // fsync(2) does nothing in a transaction: its bytes become durable when it is committed.
   if (file.kind == FileKind::Grouped) return Stale{};
@@ -139,7 +140,7 @@ Stale Filesystem::release(OpenFile* file) {
   PendingContent& content = *file->content;
   Stale stale;
   {
-    const std::scoped_lock lock(content.mutex);
+    const MutexLock lock(content.mutex);
     const bool is_last = parts_.open_files.leave(content);
     if (is_last && !content.failure) drafts_.adopt_form(content);
     // A file that was made and never written becomes an empty tensor.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "fs/base/log.h"
 #include "fs/model/filesystem.h"
 
@@ -103,7 +104,7 @@ Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from,
       return Stale{};
     }
   }
-  const std::scoped_lock lock(content.mutex);
+  const MutexLock lock(content.mutex);
   // The kernel knows one end of file per inode. A truncated, isolated content has an end of its own.
   if (file.appends) offset = content.size_bytes();
   content.note_write(caller);
@@ -118,7 +119,7 @@ Result<void> Filesystem::write_back(Ino ino, std::span<const std::byte> from, st
   const auto content = node.is_directory() ? nullptr : parts_.shared_content(node);
   if (!content) return fail(ErrorCode::InvalidArgument, EIO, "written back without a descriptor");
   parts_.may_be_cached[number_of(content->tensor())] = true;
-  const std::scoped_lock lock(content->mutex);
+  const MutexLock lock(content->mutex);
   if (auto loaded = drafts_.load_base(*content, node.ino); !loaded) return loaded;
   // The kernel writes back whole pages. Bytes behind the tensor's end are not part of it.
   // A new tensor gets the size that its file has.
@@ -159,7 +160,7 @@ std::optional<Result<void>> Filesystem::write_beside(PendingContent& content, st
   // The failure ends the stage, but only when no other write uses it any more.
   content.note_failure(std::move(done).error());
   lock.unlock();
-  const std::scoped_lock alone(content.mutex);
+  const MutexLock alone(content.mutex);
   return refuse(content, std::move(*content.failure));
 }
 
@@ -187,7 +188,7 @@ tl::unexpected<Error> Filesystem::refuse(PendingContent& content, Error why) {
 Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Caller caller) {
   PendingContent& content = *file.content;
   file.is_untouched = false;
-  const std::scoped_lock lock(content.mutex);
+  const MutexLock lock(content.mutex);
   // In a transaction a file may be rewritten after a refusal. All other files need a new open.
   if (file.kind == FileKind::Grouped && size_bytes == 0) content.retry();
   if (content.failure) return tl::unexpected(*content.failure);
@@ -225,7 +226,7 @@ Result<void> Filesystem::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t
     const auto draft = parts_.drafts.find(node.ino);
     if (!draft || !is_scratch(*draft))
       return fail(ErrorCode::InvalidArgument, EPERM, "open it to change its size");
-    const std::scoped_lock lock(draft->content->mutex);
+    const MutexLock lock(draft->content->mutex);
     return draft->content->resize(size_bytes);
   }
   const std::uint64_t due = parts_.model->tensor(node.tensor).data.size_bytes;

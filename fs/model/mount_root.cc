@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <mutex>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "fs/base/log.h"
 #include "fs/tree/names.h"
 
@@ -50,7 +50,7 @@ void MountRoot::add(Member member) {
 }
 
 void MountRoot::add(std::shared_ptr<ModelSlot> slot) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   by_file_.emplace(slot->path.filename().string(), slot);
   slots_.push_back(std::move(slot));
 }
@@ -74,12 +74,12 @@ std::shared_ptr<MountRoot::ModelSlot> MountRoot::slot_of(const Pin& model) const
 }
 
 MountRoot::Pin MountRoot::pin_current(const ModelSlot& slot) const {
-  const std::shared_lock lock(mutex_);
+  const SharedLock lock(mutex_);
   return mounted_models_.pin(slot.current);
 }
 
 bool MountRoot::is_current(Number number) const {
-  const std::shared_lock lock(mutex_);
+  const SharedLock lock(mutex_);
   return std::ranges::any_of(slots_, [&](const auto& slot) { return slot->current == number; });
 }
 
@@ -190,7 +190,7 @@ Result<struct stat> MountRoot::stat_of_root() const {
     st.st_mode = (st.st_mode & ~kNineBits) | shown.mode;
   }
   st.st_ino = kRootIno;
-  const std::shared_lock lock(mutex_);
+  const SharedLock lock(mutex_);
   st.st_nlink = 2 + static_cast<nlink_t>(std::ranges::count_if(
                         slots_, [](const auto& slot) { return slot->current != kNone; }));
   return st;

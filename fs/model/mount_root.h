@@ -19,11 +19,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/name_hash.h"
 #include "fs/base/user_counts.h"
 #include "fs/model/filesystem.h"
@@ -209,11 +209,11 @@ class MountRoot {
   [[nodiscard]] bool is_current(Number number) const;
   /// The models, with those that are absent.
   [[nodiscard]] std::vector<std::shared_ptr<ModelSlot>> slots() const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     return slots_;
   }
   [[nodiscard]] std::shared_ptr<ModelSlot> first_slot() const {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     return slots_.front();
   }
   void add(Member member);
@@ -292,11 +292,9 @@ class MountRoot {
   std::atomic<unsigned> replacements_ = 0;  // that are about to be shown
   std::atomic<bool> has_replaced_ = false;  // one was shown: its files must be watched
   Surroundings surroundings_;
-  mutable std::shared_mutex
-      mutex_;  // guards what follows, and the members of ModelSlot named there; taken before
-               // MountedModels' mutex
-  std::vector<std::shared_ptr<ModelSlot>> slots_;
-  NameMap<std::string, std::shared_ptr<ModelSlot>> by_file_;  // file names of archives
+  mutable SharedMutex mutex_;  // guards members of ModelSlot, too; taken before MountedModels'
+  std::vector<std::shared_ptr<ModelSlot>> slots_ GUARDED_BY(mutex_);
+  NameMap<std::string, std::shared_ptr<ModelSlot>> by_file_ GUARDED_BY(mutex_);  // file names of archives
 };
 
 }  // namespace stfs

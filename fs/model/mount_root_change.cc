@@ -1,10 +1,10 @@
 // Reopens models that were replaced underneath.
 #include <algorithm>
 #include <cerrno>
-#include <mutex>
 #include <set>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "fs/base/log.h"
 #include "fs/model/mount_root.h"
 #include "fs/tree/names.h"
@@ -88,7 +88,7 @@ MountRoot::Change MountRoot::check_for_change(const WatchedFile& file) {
     found.is_outdated = model.is_refused_shard_changed(*file.shard);
   }
   {
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     // The model at the path could not be opened before. The earlier model may be back.
     if (slot.why_absent) found.is_outdated = true;
   }
@@ -199,7 +199,7 @@ bool MountRoot::make_current(ModelSlot& slot, const Pin& old, Number next) {
   const Number replaced = old ? old.number() : kNone;
   bool is_shown = false;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     is_shown = slot.current == replaced;
     if (is_shown) {
       // The counts change before the new model becomes visible, so that its stats.json includes the
@@ -258,7 +258,7 @@ MountRoot::Change MountRoot::refuse(ModelSlot& slot, const Pin& old, const Error
   if (why.errno_value == ENOENT) return {};
   bool is_new = false;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     is_new = !std::exchange(slot.why_absent, why).has_value();
   }
   slot.activity->set_problem(why.message);
@@ -291,7 +291,7 @@ std::vector<std::pair<Ino, std::string>> MountRoot::leftovers() const {
   for (const Pin& edition : mounted_models_.all()) {
     const auto is_its = [&](const auto& slot) { return slot->current == edition.number(); };
     {
-      const std::shared_lock lock(mutex_);
+      const SharedLock lock(mutex_);
       if (!edition->is_refused() && std::ranges::any_of(slots_, is_its)) continue;
     }
     edition->visit_known([&](Ino directory, std::string_view name) { found.emplace_back(directory, name); });

@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <mutex>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/model/model_directory.h"
 #include "fs/base/log.h"
 #include "fs/base/user_counts.h"
@@ -31,18 +31,18 @@ void MountRoot::show_source(std::unique_ptr<SourceDirectory> source, OpenerOf op
 }
 
 bool MountRoot::is_shown(const ModelSlot& slot) const {
-  const std::shared_lock lock(mutex_);
+  const SharedLock lock(mutex_);
   return slot.current != kNone;
 }
 
 std::shared_ptr<MountRoot::ModelSlot> MountRoot::slot_of_file(std::string_view file_name) const {
-  const std::shared_lock lock(mutex_);
+  const SharedLock lock(mutex_);
   const auto found = by_file_.find(std::string(file_name));
   return found == by_file_.end() ? nullptr : found->second;
 }
 
 std::shared_ptr<MountRoot::ModelSlot> MountRoot::slot_named(std::string_view name) const {
-  const std::shared_lock lock(mutex_);
+  const SharedLock lock(mutex_);
   std::shared_ptr<ModelSlot> found;
   for (const auto& slot : slots_) {
     if (slot->name != name) continue;
@@ -73,7 +73,7 @@ Result<struct stat> MountRoot::find_in_root(std::string_view name) const {
   if (const auto slot = slot_named(name)) {
     std::optional<Error> why;
     {
-      const std::shared_lock lock(mutex_);
+      const SharedLock lock(mutex_);
       why = slot->why_absent;
     }
     // A refused model is shown. Its own file system refuses each look-up in it.
@@ -110,7 +110,7 @@ Result<void> MountRoot::check_model_name(std::string_view file_name) const {
         ErrorCode::System, EEXIST,
         fmt::format("its model would be shown as {}, and so is that of {}", name, same->path.string()));
   }
-  const std::shared_lock lock(mutex_);
+  const SharedLock lock(mutex_);
   if (slots_.size() < kMostMembers) return {};
   return fail(ErrorCode::InvalidArgument, ENOSPC,
               fmt::format("at most {} models are mounted together", kMostMembers));
@@ -151,7 +151,7 @@ Result<void> MountRoot::show_model(const std::string& file_name) {
   const auto number = open_next(*slot, Pin(), std::move(*share));
   if (!number) return tl::unexpected(number.error());
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     slot->current = *number;
     slot->why_absent.reset();
   }

@@ -4,13 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <mutex>
+
+#include "core/base/mutex.h"
 
 namespace stfs {
 
 Result<MountedModels::Number> MountedModels::add(std::unique_ptr<Filesystem> filesystem,
                                                  UserCounts::Share share) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto free = std::ranges::find_if(by_number_, [](const auto& edition) { return edition == nullptr; });
   const auto at = static_cast<Number>(free - by_number_.begin());
   if (at >= most_) {
@@ -22,7 +23,7 @@ Result<MountedModels::Number> MountedModels::add(std::unique_ptr<Filesystem> fil
 }
 
 MountedModels::Pin MountedModels::pin(Number number) const {
-  const std::shared_lock lock(mutex_);
+  const SharedLock lock(mutex_);
   if (number < first_ || number - first_ >= by_number_.size()) return {};
   Edition* const edition = by_number_[number - first_].get();
   if (edition == nullptr) return {};
@@ -39,7 +40,7 @@ void MountedModels::let_go(Edition& edition, std::uint64_t holders) const {
   const Number at = edition.number - first_;
   if (edition.holders.fetch_sub(holders, std::memory_order_acq_rel) != holders) return;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     // Meanwhile another thread may have pinned it, and may also have let go of it again.
     if (by_number_[at] == nullptr || by_number_[at]->holders != 0) return;
     ended_.push_back(std::move(by_number_[at]));
@@ -50,7 +51,7 @@ void MountedModels::let_go(Edition& edition, std::uint64_t holders) const {
 std::vector<std::unique_ptr<Filesystem>> MountedModels::take_ended() {
   std::vector<std::unique_ptr<Edition>> ended;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     ended = std::exchange(ended_, {});
   }
   std::vector<std::unique_ptr<Filesystem>> filesystems;
@@ -62,7 +63,7 @@ std::vector<std::unique_ptr<Filesystem>> MountedModels::take_ended() {
 
 std::vector<MountedModels::Pin> MountedModels::all() const {
   std::vector<Pin> pins;
-  const std::shared_lock lock(mutex_);
+  const SharedLock lock(mutex_);
   for (const auto& edition : by_number_) {
     if (edition == nullptr || edition->holders == 0) continue;
     edition->holders.fetch_add(1, std::memory_order_relaxed);

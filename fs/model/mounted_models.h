@@ -10,10 +10,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <shared_mutex>
 #include <utility>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "fs/base/user_counts.h"
 #include "fs/model/filesystem.h"
 
@@ -95,9 +95,9 @@ class MountedModels {
   const Number first_;
   const Number most_;
   std::function<void()> note_end_ = [] {};
-  mutable std::shared_mutex mutex_;  // guards what follows; nothing is called with it held
-  mutable std::vector<std::unique_ptr<Edition>> by_number_;
-  mutable std::vector<std::unique_ptr<Edition>> ended_;
+  mutable SharedMutex mutex_;  // nothing is called with it held
+  mutable std::vector<std::unique_ptr<Edition>> by_number_ GUARDED_BY(mutex_);
+  mutable std::vector<std::unique_ptr<Edition>> ended_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stfs

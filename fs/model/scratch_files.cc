@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 
+#include "core/base/mutex.h"
 #include "core/format/json_string.h"
 #include "fs/base/log.h"
 #include "fs/model/tensor_forms.h"
@@ -214,7 +215,7 @@ Result<Drafts::Draft> ScratchFiles::create(Ino directory, std::string_view name,
 Result<void> ScratchFiles::rename(const Drafts::Draft& draft, Ino new_directory, std::string_view new_name,
                                   const std::optional<Drafts::Draft>& replaced) {
   NewTensor& made = *made_of(draft);
-  const std::scoped_lock lock(draft.content->mutex);
+  const MutexLock lock(draft.content->mutex);
   if (!made.is_scratch()) return fail(ErrorCode::Busy, EBUSY, "the file has just become a tensor");
   if (replaced) {
     if (auto kept = keep_bytes(*replaced); !kept) return kept;
@@ -237,7 +238,7 @@ Result<void> ScratchFiles::keep_bytes(const Drafts::Draft& draft) {
 
 Result<void> ScratchFiles::remove(const Drafts::Draft& draft) {
   NewTensor& made = *made_of(draft);
-  const std::scoped_lock lock(draft.content->mutex);
+  const MutexLock lock(draft.content->mutex);
   if (!made.is_scratch()) return fail(ErrorCode::Busy, EBUSY, "the file has just become a tensor");
   if (auto kept = keep_bytes(draft); !kept) return kept;
   if (auto removed = parts_.scratch.remove(made.scratch()->name()); !removed) return removed;

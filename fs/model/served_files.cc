@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/storage/group_members.h"
 
 namespace stfs {
@@ -77,9 +78,9 @@ Result<SourceChanges::Name> ServedFiles::name_in(const Node& directory, std::str
 
 Result<ServedFiles::Writer> ServedFiles::writer(const Node& node, bool keeps_bytes) {
   if (auto writable = check_writable(); !writable) return tl::unexpected(writable.error());
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   // A copy takes as long as the file is large. Only those wait who want the same file.
-  opened_.wait(lock, [&] { return !opening_.contains(node.ino); });
+  opened_.wait(mutex_, [&]() REQUIRES(mutex_) { return !opening_.contains(node.ino); });
   if (const auto known = writers_.find(node.ino); known != writers_.end()) return known->second.file;
   opening_.insert(node.ino);
   lock.unlock();
@@ -218,7 +219,7 @@ Result<void> ServedFiles::change(const Node& node, const Change& change) {
 Result<void> ServedFiles::close(const Node& node) {
   Writer ended;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto known = writers_.find(node.ino);
     if (known == writers_.end()) return {};
     ended = std::move(known->second.file);
@@ -233,7 +234,7 @@ Result<void> ServedFiles::close(const Node& node) {
 Result<void> ServedFiles::sync(const Node& node) {
   if (options_.is_read_only) return {};
   const auto opened = [&]() -> Result<Writer> {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto known = writers_.find(node.ino);
     return known == writers_.end() ? tree_.reader(node.ino) : known->second.file;
   }();
@@ -252,7 +253,7 @@ Result<Ino> ServedFiles::create(const Node& directory, std::string_view name, mo
   if (!made) return pass_on(std::move(made));
   // Not by its name, which another user may give to another file. Its mode may forbid to open it again.
   const Ino ino = tree_.note_made(due->path, made->identity);
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   writers_.insert_or_assign(
       ino, OpenWriter{std::make_shared<const UniqueFd>(std::move(made->file)), std::move(*share)});
   return ino;

@@ -10,13 +10,11 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -24,6 +22,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "fs/base/user_counts.h"
 #include "fs/model/model_parts.h"
 #include "fs/read/source_tree.h"
@@ -102,10 +101,10 @@ class ServedFiles {
   const std::function<Permissions()> delta_permissions_;
   SourceChanges changes_;
   UserCounts open_files_{"files of the source directory open for writing", UserLimits().source_files};
-  std::mutex mutex_;  // guards what follows
-  std::map<Ino, OpenWriter> writers_;
-  std::set<Ino> opening_;  // by a thread that adds to writers_ then
-  std::condition_variable opened_;
+  Mutex mutex_;
+  std::map<Ino, OpenWriter> writers_ GUARDED_BY(mutex_);
+  std::set<Ino> opening_ GUARDED_BY(mutex_);  // by a thread that adds to writers_ then
+  Condition opened_;
 };
 
 }  // namespace stfs

@@ -1,6 +1,7 @@
 // Reads modes and owners, and combines them.
 #include "fs/read/shard_permissions.h"
 
+#include "core/base/mutex.h"
 #include "fs/base/log.h"
 
 namespace stfs {
@@ -23,7 +24,7 @@ Result<bool> ShardPermissions::look(std::uint32_t shard) {
   found->mode &= overrides_.is_read_only ? kReadWrite & ~kWrite : kReadWrite;
   found->uid = overrides_.uid.value_or(found->uid);
   found->gid = overrides_.gid.value_or(found->gid);
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (found_[shard] == *found) return false;
   found_[shard] = shown_[shard] = *found;
   const std::optional<Permissions>& delta = found_.back();
@@ -47,17 +48,17 @@ Result<bool> ShardPermissions::look(std::uint32_t shard) {
 }
 
 Permissions ShardPermissions::of_shard(std::uint32_t shard) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return shown_[shard].value_or(of_all_);
 }
 
 Permissions ShardPermissions::of_all() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return of_all_;
 }
 
 Permissions ShardPermissions::of_any() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return of_any_;
 }
 

@@ -8,10 +8,10 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/model/model.h"
 #include "core/storage/permissions.h"
 #include "fs/base/versioned.h"
@@ -40,11 +40,12 @@ class ShardPermissions {
  private:
   const Versioned<Model>& model_;
   const Overrides overrides_;
-  mutable std::mutex mutex_;                       // guards what follows
-  std::vector<std::optional<Permissions>> found_;  // by shard, of its file; none without a file
-  std::vector<std::optional<Permissions>> shown_;  // by shard
-  Permissions of_all_;                             // these two combine the shards'
-  Permissions of_any_;
+  mutable Mutex mutex_;
+  std::vector<std::optional<Permissions>> found_
+      GUARDED_BY(mutex_);  // by shard, of its file; none without a file
+  std::vector<std::optional<Permissions>> shown_ GUARDED_BY(mutex_);  // by shard
+  Permissions of_all_ GUARDED_BY(mutex_);                             // these two combine the shards'
+  Permissions of_any_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stfs

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <span>
+
+#include "core/base/mutex.h"
 
 namespace stfs {
 namespace {
@@ -23,7 +26,7 @@ tl::unexpected<Error> is_stale() {
 
 Node SourceTree::node(Ino ino) const {
   if (ino == kDirectory) return {.ino = ino, .kind = Node::Kind::SourceDirectory};
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(ino);
   if (found == entries_.end()) return {};
   return {.ino = ino,
@@ -38,7 +41,7 @@ Result<std::string> SourceTree::path_of(Ino ino) const {
 }
 
 Result<SourceTree::Entry> SourceTree::entry(Ino ino) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(ino);
   return found == entries_.end() ? Result<Entry>(no_such_inode(ino)) : found->second;
 }
@@ -54,7 +57,7 @@ Result<Ino> SourceTree::number_of(const std::string& path) const {
   const auto found = files_.find(path);
   if (!found) return tl::unexpected(found.error());
   const bool is_directory = S_ISDIR(found->entry.status.st_mode);
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return number(key_of(path, found->entry), is_directory);
 }
 
@@ -101,7 +104,7 @@ Result<std::shared_ptr<const SourceTree::Names>> SourceTree::names_of(const std:
                                                                       bool goes_on) const {
   const auto is_of_path = [&](const auto& kept) { return kept.first == path; };
   if (goes_on) {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto kept = std::ranges::find_if(listed_, is_of_path); kept != listed_.end())
       return kept->second;
   }
@@ -114,7 +117,7 @@ Result<std::shared_ptr<const SourceTree::Names>> SourceTree::names_of(const std:
     names->emplace_back(position, std::move(name));
   }
   std::ranges::sort(*names);
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(listed_, is_of_path);
   listed_.emplace_front(path, names);
   if (listed_.size() > kMostListings) listed_.pop_back();
@@ -138,11 +141,11 @@ void SourceTree::list_names(Ino directory, std::uint64_t position, const VisitEn
   if (!names) return;
   const auto first =
       std::ranges::lower_bound(**names, position, {}, [](const auto& placed) { return placed.first; });
-  for (const auto& [at, name] : std::ranges::subrange(first, (*names)->end())) {
+  for (const auto& [at, name] : std::span(first, (*names)->end())) {
     const auto ino = number_of(joined(*path, name));
     if (ino && !visit(name, *ino, at + 1)) return;
   }
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(listed_, [&](const auto& kept) { return kept.second == *names; });  // it has ended
 }
 
@@ -178,7 +181,7 @@ Result<SourceTree::Shown> SourceTree::attributes(Ino ino) const {
 }
 
 void SourceTree::note_told(Ino ino, const struct stat& status) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(ino);
   if (found == entries_.end()) return;
   Entry& entry = found->second;
@@ -191,7 +194,7 @@ void SourceTree::note_told(Ino ino, const struct stat& status) const {
 }
 
 bool SourceTree::is_changed(Ino ino) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(ino);
   return found != entries_.end() && std::exchange(found->second.is_changed, false);
 }
@@ -205,7 +208,7 @@ Result<std::shared_ptr<const UniqueFd>> SourceTree::reader(Ino ino) const {
   UniqueFd& file = found->entry.file;
   if (!file) return fail(ErrorCode::System, EACCES, known->key.path + ": may not be read");
   auto opened = std::make_shared<const UniqueFd>(std::move(file));
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto there = entries_.find(ino);
   if (there != entries_.end() && !there->second.reader && !there->second.is_gone)
     keep(ino, there->second, opened);
@@ -226,13 +229,13 @@ void SourceTree::drop_reader(Entry& entry) const {
 
 void SourceTree::note_lookup(Ino ino) const {
   if (!owns(ino)) return;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto found = entries_.find(ino); found != entries_.end()) ++found->second.lookups;
 }
 
 void SourceTree::forget(Ino ino, std::uint64_t lookups) const {
   if (!owns(ino)) return;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(ino);
   if (found == entries_.end()) return;
   Entry& entry = found->second;
@@ -259,12 +262,12 @@ void SourceTree::lose_path(Entries::iterator entry) const {
 }
 
 Ino SourceTree::note_made(const std::string& path, const EntryIdentity& made) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return number({path, made}, false);
 }
 
 void SourceTree::note_copied(Ino ino, const EntryIdentity& copy) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(ino);
   if (found == entries_.end() || found->second.is_gone) return;
   Entry& entry = found->second;
@@ -280,7 +283,7 @@ void SourceTree::note_copied(Ino ino, const EntryIdentity& copy) const {
 void SourceTree::keep_open(const std::string& path) const {
   std::vector<Ino> known;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     for (auto at = by_key_.lower_bound({path}); at != by_key_.end() && at->first.path == path; ++at) {
       const Entry& entry = entries_.at(at->second);
       if (entry.lookups > 0 && !entry.is_directory) known.push_back(at->second);
@@ -290,7 +293,7 @@ void SourceTree::keep_open(const std::string& path) const {
 }
 
 void SourceTree::note_removed(const std::string& path) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto at = by_key_.lower_bound({path}); at != by_key_.end() && at->first.path == path;) {
     const auto entry = entries_.find(at->second);
     ++at;
@@ -300,7 +303,7 @@ void SourceTree::note_removed(const std::string& path) const {
 
 void SourceTree::note_renamed(const std::string& path, const std::string& new_path) const {
   note_removed(new_path);
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<Ino> moved;
   for (const auto& [key, ino] : by_key_) {
     if (key.path == path || key.path.starts_with(path + '/')) moved.push_back(ino);
@@ -316,7 +319,7 @@ void SourceTree::note_renamed(const std::string& path, const std::string& new_pa
 void SourceTree::visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const {
   std::vector<std::pair<Ino, std::string>> known;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     // Longer paths first: the entries of a directory come before the directory's own.
     for (auto at = by_key_.rbegin(); at != by_key_.rend(); ++at) {
       const std::string& path = at->first.path;

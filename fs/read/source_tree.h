@@ -25,12 +25,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/storage/permissions.h"
 #include "fs/base/user_counts.h"
 #include "fs/read/source_files.h"
@@ -138,25 +138,25 @@ class SourceTree : public Directory {
   /// The entry's file, if it still has its path.
   [[nodiscard]] Result<SourceFiles::Found> look(const Entry& entry) const;
   void note_told(Ino ino, const struct stat& status) const;
-  // The caller holds the mutex:
-  Ino number(Key key, bool is_directory) const;
-  void keep(Ino ino, Entry& entry, std::shared_ptr<const UniqueFd> reader) const;
-  void drop_reader(Entry& entry) const;
   [[nodiscard]] Key key_of(const std::string& path, const SourceEntry& entry) const;
-  void lose_path(Entries::iterator entry) const;
-  void drop_old() const;
+  Ino number(Key key, bool is_directory) const REQUIRES(mutex_);
+  void keep(Ino ino, Entry& entry, std::shared_ptr<const UniqueFd> reader) const REQUIRES(mutex_);
+  void drop_reader(Entry& entry) const REQUIRES(mutex_);
+  void lose_path(Entries::iterator entry) const REQUIRES(mutex_);
+  void drop_old() const REQUIRES(mutex_);
 
   const SourceFiles files_;
 
   mutable UserCounts gone_files_{"deleted files open", UserLimits().source_files};
-  mutable std::mutex mutex_;  // guards what follows
-  mutable Entries entries_;
-  mutable std::map<Key, Ino> by_key_;
-  mutable Ino next_ = kEntries;
-  mutable std::uint64_t uses_ = 0;
-  mutable std::map<std::uint64_t, Ino> readers_;  // that may be closed, by opened_at
-  mutable std::size_t drops_at_ = 2 * kMostUnknown;
-  mutable std::deque<std::pair<std::string, std::shared_ptr<const Names>>> listed_;  // the newest first
+  mutable Mutex mutex_;
+  mutable Entries entries_ GUARDED_BY(mutex_);
+  mutable std::map<Key, Ino> by_key_ GUARDED_BY(mutex_);
+  mutable Ino next_ GUARDED_BY(mutex_) = kEntries;
+  mutable std::uint64_t uses_ GUARDED_BY(mutex_) = 0;
+  mutable std::map<std::uint64_t, Ino> readers_ GUARDED_BY(mutex_);  // that may be closed, by opened_at
+  mutable std::size_t drops_at_ GUARDED_BY(mutex_) = 2 * kMostUnknown;
+  // The newest first.
+  mutable std::deque<std::pair<std::string, std::shared_ptr<const Names>>> listed_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stfs

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/checksum.h"
+#include "core/base/mutex.h"
 #include "fs/read/cancellation.h"
 #include "fs/read/tensor_reader.h"
 
@@ -45,7 +46,7 @@ Result<std::optional<std::string>> TensorReader::try_checksum(TensorId tensor) c
   const bool may_be_kept = found->archive->is_as_known();
   if (may_be_kept) {
     // Programs ask twice in a row, first for the length and then for the value.
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto known = checksums_.find(tensor);
     if (known != checksums_.end() && known->second.state == state) return std::optional(known->second.text);
   }
@@ -67,7 +68,7 @@ Result<std::optional<std::string>> TensorReader::try_checksum(TensorId tensor) c
   }
   std::string text = "xxh128:" + sum.hex();
   if (!may_be_kept) return std::optional(std::move(text));
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   checksums_[tensor] = {state, text};
   return std::optional(std::move(text));
 }

@@ -7,6 +7,8 @@
 #include <shared_mutex>
 #include <utility>
 
+#include "core/base/mutex.h"
+
 namespace stfs {
 
 TensorReader::TensorReader(const Versioned<Model>& model, const TensorStates& states, bool fails_on_change)
@@ -19,7 +21,7 @@ TensorReader::TensorReader(const Versioned<Model>& model, const TensorStates& st
       present_(model->shards().size()) {}
 
 bool TensorReader::note_broken(std::uint32_t shard, std::shared_ptr<const ArchiveHeader> present) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   // What has lost its place once may lie there again by chance only.
   const bool is_lost = is_broken_[shard] && !present_[shard];
   present_[shard] = is_lost ? nullptr : std::move(present);
@@ -30,7 +32,7 @@ bool TensorReader::note_broken(std::uint32_t shard, std::shared_ptr<const Archiv
 bool TensorReader::is_kept(const Model& model, TensorId tensor, std::uint32_t shard) const {
   std::shared_ptr<const ArchiveHeader> present;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     present = present_[shard];
   }
   return present && present->keeps(model.tensor(tensor).name, model.file_range(tensor));
@@ -112,7 +114,7 @@ Result<std::vector<std::byte>> TensorReader::read_header(ByteRange range) const 
 }
 
 void TensorReader::wait_for_readers() const {
-  for (ReaderWriterLock& lock : locks_) const std::scoped_lock none_inside(lock);
+  for (ReaderWriterLock& lock : locks_) const MutexLock none_inside(lock);
 }
 
 std::string TensorReader::label_of(TensorId tensor) const {

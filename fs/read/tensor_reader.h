@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <shared_mutex>
 #include <span>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "core/archive/slice_reader.h"
+#include "core/base/mutex.h"
 #include "core/base/reader_writer_lock.h"
 #include "core/model/model.h"
 #include "fs/base/versioned.h"
@@ -110,9 +110,10 @@ class TensorReader {
     ContentState state;
     std::string text;
   };
-  mutable std::mutex mutex_;  // guards what follows; no other lock is taken while it is held
-  mutable std::unordered_map<TensorId, KnownChecksum> checksums_;
-  std::vector<std::shared_ptr<const ArchiveHeader>> present_;  // by shard: of those that are broken
+  mutable Mutex mutex_;  // no other lock is taken while it is held
+  mutable std::unordered_map<TensorId, KnownChecksum> checksums_ GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<const ArchiveHeader>> present_
+      GUARDED_BY(mutex_);  // by shard: of those that are broken
 };
 
 }  // namespace stfs

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/base/mutex.h"
 #include "core/base/wall_clock.h"
 
 namespace stfs {
@@ -36,13 +37,13 @@ TensorStates::TensorStates(const Versioned<Model>& model, std::uint64_t least_ge
 }
 
 TensorStates::State TensorStates::of(TensorId tensor) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto changed = of_tensors_.find(tensor);
   return changed == of_tensors_.end() ? of_shards_[model_->place(tensor).shard] : changed->second;
 }
 
 std::uint64_t TensorStates::newest_generation() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return newest_;
 }
 
@@ -56,14 +57,14 @@ TensorStates::State& TensorStates::changed(TensorId tensor) {
 
 void TensorStates::note_commit(TensorId tensor, std::int64_t mtime_ns,
                                const std::optional<struct timespec>& kept) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   State& state = changed(tensor);
   state.generation = state.noted = next_generation(mtime_ns);
   state.mtime = kept.value_or(timespec_of(mtime_ns));
 }
 
 void TensorStates::note_foreign_change(std::uint32_t shard, std::int64_t mtime_ns) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(of_tensors_, [&](const auto& changed) {
     return !model_->has(changed.first) || model_->place(changed.first).shard == shard;
   });
@@ -72,7 +73,7 @@ void TensorStates::note_foreign_change(std::uint32_t shard, std::int64_t mtime_n
 }
 
 void TensorStates::note_unsettled(std::uint32_t shard) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   of_shards_[shard].generation = ++newest_;
   for (auto& [tensor, state] : of_tensors_) {
     if (model_->has(tensor) && model_->place(tensor).shard == shard) state.generation = newest_;
@@ -80,7 +81,7 @@ void TensorStates::note_unsettled(std::uint32_t shard) {
 }
 
 void TensorStates::set_mtime(TensorId tensor, struct timespec mtime) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   changed(tensor).mtime = mtime;
 }
 

@@ -4,11 +4,11 @@
 #include <time.h>
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/model/model.h"
 #include "fs/base/versioned.h"
 
@@ -52,16 +52,16 @@ class TensorStates {
   void set_mtime(TensorId tensor, struct timespec mtime);
 
  private:
-  [[nodiscard]] State& changed(TensorId tensor);
+  [[nodiscard]] State& changed(TensorId tensor) REQUIRES(mutex_);
   /// The generation of a change that was made at that time.
-  [[nodiscard]] std::uint64_t next_generation(std::int64_t mtime_ns);
+  [[nodiscard]] std::uint64_t next_generation(std::int64_t mtime_ns) REQUIRES(mutex_);
 
   const Versioned<Model>& model_;
   std::uint64_t first_ = 0;
-  mutable std::mutex mutex_;  // guards what follows
-  std::uint64_t newest_ = 0;
-  std::vector<State> of_shards_;  // of all tensors that no commit has changed
-  std::unordered_map<TensorId, State> of_tensors_;
+  mutable Mutex mutex_;
+  std::uint64_t newest_ GUARDED_BY(mutex_) = 0;
+  std::vector<State> of_shards_ GUARDED_BY(mutex_);  // of all tensors that no commit has changed
+  std::unordered_map<TensorId, State> of_tensors_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stfs

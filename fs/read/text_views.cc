@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/mutex.h"
+
 namespace stfs {
 namespace {
 
@@ -24,18 +26,18 @@ Result<Ino> TextViews::make(Text text, std::function<void()> on_read) {
   if (!share) return pass_on(std::move(share));
   made.share = std::move(*share);
   for (const auto& part : made.text) made.size_bytes += part->size();
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   files_.emplace(next_, std::move(made));
   return next_++;
 }
 
 bool TextViews::exists(Ino ino) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return files_.contains(ino);
 }
 
 void TextViews::forget(Ino ino, std::uint64_t lookups) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = files_.find(ino);
   if (found == files_.end()) return;
   found->second.lookups -= std::min(found->second.lookups, lookups);
@@ -43,19 +45,19 @@ void TextViews::forget(Ino ino, std::uint64_t lookups) {
 }
 
 Result<std::uint64_t> TextViews::size_bytes(Ino ino) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = files_.find(ino);
   return found == files_.end() ? Result<std::uint64_t>(no_such_text()) : found->second.size_bytes;
 }
 
 uid_t TextViews::user(Ino ino) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = files_.find(ino);
   return found == files_.end() ? ::geteuid() : found->second.user;
 }
 
 Result<Bytes> TextViews::read(Ino ino, ByteRange range) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = files_.find(ino);
   if (found == files_.end()) return no_such_text();
   if (found->second.on_read) found->second.on_read();

@@ -12,12 +12,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "core/base/byte_range.h"
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "fs/base/user_counts.h"
 #include "fs/tree/bytes.h"
 #include "fs/tree/inode_table.h"
@@ -33,7 +33,7 @@ class TextViews {
   /// @param what          as UserCounts' first parameter.
   /// @param most_of_user  one user may have open.
   TextViews(Ino first, const char* what, std::size_t most_of_user)
-      : next_(first), counts_(what, most_of_user) {}
+      : counts_(what, most_of_user), next_(first) {}
 
   /// Makes a file with one look-up, for the user for whom the thread works. @return its number.
   /// EDQUOT if that user has too many.
@@ -57,10 +57,10 @@ class TextViews {
     UserCounts::Share share{};
   };
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::map<Ino, File> files_;
-  Ino next_;
   UserCounts counts_;
+  mutable Mutex mutex_;
+  std::map<Ino, File> files_ GUARDED_BY(mutex_);
+  Ino next_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stfs

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/storage/attribute_names.h"
 #include "core/tensor/float_conversion.h"
 #include "core/tensor/npy.h"
@@ -91,7 +92,7 @@ std::shared_ptr<void> Views::show(Next next) noexcept {
 
 bool Views::shows(TensorId tensor) const {
   if (whole_.has_before(tensor)) return true;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::ranges::any_of(slices_,
                              [&](const auto& slice) { return slice.second.view->tensor() == tensor; });
 }
@@ -104,7 +105,7 @@ std::vector<std::pair<Ino, std::string>> Views::drop_names(TensorId tensor) {
     if ((marks & kNpyName) != 0) entries.emplace_back(kNpy, name);
     if ((marks & kFloat32Name) != 0) entries.emplace_back(kFloat32, name);
   }
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto named = slice_names_.begin(); named != slice_names_.end();) {
     const bool is_its = slices_.at(named->second).view->tensor() == tensor;
     if (is_its) entries.emplace_back(kSlice, named->first);
@@ -130,7 +131,7 @@ bool Views::exists(Ino ino) const {
   if (whole(ino)) return whole_.view(ino) != nullptr;
   if (!is_counted(ino)) return is_directory(ino);
   if (const auto* texts = this->texts(ino)) return texts->exists(ino);
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return slices_.contains(ino);
 }
 
@@ -168,7 +169,7 @@ Result<Ino> Views::find_slice(std::string_view name) {
   if (!parts) return not_found();
   const auto tensor = shown_->names.tensor_of_flat(parts->tensor);
   if (!tensor) return not_found();
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto known = slice_names_.find(name);
   if (known != slice_names_.end()) {
     KnownSlice& found = slices_.at(known->second);
@@ -196,7 +197,7 @@ Result<Ino> Views::find_slice(std::string_view name) {
 Result<Ino> Views::make_stats() {
   std::size_t open_slices = 0;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     open_slices = slice_names_.size();
   }
   const auto made = std::make_shared<const Activity::Snapshot>(
@@ -210,7 +211,7 @@ bool Views::forget(Ino ino, std::uint64_t lookups) {
   if (is_stats(ino)) stats_.forget(ino, lookups);
   if (is_log(ino)) logs_.forget(ino, lookups);
   if (!is_counted(ino)) return false;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = slices_.find(ino);
   if (found == slices_.end()) return false;
   KnownSlice& slice = found->second;
@@ -224,7 +225,7 @@ bool Views::forget(Ino ino, std::uint64_t lookups) {
 }
 
 std::optional<std::string> Views::slice_to_forget() {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   while (queue_.size() > kMostSlices) {
     const auto oldest = slices_.find(queue_.front());
     queue_.pop_front();
@@ -244,7 +245,7 @@ void Views::visit_known(const std::function<void(Ino directory, std::string_view
     if ((marks & kNpyName) != 0) visit(kNpy, shown.names.npy_name(tensor));
     if ((marks & kFloat32Name) != 0) visit(kFloat32, shown.names.npy_name(tensor));
   }
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [name, ino] : slice_names_) visit(kSlice, name);
 }
 
@@ -264,7 +265,7 @@ void Views::list(Ino directory, std::uint64_t position, const VisitEntry& visit)
 
 std::shared_ptr<const TensorView> Views::slice_of(Ino ino) const {
   if (!is_counted(ino)) return nullptr;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = slices_.find(ino);
   return found == slices_.end() ? nullptr : found->second.view;
 }
@@ -302,7 +303,7 @@ std::string Views::path(Ino ino) const {
     return fmt::format("{}/{}", is_npy(ino) ? "npy" : "float32",
                        is_there ? shown.names.npy_name(tensor) : std::string("(deleted)"));
   }
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = slices_.find(ino);
   return fmt::format("slice/{}", found == slices_.end() ? std::string() : found->second.name);
 }
@@ -369,7 +370,7 @@ std::vector<Stale> Views::stale(TensorId first, TensorId last) {
     for (const Ino archive : whole_.archives()) add(archive);
   }
   if (is_broken_) add(present(kHeaderJson));
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [ino, slice] : slices_) {
     if (slice.view->tensor() >= first && slice.view->tensor() <= last) add(ino);
   }

@@ -23,7 +23,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/name_hash.h"
 #include "core/model/model.h"
 #include "fs/base/activity.h"
@@ -224,13 +224,14 @@ class Views final : public Directory {
   Activity& activity_;
   std::atomic<bool> is_broken_ = false;
   PerTensor<std::atomic<std::uint8_t>> marks_;  // by id; set before its bytes are read
-
-  mutable std::mutex mutex_;  // guards what follows
-  std::unordered_map<Ino, KnownSlice> slices_;
-  NameMap<std::string_view, Ino> slice_names_;  // the key refers to KnownSlice::name
-  std::deque<Ino> queue_;  // slices, oldest first; includes slices that are already forgotten
   UserCounts counts_;
-  Ino next_slice_ = kCounted;
+
+  mutable Mutex mutex_;
+  std::unordered_map<Ino, KnownSlice> slices_ GUARDED_BY(mutex_);
+  NameMap<std::string_view, Ino> slice_names_ GUARDED_BY(mutex_);  // the key refers to KnownSlice::name
+  // Slices, oldest first. Includes slices that are already forgotten.
+  std::deque<Ino> queue_ GUARDED_BY(mutex_);
+  Ino next_slice_ GUARDED_BY(mutex_) = kCounted;
 };
 
 struct Views::Next {

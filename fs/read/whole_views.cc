@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/base/printable.h"
 #include "core/format/json_string.h"
 
@@ -21,7 +22,7 @@ tl::unexpected<Error> no_such_view() {
 }  // namespace
 
 Result<std::string_view> ArchiveView::merged_head() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!merged_head_) {
     const TensorIndex& tensors = model_.tensors();
     std::vector<TensorSpec> specs;
@@ -110,14 +111,14 @@ Result<void> ArchiveView::keep_head() {
   auto bytes = reader_.read_header({0, model_.front_version().data_offset()});
   if (!bytes) return pass_on(std::move(bytes));
   auto kept = std::make_shared<const std::vector<std::byte>>(std::move(*bytes));
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   kept_head_ = std::move(kept);
   return {};
 }
 
 Result<std::vector<std::byte>> ArchiveView::read_header(ByteRange range) const {
   const auto kept_head = [this] {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     return kept_head_;
   };
   auto kept = kept_head();
@@ -175,7 +176,7 @@ Result<std::uint64_t> ArchiveView::header_json_bytes() const {
     if (!head) return tl::unexpected(head.error());
     return head->find_last_not_of(' ') + 1 - kHeaderLengthBytes;
   }
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (header_json_bytes_) return *header_json_bytes_;
   std::uint64_t end = model_.front_version().header->size_bytes;
   while (end > 0) {
@@ -206,7 +207,7 @@ Result<Bytes> ArchiveView::read_header_json(ByteRange range) const {
 }
 
 const std::string& ArchiveView::metadata_json() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (metadata_json_) return *metadata_json_;
   std::string text = "{";
   for (const auto& [key, value] : model_.metadata()) {
@@ -225,12 +226,12 @@ WholeViews::WholeViews(std::shared_ptr<Model> model, const TensorReader& reader,
 }
 
 Ino WholeViews::present(Part part) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return number(versions_.rbegin()->first, part);
 }
 
 std::shared_ptr<const ArchiveView> WholeViews::view(Ino ino) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = versions_.find(version_of(ino));
   return found == versions_.end() ? nullptr : found->second.view;
 }
@@ -262,7 +263,7 @@ Result<Bytes> WholeViews::read(Ino ino, ByteRange range) const {
 }
 
 Ino WholeViews::note_found(Ino ino) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   auto found = versions_.find(version_of(ino));
   if (found == versions_.end()) found = std::prev(versions_.end());
   ++found->second.lookups;
@@ -270,7 +271,7 @@ Ino WholeViews::note_found(Ino ino) {
 }
 
 bool WholeViews::forget(Ino ino, std::uint64_t lookups) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = versions_.find(version_of(ino));
   if (found == versions_.end()) return false;
   Version& version = found->second;
@@ -282,13 +283,13 @@ bool WholeViews::forget(Ino ino, std::uint64_t lookups) {
 
 std::vector<Ino> WholeViews::archives() const {
   std::vector<Ino> numbers;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [version, its] : versions_) numbers.push_back(number(version, Part::Archive));
   return numbers;
 }
 
 bool WholeViews::has_before(TensorId tensor) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::any_of(versions_.begin(), std::prev(versions_.end()), [&](const auto& version) {
     return version.second.model->ids().position(tensor).has_value();
   });
@@ -297,7 +298,7 @@ bool WholeViews::has_before(TensorId tensor) const {
 Result<void> WholeViews::prepare_next() {
   std::shared_ptr<ArchiveView> present;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     present = versions_.rbegin()->second.view;
   }
   return present->keep_head();
@@ -311,7 +312,7 @@ WholeViews::Versions::node_type WholeViews::next(std::shared_ptr<Model> model) c
 }
 
 void WholeViews::show(Versions::node_type next) noexcept {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   next.key() = versions_.empty() ? 0 : versions_.rbegin()->first + 1;
   const auto shown = versions_.insert(std::move(next)).position;
   if (shown == versions_.begin()) return;

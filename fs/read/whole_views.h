@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/model/model.h"
 #include "fs/read/tensor_reader.h"
 #include "fs/tree/inode_table.h"
@@ -63,11 +63,12 @@ class ArchiveView {
 
   const Model& model_;
   const TensorReader& reader_;
-  mutable std::mutex mutex_;  // guards what follows
-  mutable std::optional<std::uint64_t> header_json_bytes_;
-  mutable std::optional<std::string> metadata_json_;
-  mutable std::optional<Result<std::string>> merged_head_;   // never changes once it is set
-  std::shared_ptr<const std::vector<std::byte>> kept_head_;  // of a single archive, from the file's beginning
+  mutable Mutex mutex_;
+  mutable std::optional<std::uint64_t> header_json_bytes_ GUARDED_BY(mutex_);
+  mutable std::optional<std::string> metadata_json_ GUARDED_BY(mutex_);
+  mutable std::optional<Result<std::string>> merged_head_ GUARDED_BY(mutex_);  // never changes once it is set
+  // Of a single archive, from the file's beginning.
+  std::shared_ptr<const std::vector<std::byte>> kept_head_ GUARDED_BY(mutex_);
 };
 
 template <class Visit>
@@ -142,8 +143,8 @@ class WholeViews {
 
   const TensorReader& reader_;
   const Ino first_;
-  mutable std::mutex mutex_;  // guards what follows
-  Versions versions_;         // the last one is the present one
+  mutable Mutex mutex_;
+  Versions versions_ GUARDED_BY(mutex_);  // the last one is the present one
 };
 
 }  // namespace stfs

@@ -7,8 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <stdexcept>
+
+#include "core/base/mutex.h"
 
 namespace stfs {
 
@@ -27,7 +28,7 @@ class PerTensor {
   }
   /// Does nothing if it has that size already. May throw std::bad_alloc.
   void grow(std::uint32_t size) {
-    const std::scoped_lock lock(growth_);
+    const MutexLock lock(growth_);
     if (size <= size_) return;
     for (std::size_t chunk = 0; chunk <= chunk_of(size - 1); ++chunk) {
       if (!chunks_[chunk]) chunks_[chunk] = std::make_unique<T[]>(kFirstSize << chunk);
@@ -46,7 +47,7 @@ class PerTensor {
 
   std::array<std::unique_ptr<T[]>, kChunks> chunks_;
   std::atomic<std::uint32_t> size_ = 0;
-  std::mutex growth_;  // one thread at a time lets it grow
+  Mutex growth_;  // one thread at a time lets it grow
 };
 
 }  // namespace stfs

@@ -3,18 +3,20 @@
 
 #include <algorithm>
 
+#include "core/base/mutex.h"
+
 namespace stfs {
 
 void ContentLock::lock() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   ++waiting_;
-  changed_.wait(lock, [this] { return !is_held_ && beside_count_ == 0; });
+  changed_.wait(mutex_, [this]() REQUIRES(mutex_) { return !is_held_ && beside_count_ == 0; });
   --waiting_;
   is_held_ = true;
 }
 
 bool ContentLock::try_lock() {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (is_held_ || beside_count_ != 0 || waiting_ != 0) return false;
   is_held_ = true;
   return true;
@@ -22,7 +24,7 @@ bool ContentLock::try_lock() {
 
 void ContentLock::unlock() {
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     is_held_ = false;
   }
   changed_.notify_all();
@@ -30,22 +32,23 @@ void ContentLock::unlock() {
 
 void ContentLock::admit_readers() {
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     admits_readers_ = true;
   }
   changed_.notify_all();
 }
 
 void ContentLock::send_readers_out() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   admits_readers_ = false;
-  changed_.wait(lock, [this] { return readers_ == 0; });
+  changed_.wait(mutex_, [this]() REQUIRES(mutex_) { return readers_ == 0; });
 }
 
 bool ContentLock::begin_reading() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   ++waiting_;
-  changed_.wait(lock, [this] { return admits_readers_ || (!is_held_ && beside_count_ == 0); });
+  changed_.wait(mutex_,
+                [this]() REQUIRES(mutex_) { return admits_readers_ || (!is_held_ && beside_count_ == 0); });
   --waiting_;
   if (!admits_readers_) return is_held_ = true;
   ++readers_;
@@ -54,25 +57,27 @@ bool ContentLock::begin_reading() {
 
 void ContentLock::end_reading() {
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     --readers_;
   }
   changed_.notify_all();
 }
 
 void ContentLock::lock_beside(ByteRange range) {
-  std::unique_lock lock(mutex_);
-  const auto is_free = [&] {
+  MutexLock lock(mutex_);
+  const auto is_free = [&]() REQUIRES(mutex_) {
     return std::ranges::none_of(beside(),
                                 [&](ByteRange other) { return !other.intersection(range).empty(); });
   };
-  changed_.wait(lock, [&] { return !is_held_ && waiting_ == 0 && beside_count_ < kMostBeside && is_free(); });
+  changed_.wait(mutex_, [&]() REQUIRES(mutex_) {
+    return !is_held_ && waiting_ == 0 && beside_count_ < kMostBeside && is_free();
+  });
   is_held_ = true;
 }
 
 void ContentLock::step_aside(ByteRange range) {
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     beside_[beside_count_++] = range;
     is_held_ = false;
   }
@@ -80,9 +85,9 @@ void ContentLock::step_aside(ByteRange range) {
 }
 
 void ContentLock::rejoin(ByteRange range) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   // Waits for the holder only. Threads that wait to be alone wait for this write.
-  changed_.wait(lock, [this] { return !is_held_; });
+  changed_.wait(mutex_, [this]() REQUIRES(mutex_) { return !is_held_; });
   is_held_ = true;
   *std::ranges::find(beside_, range) = beside_[--beside_count_];
 }

@@ -10,12 +10,11 @@
 #pragma once
 
 #include <array>
-#include <condition_variable>
 #include <cstddef>
-#include <mutex>
 #include <span>
 
 #include "core/base/byte_range.h"
+#include "core/base/mutex.h"
 
 namespace stfs {
 
@@ -57,19 +56,21 @@ class ContentLock {
   /// @return true if the caller now holds the lock alone.
   bool begin_reading();
   void end_reading();
-  [[nodiscard]] std::span<const ByteRange> beside() const { return std::span(beside_).first(beside_count_); }
+  [[nodiscard]] std::span<const ByteRange> beside() const REQUIRES(mutex_) {
+    return std::span(beside_).first(beside_count_);
+  }
 
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  bool is_held_ = false;
-  unsigned waiting_ = 0;  // threads that wait to hold the lock alone
-  bool admits_readers_ = false;
-  unsigned readers_ = 0;
+  Mutex mutex_;
+  Condition changed_;
+  bool is_held_ GUARDED_BY(mutex_) = false;
+  unsigned waiting_ GUARDED_BY(mutex_) = 0;  // threads that wait to hold the lock alone
+  bool admits_readers_ GUARDED_BY(mutex_) = false;
+  unsigned readers_ GUARDED_BY(mutex_) = 0;
   // The ranges of writes that are aside; disjoint. Each write occupies a thread of the mount. One writer to a
   // slow disk must not occupy all threads.
   static constexpr std::size_t kMostBeside = 4;
-  std::array<ByteRange, kMostBeside> beside_;
-  std::size_t beside_count_ = 0;
+  std::array<ByteRange, kMostBeside> beside_ GUARDED_BY(mutex_);
+  std::size_t beside_count_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace stfs

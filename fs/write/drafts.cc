@@ -5,6 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "core/base/mutex.h"
+
 namespace stfs {
 namespace {
 
@@ -19,7 +21,7 @@ bool is_kept(const Drafts::Draft& draft) {
 }  // namespace
 
 bool Drafts::add(Draft draft) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!by_name_.emplace(std::pair(draft.directory, draft.file_name), draft.ino).second) return false;
   const Ino ino = draft.ino;
   drafts_.emplace(ino, std::move(draft));
@@ -29,21 +31,21 @@ bool Drafts::add(Draft draft) {
 
 std::optional<Drafts::Draft> Drafts::find(Ino directory, std::string_view file_name) const {
   if (count_ == 0) return std::nullopt;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto named = by_name_.find(std::pair(directory, std::string(file_name)));
   return named == by_name_.end() ? std::nullopt : std::optional(drafts_.at(named->second));
 }
 
 std::optional<Drafts::Draft> Drafts::find(Ino ino) const {
   if (count_ == 0) return std::nullopt;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = drafts_.find(ino);
   return found == drafts_.end() ? std::nullopt : std::optional(found->second);
 }
 
 bool Drafts::has_in(Ino directory) const {
   if (count_ == 0) return false;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return has_any_in(directory);
 }
 
@@ -53,7 +55,7 @@ bool Drafts::has_any_in(Ino directory) const {
 }
 
 std::vector<std::string> Drafts::kept() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::string> names;
   for (const auto& [ino, draft] : drafts_) {
     if (is_kept(draft)) names.push_back(draft.file_name);
@@ -62,7 +64,7 @@ std::vector<std::string> Drafts::kept() const {
 }
 
 bool Drafts::rename(Ino ino, Ino directory, std::string_view file_name) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = drafts_.find(ino);
   if (found == drafts_.end()) return false;
   Draft& draft = found->second;
@@ -74,7 +76,7 @@ bool Drafts::rename(Ino ino, Ino directory, std::string_view file_name) {
 }
 
 void Drafts::unlink(Ino ino) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto found = drafts_.find(ino); found != drafts_.end()) leave_name(found->second);
 }
 
@@ -86,7 +88,7 @@ void Drafts::leave_name(const Draft& draft) {
 std::vector<Drafts::Draft> Drafts::all() const {
   std::vector<Draft> found;
   if (count_ == 0) return found;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [ino, draft] : drafts_) found.push_back(draft);
   return found;
 }
@@ -94,7 +96,7 @@ std::vector<Drafts::Draft> Drafts::all() const {
 std::vector<Drafts::Draft> Drafts::in(Ino directory) const {
   std::vector<Draft> found;
   if (count_ == 0) return found;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto named = by_name_.lower_bound({directory, std::string()});
        named != by_name_.end() && named->first.first == directory; ++named)
     found.push_back(drafts_.at(named->second));
@@ -103,7 +105,7 @@ std::vector<Drafts::Draft> Drafts::in(Ino directory) const {
 }
 
 void Drafts::remove(Ino ino) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = drafts_.find(ino);
   if (found == drafts_.end()) return;
   leave_name(found->second);
@@ -114,12 +116,12 @@ void Drafts::remove(Ino ino) {
 
 bool Drafts::wait_for_ends_in(Ino directory) const {
   if (count_ == 0) return true;
-  std::unique_lock lock(mutex_);
-  return ends_.wait_for(lock, kPatience, [&] { return !has_any_in(directory); });
+  MutexLock lock(mutex_);
+  return ends_.wait_for(mutex_, kPatience, [&]() REQUIRES(mutex_) { return !has_any_in(directory); });
 }
 
 void Drafts::note_vacated(std::string name, TensorForm form) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::uint64_t number = ++next_vacated_;  // 0 is nobody's
   vacated_order_.emplace(number, name);
   Vacated& vacated = vacated_[std::move(name)];
@@ -132,7 +134,7 @@ void Drafts::note_vacated(std::string name, TensorForm form) {
 }
 
 std::optional<TensorForm> Drafts::vacated(const std::string& name) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = vacated_.find(name);
   return found == vacated_.end() ? std::nullopt : std::optional(found->second.form);
 }

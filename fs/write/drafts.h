@@ -3,18 +3,17 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/format/tensor_id.h"
 #include "fs/base/user_counts.h"
 #include "fs/tree/inode_table.h"
@@ -67,22 +66,21 @@ class Drafts {
   [[nodiscard]] std::optional<TensorForm> vacated(const std::string& name) const;
 
  private:
-  /// The caller holds the mutex.
-  [[nodiscard]] bool has_any_in(Ino directory) const;
-  void leave_name(const Draft& draft);
+  [[nodiscard]] bool has_any_in(Ino directory) const REQUIRES(mutex_);
+  void leave_name(const Draft& draft) REQUIRES(mutex_);
 
   std::atomic<std::size_t> count_ = 0;  // of drafts_; most requests check it first
-  mutable std::mutex mutex_;            // guards what follows
-  mutable std::condition_variable ends_;
-  std::map<Ino, Draft> drafts_;
-  std::map<std::pair<Ino, std::string>, Ino> by_name_;
+  mutable Mutex mutex_;
+  mutable Condition ends_;
+  std::map<Ino, Draft> drafts_ GUARDED_BY(mutex_);
+  std::map<std::pair<Ino, std::string>, Ino> by_name_ GUARDED_BY(mutex_);
   struct Vacated {
     TensorForm form;
     std::uint64_t number = 0;
   };
-  std::map<std::string, Vacated> vacated_;
-  std::map<std::uint64_t, std::string> vacated_order_;  // names by number
-  std::uint64_t next_vacated_ = 0;
+  std::map<std::string, Vacated> vacated_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::string> vacated_order_ GUARDED_BY(mutex_);  // names by number
+  std::uint64_t next_vacated_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace stfs

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/format/header.h"
 #include "core/format/json_string.h"
 #include "fs/base/log.h"
@@ -39,12 +40,12 @@ NewTensor::NewTensor(std::string name, const ScratchDirectory& directory, std::s
 
 void NewTensor::take_name(std::string name, bool is_possible) {
   waits_for_name_ = !is_possible;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   name_ = std::move(name);
 }
 
 std::string NewTensor::name() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return name_;
 }
 
@@ -82,7 +83,7 @@ void NewTensor::set_mtime(std::int64_t mtime_ns) {
 
 void NewTensor::leave_scratch() {
   is_scratch_ = false;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   is_adopted_ = false;
 }
 
@@ -94,7 +95,7 @@ void NewTensor::note_change() {
 }
 
 void NewTensor::drop_adopted_form() {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!std::exchange(is_adopted_, false)) return;
   dtype_.reset();
   shape_.reset();
@@ -150,46 +151,46 @@ void NewTensor::forget() {
 }
 
 void NewTensor::adopt(const Form& form) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   dtype_ = form.dtype;
   shape_ = form.shape;
   is_adopted_ = true;
 }
 
 void NewTensor::set_dtype(Dtype dtype) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   is_adopted_ = false;
   dtype_ = dtype;
 }
 
 void NewTensor::set_shape(std::vector<std::uint64_t> shape) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   is_adopted_ = false;
   shape_ = std::move(shape);
 }
 
 bool NewTensor::has_form() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return dtype_ || shape_;
 }
 
 bool NewTensor::has_whole_form() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return dtype_ && shape_;
 }
 
 std::optional<Dtype> NewTensor::dtype() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return dtype_;
 }
 
 std::optional<std::vector<std::uint64_t>> NewTensor::shape() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return shape_;
 }
 
 void NewTensor::put_form_back(std::optional<Dtype> dtype, std::optional<std::vector<std::uint64_t>> shape) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   dtype_ = dtype;
   shape_ = std::move(shape);
   is_adopted_ = false;
@@ -198,7 +199,7 @@ void NewTensor::put_form_back(std::optional<Dtype> dtype, std::optional<std::vec
 Result<NewTensor::Form> NewTensor::form() const {
   if (is_npy_) return npy_form();
   const std::uint64_t size_bytes = this->size_bytes();
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!replaces_ && (!dtype_ || !shape_)) {
     return refuse_form(name_, fmt::format("it has no {}: set the attributes user.safetensors.dtype and "
                                           "user.safetensors.shape, or rename it over a tensor of {} bytes",
@@ -234,8 +235,8 @@ Result<NewTensor::Form> NewTensor::npy_form() const {
   std::vector<std::byte> start(static_cast<std::size_t>(std::min(size_bytes, kNpyStartBytes)));
   if (auto got = read(start, 0); !got) return pass_on(std::move(got));
   auto header = parse_npy_header(start);
+  const MutexLock lock(mutex_);
   if (!header) return refuse_form(name_, header.error().message);
-  const std::scoped_lock lock(mutex_);
   const auto dtype = dtype_ ? dtype_ : dtype_of(*header);
   if (!dtype) {
     return refuse_form(
@@ -262,7 +263,7 @@ Result<void> NewTensor::copy_to(Staging& stage, const Form& form) const {
 
 Result<std::unique_ptr<NewTensor>> NewTensor::data(const Form& form) const {
   const auto due = data_size_bytes(form.dtype, form.shape);
-  if (!due) return tl::unexpected(Error(due.error()).within("tensor " + in_quotes(name_)));
+  if (!due) return tl::unexpected(Error(due.error()).within(label()));
   auto data = std::make_unique<NewTensor>(name(), false, bytes_->file());
   data->set_dtype(form.dtype);
   data->set_shape(form.shape);

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +17,7 @@
 
 #include "core/archive/archive.h"
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "core/commit/staging.h"
 #include "core/format/dtype.h"
 #include "core/tensor/npy.h"
@@ -148,11 +148,11 @@ class NewTensor final : public NewContent {
   std::atomic<bool> waits_for_name_ = false;
   std::atomic<bool> is_scratch_ = false;
   std::atomic<bool> has_news_ = false;
-  mutable std::mutex mutex_;  // guards what follows
-  std::string name_;
-  bool is_adopted_ = false;  // dtype_ and shape_ by adopt()
-  std::optional<Dtype> dtype_;
-  std::optional<std::vector<std::uint64_t>> shape_;
+  mutable Mutex mutex_;
+  std::string name_ GUARDED_BY(mutex_);
+  bool is_adopted_ GUARDED_BY(mutex_) = false;  // dtype_ and shape_ by adopt()
+  std::optional<Dtype> dtype_ GUARDED_BY(mutex_);
+  std::optional<std::vector<std::uint64_t>> shape_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stfs

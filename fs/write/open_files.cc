@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "fs/base/process.h"
 
 namespace stfs {
 
 OpenFile* OpenFiles::add(std::unique_ptr<OpenFile> file) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (file->kind == FileKind::Shared) {
     // A failed content stays with its own descriptors, which must get its error, and goes when they close.
     std::shared_ptr<PendingContent>& shared = shared_[file->ino];
@@ -25,12 +26,12 @@ OpenFile* OpenFiles::add(std::unique_ptr<OpenFile> file) {
 }
 
 bool OpenFiles::leave(PendingContent& content) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return --content.descriptors == 0;
 }
 
 void OpenFiles::remove(OpenFile* file) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto shared = shared_.find(file->ino);
   if (shared != shared_.end() && shared->second == file->content && file->content->descriptors == 0) {
     shared_.erase(shared);
@@ -41,13 +42,13 @@ void OpenFiles::remove(OpenFile* file) {
 
 std::shared_ptr<PendingContent> OpenFiles::shared_content(Ino ino) const {
   if (shared_count_.load(std::memory_order_acquire) == 0) return nullptr;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = shared_.find(ino);
   return found == shared_.end() ? nullptr : found->second;
 }
 
 Result<OpenFile*> OpenFiles::just_opened(Ino ino, pid_t opener) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   OpenFile* newest = nullptr;
   for (const auto& [file, owned] : files_) {
     if (file->opener != opener) continue;
@@ -64,7 +65,7 @@ Result<OpenFile*> OpenFiles::just_opened(Ino ino, pid_t opener) const {
 }
 
 bool OpenFiles::is_open_elsewhere(const PendingContent& content, pid_t process) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::ranges::any_of(files_, [&](const auto& open) {
     const OpenFile& file = *open.first;
     return file.content.get() == &content && file.opener_process != process && !file.opener_has_closed &&
@@ -73,18 +74,18 @@ bool OpenFiles::is_open_elsewhere(const PendingContent& content, pid_t process) 
 }
 
 void OpenFiles::visit(const std::function<void(OpenFile&)>& visit) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [key, file] : files_) visit(*file);
 }
 
 void OpenFiles::keep_mtime(PendingContent& content, struct timespec mtime) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   content.mtime = mtime;
   content.keeps_mtime = true;
 }
 
 void OpenFiles::keep_mtime(Ino ino, struct timespec mtime) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [file, owned] : files_) {
     if (file->ino != ino) continue;
     file->content->mtime = mtime;
@@ -93,7 +94,7 @@ void OpenFiles::keep_mtime(Ino ino, struct timespec mtime) {
 }
 
 std::optional<struct timespec> OpenFiles::kept_mtime(const PendingContent& content) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return content.keeps_mtime ? std::optional(content.mtime) : std::nullopt;
 }
 

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 
+#include "core/base/mutex.h"
 #include "fs/write/open_file.h"
 
 namespace stfs {
@@ -43,10 +43,10 @@ class OpenFiles {
   [[nodiscard]] std::optional<struct timespec> kept_mtime(const PendingContent& content) const;
 
  private:
-  mutable std::mutex mutex_;  // guards what follows; shared_count_ may be read without it
-  std::unordered_map<OpenFile*, std::unique_ptr<OpenFile>> files_;
-  std::uint64_t opens_ = 0;
-  std::unordered_map<Ino, std::shared_ptr<PendingContent>> shared_;
+  mutable Mutex mutex_;  // shared_count_ may be read without it
+  std::unordered_map<OpenFile*, std::unique_ptr<OpenFile>> files_ GUARDED_BY(mutex_);
+  std::uint64_t opens_ GUARDED_BY(mutex_) = 0;
+  std::unordered_map<Ino, std::shared_ptr<PendingContent>> shared_ GUARDED_BY(mutex_);
   std::atomic<std::size_t> shared_count_ = 0;  // the size of shared_; every read checks it first
 };
 

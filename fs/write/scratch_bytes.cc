@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/byte_range.h"
+#include "core/base/mutex.h"
 #include "core/storage/attribute_names.h"
 #include "fs/write/staging_file.h"
 
@@ -20,17 +21,17 @@ std::string name_of_attribute(std::string_view key) {
 }  // namespace
 
 std::string ScratchBytes::name() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return name_;
 }
 
 void ScratchBytes::take_name(std::string name) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   name_ = std::move(name);
 }
 
 Result<std::shared_ptr<File>> ScratchBytes::file() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (file_) return file_;
   auto share = take_descriptor(requesting_user());
   if (!share) return pass_on(std::move(share));
@@ -66,7 +67,7 @@ Result<void> ScratchBytes::open() const {
 }
 
 void ScratchBytes::close() {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   file_.reset();
   share_.reset();
 }
@@ -84,7 +85,7 @@ std::optional<ScratchDirectory::Status> ScratchBytes::status() const {
   std::shared_ptr<File> opened;
   std::string name;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     opened = file_;
     name = name_;
   }
@@ -102,7 +103,7 @@ Result<void> ScratchBytes::set_mtime(std::int64_t mtime_ns) {
 }
 
 Result<std::shared_ptr<File>> ScratchBytes::file_once() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (file_) return file_;
   auto opened = directory_.open(name_);
   if (!opened) return pass_on(std::move(opened));

@@ -5,13 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "core/model/scratch_directory.h"
 #include "core/storage/file.h"
 #include "fs/base/user_counts.h"
@@ -54,10 +54,10 @@ class ScratchBytes {
   [[nodiscard]] Result<std::shared_ptr<File>> file_once() const;
 
   const ScratchDirectory& directory_;
-  mutable std::mutex mutex_;  // guards what follows; innermost
-  std::string name_;
-  mutable UserCounts::Share share_;  // of file_
-  mutable std::shared_ptr<File> file_;
+  mutable Mutex mutex_;  // innermost
+  std::string name_ GUARDED_BY(mutex_);
+  mutable UserCounts::Share share_ GUARDED_BY(mutex_);  // of file_
+  mutable std::shared_ptr<File> file_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stfs

@@ -2,13 +2,14 @@
 
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/journal/journal_file.h"
 #include "core/journal/journal_format.h"
 
 namespace stfs {
 
 Result<std::uint64_t> StagingFile::allocate(std::uint64_t size_bytes) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!file_) {
     auto share = take_descriptor(requesting_user(user_));
     if (!share) return pass_on(std::move(share));
@@ -27,7 +28,7 @@ Result<std::uint64_t> StagingFile::allocate(std::uint64_t size_bytes) {
 
 void StagingFile::free(ByteRange place) {
   // Whoever gives bytes back has them, so the file is there. A failure leaves the space in use.
-  static_cast<void>(file_->punch(whole_blocks_in(place)));
+  static_cast<void>(file().punch(whole_blocks_in(place)));
 }
 
 }  // namespace stfs

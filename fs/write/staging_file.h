@@ -7,11 +7,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include "core/archive/archive.h"
 #include "core/base/byte_range.h"
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "core/storage/file.h"
 #include "fs/base/user_counts.h"
 
@@ -31,17 +31,20 @@ class StagingFile {
   /// nobody else.
   Result<std::uint64_t> allocate(std::uint64_t size_bytes);
   /// Call after allocate().
-  [[nodiscard]] File& file() const { return *file_; }
+  [[nodiscard]] File& file() const {
+    const MutexLock lock(mutex_);
+    return *file_;
+  }
   /// Gives the whole blocks of a place back.
   void free(ByteRange place);
 
  private:
   Archive& beside_;
-  const uid_t user_ = requesting_user();  // for whom it is made
-  std::mutex mutex_;                      // guards what follows; innermost
-  UserCounts::Share share_;               // of file_
-  std::unique_ptr<File> file_;
-  std::uint64_t end_bytes_ = 0;
+  const uid_t user_ = requesting_user();        // for whom it is made
+  mutable Mutex mutex_;                         // innermost
+  UserCounts::Share share_ GUARDED_BY(mutex_);  // of file_
+  std::unique_ptr<File> file_ GUARDED_BY(mutex_);
+  std::uint64_t end_bytes_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace stfs

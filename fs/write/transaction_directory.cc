@@ -9,6 +9,7 @@
 #include <bit>
 #include <chrono>
 
+#include "core/base/mutex.h"
 #include "core/format/json_string.h"
 #include "fs/tree/names.h"
 
@@ -70,7 +71,7 @@ Node TransactionDirectory::node(Ino ino) const {
     const bool exists = ino == kTransactions || ino == kCommitted;
     return exists ? Node{.ino = ino, .kind = Node::Kind::StagedDirectory} : Node{};
   }
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto begun = begun_.find(place_of(ino).number);
   if (begun == begun_.end()) return {};
   if (is_directory(ino)) {
@@ -89,7 +90,7 @@ Ino TransactionDirectory::parent(Ino directory) const {
   const std::uint64_t run = place_of(directory).number;
   if (is_npy_directory(directory)) return ino_of(run, half_);
   if (is_hidden(directory)) return ino_of(run, 0);
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = begun_.find(run);
   return found != begun_.end() && found->second.is_committed ? kCommitted : kTransactions;
 }
@@ -101,7 +102,7 @@ const TransactionDirectory::Begun* TransactionDirectory::begun_at(Ino ino) const
 }
 
 TransactionDirectory::Begun* TransactionDirectory::begun_at(Ino ino) {
-  return const_cast<Begun*>(std::as_const(*this).begun_at(ino));
+  return const_cast<Begun*>(static_cast<const TransactionDirectory*>(this)->begun_at(ino));
 }
 
 bool TransactionDirectory::is_in_transaction(Ino ino) {
@@ -121,7 +122,7 @@ std::optional<Ino> TransactionDirectory::find_top(std::string_view name) {
 }
 
 Result<Ino> TransactionDirectory::find(Ino directory, std::string_view name) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (directory < kFirstRun) {
     if (const auto number = number_named(directory, name)) return ino_of(*number, 0);
     return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
@@ -150,7 +151,7 @@ void TransactionDirectory::list(Ino directory, std::uint64_t position, const Vis
 
 std::vector<std::pair<std::string, Ino>> TransactionDirectory::entries(Ino directory) const {
   std::vector<std::pair<std::string, Ino>> entries;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (directory < kFirstRun) {
     for (const auto& [number, begun] : begun_) {
       if (begun.is_committed == (directory == kCommitted))
@@ -179,7 +180,7 @@ std::vector<std::pair<std::string, Ino>> TransactionDirectory::entries(Ino direc
 Permissions TransactionDirectory::restricted(Ino directory, Permissions shown) const {
   if (directory == kTransactions || directory == kCommitted) shown.mode |= S_ISVTX;
   if (directory < kFirstRun) return shown;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = begun_.find(place_of(directory).number);
   if (found == begun_.end()) return shown;
   return {.mode = S_IRWXU, .uid = found->second.maker.uid, .gid = found->second.maker.gid};
@@ -188,7 +189,7 @@ Permissions TransactionDirectory::restricted(Ino directory, Permissions shown) c
 Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name, Maker maker) {
   if (directory != kTransactions)
     return refuse(EPERM, "directories can be created in .safetensors/transactions only");
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (number_named(directory, name)) return refuse(EEXIST, "a transaction of this name exists");
   const auto is_his = [&](const auto& begun) {
     return begun.second.maker.uid == maker.uid && !begun.second.is_committed;
@@ -208,7 +209,7 @@ Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name, Ma
 
 Result<void> TransactionDirectory::remove_directory(Ino directory, std::string_view name) {
   if (directory != kTransactions && directory != kCommitted) return refuse(EPERM, "not a transaction");
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto number = number_named(directory, name);
   if (!number) return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
   const Begun& begun = begun_.at(*number);
@@ -229,9 +230,9 @@ Result<void> TransactionDirectory::rename(Ino from, std::string_view name, Ino t
   std::uint64_t number = 0;
   std::optional<Begun> committing;
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (to == kCommitted) {
-      wait_for_closes(lock, [&] {
+      wait_for_closes([&]() REQUIRES(mutex_) {
         const auto found = number_named(from, name);
         return !found || std::ranges::all_of(begun_.at(*found).staged.tensors(),
                                              [](const auto& entry) { return entry.second.writers == 0; });
@@ -261,7 +262,7 @@ Result<void> TransactionDirectory::rename(Ino from, std::string_view name, Ino t
   });
   // EINVAL of rename(2) means that a directory is moved into itself, and mv(1) prints that. Hence ENODATA.
   if (!committed && committed.error().errno_value == EINVAL) committed.error().errno_value = ENODATA;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   begun_.at(number).is_committing = false;
   if (committed) show_committed(number, new_name);
   return committed;
@@ -286,7 +287,7 @@ Result<std::shared_ptr<PendingContent>> TransactionDirectory::open(Ino ino, bool
   const TensorId id = tensor(ino);
   auto base = is_for_writing ? base_of(ino) : Result<TensorVersion>(TensorVersion{});
   if (!base) return pass_on(std::move(base));
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   Begun* const begun = begun_at(ino);
   if (begun == nullptr) return fail(ErrorCode::ArchiveChanged, ESTALE, "the transaction has ended");
   if (!is_for_writing) return std::shared_ptr<PendingContent>();
@@ -311,16 +312,15 @@ std::shared_ptr<PendingContent> TransactionDirectory::content(Ino ino) const {
   return staged ? staged->content : nullptr;
 }
 
-void TransactionDirectory::wait_for_closes(std::unique_lock<std::mutex>& lock,
-                                           const std::function<bool()>& are_closed) {
+void TransactionDirectory::wait_for_closes(const std::function<bool()>& are_closed) {
   constexpr std::chrono::seconds kPatience{2};
-  closes_.wait_for(lock, kPatience, are_closed);
+  closes_.wait_for(mutex_, kPatience, are_closed);
 }
 
 void TransactionDirectory::close(Ino ino) {
   Contents unused;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     Begun* const begun = begun_at(ino);
     StagedTensor* const staged = begun == nullptr ? nullptr : begun->staged.at(tensor(ino));
     if (staged == nullptr) return;
@@ -336,14 +336,14 @@ void TransactionDirectory::close(Ino ino) {
 }
 
 void TransactionDirectory::note_read(Ino ino) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto begun = begun_.find(place_of(ino).number);
   if (begun != begun_.end()) begun->second.cached.insert(tensor(ino));
 }
 
 std::vector<Ino> TransactionDirectory::take_cached(TensorId first, TensorId last) {
   std::vector<Ino> taken;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto& [number, begun] : begun_) {
     const auto begin = begun.cached.lower_bound(first);
     const auto end = begun.cached.upper_bound(last);
@@ -354,7 +354,7 @@ std::vector<Ino> TransactionDirectory::take_cached(TensorId first, TensorId last
 }
 
 bool TransactionDirectory::has(TensorId tensor) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::ranges::any_of(begun_, [&](const auto& begun) {
     const StagedTensor* const staged = begun.second.staged.at(tensor);
     return staged != nullptr && staged->content != nullptr;
@@ -362,7 +362,7 @@ bool TransactionDirectory::has(TensorId tensor) const {
 }
 
 bool TransactionDirectory::needs_place(TensorId tensor) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::ranges::any_of(begun_, [&](const auto& begun) {
     const StagedTensor* const staged = begun.second.staged.at(tensor);
     return staged != nullptr && staged->content != nullptr && !begun.second.staged.has_structure();
@@ -370,14 +370,14 @@ bool TransactionDirectory::needs_place(TensorId tensor) const {
 }
 
 bool TransactionDirectory::holds(TensorId tensor) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::ranges::any_of(begun_,
                              [&](const auto& begun) { return begun.second.staged.at(tensor) != nullptr; });
 }
 
 std::vector<std::string> TransactionDirectory::unfinished() const {
   std::vector<std::string> names;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [number, begun] : begun_) {
     if (!begun.staged.is_empty()) names.push_back(begun.name);
   }
@@ -385,7 +385,7 @@ std::vector<std::string> TransactionDirectory::unfinished() const {
 }
 
 bool TransactionDirectory::is_any_open() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::ranges::any_of(begun_, [](const auto& begun) { return !begun.second.is_committed; });
 }
 

@@ -28,19 +28,18 @@
 #pragma once
 
 #include <array>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/model/model.h"
 #include "core/model/transaction_group.h"
 #include "core/storage/permissions.h"
@@ -248,37 +247,39 @@ class TransactionDirectory final : public Directory {
   Result<void> commit_patches(const Begun& committing, const Calls& calls);
   Result<void> commit_edit(const Begun& committing, const Calls& calls);
   /// Moves a transaction to committed/. Drops an earlier one of that name, and the oldest if there are more
-  /// than kMostCommitted. The caller holds the mutex.
-  void show_committed(std::uint64_t number, std::string_view name);
+  /// than kMostCommitted.
+  void show_committed(std::uint64_t number, std::string_view name) REQUIRES(mutex_);
   [[nodiscard]] Place place_of(Ino ino) const;
   [[nodiscard]] Ino ino_of(std::uint64_t number, std::uint64_t in_run) const;
   [[nodiscard]] Ino file_of(std::uint64_t number, TensorId tensor) const {
     return ino_of(number, 1 + std::uint64_t{number_of(tensor)});
   }
-  [[nodiscard]] std::optional<std::uint64_t> number_named(Ino directory, std::string_view name) const;
-  /// The tensor of a name in npy/. The caller holds the mutex.
-  [[nodiscard]] std::optional<TensorId> find_npy(const Begun& begun, std::string_view name) const;
+  [[nodiscard]] std::optional<std::uint64_t> number_named(Ino directory, std::string_view name) const
+      REQUIRES(mutex_);
+  /// The tensor of a name in npy/.
+  [[nodiscard]] std::optional<TensorId> find_npy(const Begun& begun, std::string_view name) const
+      REQUIRES(mutex_);
   [[nodiscard]] Result<void> check_for_conflicts(const Begun& begun,
                                                  const std::vector<TensorId>& changed) const;
-  /// The transaction of a directory or file, if it was not committed, or null. The caller holds the mutex.
-  [[nodiscard]] const Begun* begun_at(Ino ino) const;
-  [[nodiscard]] Begun* begun_at(Ino ino);
-  /// EDQUOT if the transaction's maker may not stage one tensor or key more, or so many bytes more. The
-  /// caller holds the mutex.
-  [[nodiscard]] Result<void> check_share(const Begun& begun, std::uint64_t metadata_bytes = 0) const;
+  /// The transaction of a directory or file, if it was not committed, or null.
+  [[nodiscard]] const Begun* begun_at(Ino ino) const REQUIRES(mutex_);
+  [[nodiscard]] Begun* begun_at(Ino ino) REQUIRES(mutex_);
+  /// EDQUOT if the transaction's maker may not stage one tensor or key more, or so many bytes more.
+  [[nodiscard]] Result<void> check_share(const Begun& begun, std::uint64_t metadata_bytes = 0) const
+      REQUIRES(mutex_);
   /// Returns the transaction of a directory, and in it the tensor of a file that no program writes, for a
-  /// change of what is staged. Waits for closes. The caller has the lock, and has it on return.
+  /// change of what is staged. Waits for closes.
   struct Found {
     Begun* begun = nullptr;
     std::optional<TensorId> tensor;
   };
-  Result<Found> find_closed(std::unique_lock<std::mutex>& lock, Ino directory, std::string_view file_name);
+  Result<Found> find_closed(Ino directory, std::string_view file_name) REQUIRES(mutex_);
 
-  /// Drops contents that are staged no more. The caller holds no mutex.
+  /// Drops contents that are staged no more. Takes their mutexes, so the caller holds none.
   static void forget(const Contents& dropped);
   /// Waits until the files are closed, at most two seconds. The kernel sends the RELEASE after close(2) has
-  /// returned, so a program that closes and then moves at once must not be refused. Holds the lock on return.
-  void wait_for_closes(std::unique_lock<std::mutex>& lock, const std::function<bool()>& are_closed);
+  /// returned, so a program that closes and then moves at once must not be refused.
+  void wait_for_closes(const std::function<bool()>& are_closed) REQUIRES(mutex_);
 
   const Versioned<Model>& model_;
   const VersionOf version_of_;
@@ -287,11 +288,11 @@ class TransactionDirectory final : public Directory {
   const std::uint64_t run_;   // inode numbers of each transaction
   const std::uint64_t half_;  // of them
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable closes_;
-  std::map<std::uint64_t, Begun> begun_;
-  std::deque<std::uint64_t> committed_;  // the committed ones of begun_, oldest first
-  std::uint64_t next_number_ = 0;
+  mutable Mutex mutex_;
+  Condition closes_;
+  std::map<std::uint64_t, Begun> begun_ GUARDED_BY(mutex_);
+  std::deque<std::uint64_t> committed_ GUARDED_BY(mutex_);  // the committed ones of begun_, oldest first
+  std::uint64_t next_number_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace stfs

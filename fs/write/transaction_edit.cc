@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/format/json_string.h"
 
 namespace stfs {
@@ -25,7 +26,7 @@ TransactionEdit::TransactionEdit(std::string name, const Versioned<Model>& model
   for (const auto& [tensor, entry] : staged.tensors()) {
     if (entry.is_new) new_names_.insert(entry.name);
     if (!entry.content) continue;
-    const std::scoped_lock lock(entry.content->mutex);
+    const MutexLock lock(entry.content->mutex);
     if (entry.content->is_dirty()) puts_.push_back({tensor, &entry});
   }
 }

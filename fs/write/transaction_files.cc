@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/format/json_string.h"
 #include "fs/write/transaction_directory.h"
 
@@ -36,41 +37,40 @@ NewTensor* plain_file(StagedTensor* staged) {
 
 void TransactionDirectory::forget(const Contents& dropped) {
   for (const auto& content : dropped) {
-    const std::scoped_lock lock(content->mutex);
+    const MutexLock lock(content->mutex);
     content->forget();
   }
 }
 
 std::optional<Maker> TransactionDirectory::maker(Ino ino) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const Begun* const begun = begun_at(ino);
   return begun == nullptr ? std::nullopt : std::optional(begun->maker);
 }
 
 std::optional<StagedTensor> TransactionDirectory::staged(Ino file) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const Begun* const begun = begun_at(file);
   const StagedTensor* const staged = begun == nullptr ? nullptr : begun->staged.at(tensor(file));
   return staged == nullptr ? std::nullopt : std::optional(*staged);
 }
 
 std::string TransactionDirectory::name(Ino file) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const Begun* const begun = begun_at(file);
   return begun == nullptr ? std::string(model_->tensor(tensor(file)).name) : begun->staged.name(tensor(file));
 }
 
 Result<NewTensor::Form> TransactionDirectory::form(Ino file) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const Begun* const begun = begun_at(file);
   return begun == nullptr ? StagedChanges(model_, tree_).form(tensor(file))
                           : begun->staged.form(tensor(file));
 }
 
-Result<TransactionDirectory::Found> TransactionDirectory::find_closed(std::unique_lock<std::mutex>& lock,
-                                                                      Ino directory,
+Result<TransactionDirectory::Found> TransactionDirectory::find_closed(Ino directory,
                                                                       std::string_view file_name) {
-  const auto find = [&] {
+  const auto find = [&]() REQUIRES(mutex_) {
     Found found{.begun = begun_at(directory), .tensor = {}};
     if (found.begun != nullptr) found.tensor = found.begun->staged.find(file_name);
     return found;
@@ -79,7 +79,7 @@ Result<TransactionDirectory::Found> TransactionDirectory::find_closed(std::uniqu
     const StagedTensor* const staged = found.tensor ? found.begun->staged.at(*found.tensor) : nullptr;
     return staged == nullptr || staged->writers == 0;
   };
-  wait_for_closes(lock, [&] { return is_closed(find()); });
+  wait_for_closes([&]() REQUIRES(mutex_) { return is_closed(find()); });
   const Found found = find();
   if (found.begun == nullptr) return has_ended();
   if (!is_closed(found)) {
@@ -95,8 +95,8 @@ Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view n
   if (!is_transaction(directory)) return refuse_file(EPERM, "not a tensor of a transaction");
   Contents dropped;
   {
-    std::unique_lock lock(mutex_);
-    auto found = find_closed(lock, directory, name);
+    MutexLock lock(mutex_);
+    auto found = find_closed(directory, name);
     if (!found) return pass_on(std::move(found));
     if (!found->tensor) return no_such_tensor();
     StagedChanges& staged = found->begun->staged;
@@ -114,8 +114,8 @@ Result<void> TransactionDirectory::rename_file(Ino directory, std::string_view f
                                                const std::optional<std::string>& name, unsigned flags) {
   Contents dropped;
   {
-    std::unique_lock lock(mutex_);
-    auto target = find_closed(lock, directory, new_file_name);
+    MutexLock lock(mutex_);
+    auto target = find_closed(directory, new_file_name);
     if (!target) return pass_on(std::move(target));
     StagedChanges& staged = target->begun->staged;
     const auto tensor = staged.find(file_name);
@@ -153,7 +153,7 @@ Result<void> TransactionDirectory::rename_file(Ino directory, std::string_view f
 }
 
 std::shared_ptr<StagingFile> TransactionDirectory::new_bytes(Ino ino, Archive& beside) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   Begun* const begun = begun_at(ino);
   if (begun == nullptr) return std::make_shared<StagingFile>(beside);
   if (!begun->new_bytes) begun->new_bytes = std::make_shared<StagingFile>(beside);
@@ -164,7 +164,7 @@ Result<TransactionDirectory::Made> TransactionDirectory::create(Ino directory, s
                                                                 std::string name, TensorId tensor,
                                                                 Archive& beside) {
   if (auto room = check_room(tensor); !room) return pass_on(std::move(room));
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   Begun* const begun = begun_at(directory);
   if (begun == nullptr) return has_ended();
   if (begun->is_committing) return refuse_file(EBUSY, "the transaction is being committed");
@@ -201,7 +201,7 @@ Result<void> TransactionDirectory::check_share(const Begun& begun, std::uint64_t
 }
 
 Result<void> TransactionDirectory::set_form(Ino file, NewTensor::Form form) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   Begun* const begun = begun_at(file);
   if (begun == nullptr) return has_ended();
   if (begun->is_committing) return refuse_file(EBUSY, "the transaction is being committed");
@@ -218,7 +218,7 @@ Result<void> TransactionDirectory::set_form(Ino file, NewTensor::Form form) {
 
 Result<void> TransactionDirectory::set_metadata(Ino directory, std::string_view key,
                                                 const std::optional<std::string>& value, int flags) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   Begun* const begun = begun_at(directory);
   if (begun == nullptr) return has_ended();
   if (begun->is_committing) return refuse_file(EBUSY, "the transaction is being committed");
@@ -233,20 +233,20 @@ Result<void> TransactionDirectory::set_metadata(Ino directory, std::string_view 
 }
 
 std::optional<std::string> TransactionDirectory::metadata(Ino directory, std::string_view key) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const Begun* const begun = begun_at(directory);
   return begun == nullptr ? std::nullopt : begun->staged.metadata(key);
 }
 
 void TransactionDirectory::visit_metadata(Ino directory, const StagedChanges::VisitKey& visit) const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const Begun* const begun = begun_at(directory);
   if (begun != nullptr) begun->staged.visit_metadata(visit);
 }
 
 std::vector<std::string> TransactionDirectory::deleted(Ino directory) const {
   std::vector<std::string> names;
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const Begun* const begun = begun_at(directory);
   if (begun == nullptr) return names;
   for (const auto& [tensor, staged] : begun->staged.tensors()) {

@@ -8,6 +8,7 @@
 //   mv T .safetensors/committed   needs that all these files are closed
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "fs/read/view_names.h"
 #include "fs/tree/names.h"
 #include "fs/write/transaction_directory.h"
@@ -60,7 +61,7 @@ Result<TensorVersion> TransactionDirectory::base_of(Ino file) const {
 Result<void> TransactionDirectory::put_npy(Ino file, Npy npy) {
   Contents dropped;
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     Begun* const begun = begun_at(file);
     if (begun == nullptr) return cannot_stage(ESTALE, "the transaction has ended");
     if (begun->is_committing) return cannot_stage(EBUSY, "the transaction is being committed");
@@ -98,7 +99,7 @@ Result<void> TransactionDirectory::put_npy(Ino file, Npy npy) {
   }
   // A program may still have the tensor's own file open.
   for (const auto& content : dropped) {
-    const std::scoped_lock lock(content->mutex);
+    const MutexLock lock(content->mutex);
     content->fail({ErrorCode::ArchiveChanged, ESTALE, "a NumPy file has replaced the tensor"});
   }
   return {};

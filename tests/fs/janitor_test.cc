@@ -4,12 +4,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <new>
 #include <thread>
 
+#include "core/base/mutex.h"
 #include "tests/support/catch.h"
 
 using namespace stfs;
@@ -41,12 +40,12 @@ class Tidied {
 class SteppedClock : public Janitor::Clock {
  public:
   std::chrono::steady_clock::time_point now() override { return now_; }
-  void wait_for(std::unique_lock<std::mutex>& lock, std::condition_variable& wakes, milliseconds time,
+  void wait_for(Mutex& mutex, Condition& wakes, milliseconds time,
                 const std::function<bool()>& is_over) override {
     if (is_over()) return;
-    wait_ = {lock.mutex(), &wakes};
+    wait_ = {&mutex, &wakes};
     ++begun_;
-    wakes.wait(lock, [&] { return is_over() || may_end_ >= begun_; });
+    wakes.wait(mutex, [&] { return is_over() || may_end_ >= begun_; });
     now_ += time;
   }
   /// True when the janitor waits for the nth time.
@@ -59,7 +58,7 @@ class SteppedClock : public Janitor::Clock {
   }
   /// Ends the wait that has begun.
   void end_wait() {
-    const std::scoped_lock lock(*wait_.mutex);
+    const MutexLock lock(*wait_.mutex);
     may_end_ = begun_.load();
     wait_.wakes->notify_all();
   }
@@ -67,8 +66,8 @@ class SteppedClock : public Janitor::Clock {
 
  private:
   struct Wait {
-    std::mutex* mutex = nullptr;
-    std::condition_variable* wakes = nullptr;
+    Mutex* mutex = nullptr;
+    Condition* wakes = nullptr;
   } wait_;  // written before begun_ grows, read after
   std::atomic<int> begun_ = 0;
   int may_end_ = 0;  // with the janitor's mutex held, as the next
