@@ -6,7 +6,8 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <mutex>
+
+#include "core/base/mutex.h"
 
 namespace stfs::tools {
 namespace {
@@ -150,7 +151,7 @@ class Comparer {
 
   /// Keeps the failure of a pair's first part that fails.
   void keep_failure(std::size_t pair, std::size_t part, Error failure, bool is_b) {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (part >= failed_parts_[pair]) return;
     failed_parts_[pair] = part;
     comparisons_[pair].failure = std::move(failure);
@@ -162,7 +163,7 @@ class Comparer {
   const std::uint64_t threads_;
   Work& work_;
   std::vector<TensorComparison> comparisons_;
-  std::mutex mutex_;  // guards failed_parts_ and, while threads run, the failures in comparisons_
+  Mutex mutex_;  // guards failed_parts_ and, while threads run, the failures in comparisons_
   std::vector<std::size_t> failed_parts_;
 };
 

@@ -9,8 +9,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 
+#include "core/base/mutex.h"
 #include "tools/text/quantity.h"
 
 namespace stfs::upload {
@@ -86,7 +86,7 @@ class CpuArena final : public Arena {
                   is_adopted_ ? "cpu: memory of another process cannot be shared again"
                               : "cpu: this memory was not allocated to be shared");
     }
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!is_read_only_) {
       if (auto sealed = seal(); !sealed) return pass_on(std::move(sealed));
     }
@@ -121,7 +121,7 @@ class CpuArena final : public Arena {
   std::uint64_t size_bytes_;
   UniqueFd memory_;  // a memfd, if the arena is shareable
   bool is_adopted_;
-  std::mutex mutex_;  // held during sealing
+  Mutex mutex_;  // held during sealing
   std::atomic<bool> is_read_only_;
 };
 

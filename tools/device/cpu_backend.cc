@@ -2,16 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "tools/device/backend.h"
 #include "tools/device/conversion.h"
 #include "tools/device/cpu_arena.h"
@@ -48,7 +47,7 @@ class CpuQueue final : public Queue {
   CpuQueue() : worker_([this] { work(); }) {}
   ~CpuQueue() override {
     {
-      const std::scoped_lock lock(mutex_);
+      const MutexLock lock(mutex_);
       is_ending_ = true;
     }
     changed_.notify_all();
@@ -70,7 +69,7 @@ class CpuQueue final : public Queue {
     if (!place) return pass_on(std::move(place));
     return start([this, from_dtype, to_dtype, source = *source, place = *place] {
       const std::uint64_t overflows = convert_elements(from_dtype, source, to_dtype, place);
-      const std::scoped_lock lock(mutex_);
+      const MutexLock lock(mutex_);
       overflows_ += overflows;
     });
   }
@@ -85,27 +84,27 @@ class CpuQueue final : public Queue {
   }
 
   Result<Mark> mark() override {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     return started_;
   }
   Result<bool> is_passed(Mark mark) override {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     return done_ >= mark;
   }
   Result<void> wait_for(Mark mark) override {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_ >= mark; });
+    MutexLock lock(mutex_);
+    changed_.wait(mutex_, [&]() REQUIRES(mutex_) { return done_ >= mark; });
     return {};
   }
   Result<std::uint64_t> overflows() override {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     return overflows_;
   }
 
  private:
   Result<void> start(std::function<void()> job) {
     {
-      const std::scoped_lock lock(mutex_);
+      const MutexLock lock(mutex_);
       jobs_.push_back(std::move(job));
       started_ += 1;
     }
@@ -114,9 +113,9 @@ class CpuQueue final : public Queue {
   }
 
   void work() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [&] { return is_ending_ || !jobs_.empty(); });
+      changed_.wait(mutex_, [&]() REQUIRES(mutex_) { return is_ending_ || !jobs_.empty(); });
       if (jobs_.empty()) return;
       const std::function<void()> job = std::move(jobs_.front());
       jobs_.pop_front();
@@ -128,13 +127,13 @@ class CpuQueue final : public Queue {
     }
   }
 
-  std::mutex mutex_;  // guards all members below except the thread
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;
-  Mark started_ = 0;
-  Mark done_ = 0;
-  std::uint64_t overflows_ = 0;
-  bool is_ending_ = false;
+  Mutex mutex_;  //  except the thread
+  Condition changed_;
+  std::deque<std::function<void()>> jobs_ GUARDED_BY(mutex_);
+  Mark started_ GUARDED_BY(mutex_) = 0;
+  Mark done_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t overflows_ GUARDED_BY(mutex_) = 0;
+  bool is_ending_ GUARDED_BY(mutex_) = false;
   std::thread worker_;  // last, because it uses the other members
 };
 

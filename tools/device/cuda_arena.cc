@@ -8,10 +8,10 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <mutex>
 #include <thread>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "tools/device/cuda_driver.h"
 #include "tools/device/cuda_error.h"
 #include "tools/device/cuda_scope.h"
@@ -105,7 +105,7 @@ class SharedArena final : public Arena {
       return fail(ErrorCode::InvalidArgument, ENOTSUP,
                   device_.name() + ": memory of another process cannot be shared again");
     }
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     const CudaScope here(device_);
     if (!is_read_only_) {
       if (auto allowed = allow(CU_MEM_ACCESS_FLAGS_PROT_READ); !allowed) return pass_on(std::move(allowed));
@@ -218,7 +218,7 @@ class SharedArena final : public Arena {
   bool has_memory_ = false;
   CUdeviceptr address_ = 0;
   bool is_mapped_ = false;
-  std::mutex mutex_;  // held during sharing
+  Mutex mutex_;  // held during sharing
   std::atomic<bool> is_read_only_ = false;
 };
 

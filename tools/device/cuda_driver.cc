@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <mutex>
+
+#include "core/base/mutex.h"
 
 namespace stfs::upload {
 namespace {
@@ -67,10 +68,10 @@ std::string CudaDriver::explain(CUresult error) const {
 }
 
 CudaDriverAnswer cuda_driver() {
-  static std::mutex mutex;
+  static Mutex mutex;
   static std::atomic<const LoadedDriver*> found = nullptr;
   if (found.load(std::memory_order_acquire) == nullptr) {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (found.load(std::memory_order_relaxed) == nullptr) {
       LoadedDriver loaded;
       // The failure is told here. It shall not stay the thread's last error.

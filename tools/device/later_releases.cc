@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "core/base/mutex.h"
+
 namespace stfs::upload {
 
 LaterReleases& LaterReleases::of_process() {
@@ -18,7 +20,7 @@ LaterReleases::~LaterReleases() {
     return;
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     is_ending_ = true;
   }
   changed_.notify_all();
@@ -36,7 +38,7 @@ void LaterReleases::add(std::function<void()> release) noexcept {
     return;
   }
   try {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!thread_.joinable()) {
       thread_ = std::thread([this] { work(); });
       process_ = ::getpid();
@@ -52,15 +54,15 @@ void LaterReleases::add(std::function<void()> release) noexcept {
 
 void LaterReleases::wait() {
   if (is_of_parent()) return;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const std::size_t last = added_;
-  changed_.wait(lock, [&] { return done_ >= last; });
+  changed_.wait(mutex_, [&]() REQUIRES(mutex_) { return done_ >= last; });
 }
 
 void LaterReleases::work() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return is_ending_ || !waiting_.empty(); });
+    changed_.wait(mutex_, [this]() REQUIRES(mutex_) { return is_ending_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
     const std::function<void()> release = std::move(waiting_.front());
     waiting_.pop_front();

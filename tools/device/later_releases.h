@@ -5,11 +5,11 @@
 #include <sys/types.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
+
+#include "core/base/mutex.h"
 
 namespace stfs::upload {
 
@@ -37,12 +37,12 @@ class LaterReleases {
 
   [[nodiscard]] bool is_of_parent() const;
 
-  std::mutex mutex_;  // guards all below but process_
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> waiting_;
-  std::size_t added_ = 0;
-  std::size_t done_ = 0;
-  bool is_ending_ = false;
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<std::function<void()>> waiting_ GUARDED_BY(mutex_);
+  std::size_t added_ GUARDED_BY(mutex_) = 0;
+  std::size_t done_ GUARDED_BY(mutex_) = 0;
+  bool is_ending_ GUARDED_BY(mutex_) = false;
   std::thread thread_;  // started by the first release
   /// That has the thread; 0: none. A forked child has no thread, and the mutex may stay locked in it.
   std::atomic<pid_t> process_ = 0;

@@ -11,6 +11,8 @@
 #include <system_error>
 #include <utility>
 
+#include "core/base/mutex.h"
+
 namespace stfs::upload {
 namespace {
 
@@ -60,7 +62,7 @@ ServeLoader::~ServeLoader() {
 }
 
 std::optional<Result<Loaded>> ServeLoader::take() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (outcomes_.empty()) return std::nullopt;
   auto outcome = std::move(outcomes_.front());
   outcomes_.pop_front();
@@ -123,7 +125,7 @@ Result<Loaded> ServeLoader::load() {
 }
 
 void ServeLoader::deliver(Result<Loaded> loaded) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   outcomes_.push_back(std::move(loaded));
   ::eventfd_write(ready_.get(), 1);
 }

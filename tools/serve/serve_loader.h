@@ -11,13 +11,13 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "core/base/unique_fd.h"
 #include "core/model/file_watch.h"
 #include "tools/serve/generation_maker.h"
@@ -87,9 +87,9 @@ class ServeLoader {
   LoaderOptions options_;
   UniqueFd ready_;
   UniqueFd stop_;
-  Work progress_;     // of the present load
-  std::mutex mutex_;  // guards outcomes_
-  std::deque<Result<Loaded>> outcomes_;
+  Work progress_;  // of the present load
+  Mutex mutex_;
+  std::deque<Result<Loaded>> outcomes_ GUARDED_BY(mutex_);
   // Only the thread uses these:
   FileWatch watch_;
   std::optional<Generation> newest_;

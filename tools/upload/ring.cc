@@ -1,6 +1,8 @@
 // Lists of slots under one lock. One lock is enough: slots change hands only a few thousand times a second.
 #include "tools/upload/ring.h"
 
+#include "core/base/mutex.h"
+
 namespace stfs::upload {
 
 Ring::Ring(std::span<std::byte> memory, std::uint64_t slot_bytes, unsigned slots, std::size_t devices)
@@ -10,8 +12,8 @@ Ring::Ring(std::span<std::byte> memory, std::uint64_t slot_bytes, unsigned slots
 }
 
 std::optional<std::uint32_t> Ring::acquire() {
-  std::unique_lock lock(mutex_);
-  freed_.wait(lock, [&] { return is_stopped_ || !free_.empty(); });
+  MutexLock lock(mutex_);
+  freed_.wait(mutex_, [&]() REQUIRES(mutex_) { return is_stopped_ || !free_.empty(); });
   if (is_stopped_) return std::nullopt;
   const std::uint32_t slot = free_.back();
   free_.pop_back();
@@ -20,7 +22,7 @@ std::optional<std::uint32_t> Ring::acquire() {
 
 void Ring::fill(Filled filled, std::span<const std::uint32_t> devices) {
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     pending_[filled.slot] = devices.size();
     for (const std::uint32_t device : devices) queues_[device].push_back(filled);
   }
@@ -28,9 +30,10 @@ void Ring::fill(Filled filled, std::span<const std::uint32_t> devices) {
 }
 
 std::optional<Ring::Filled> Ring::next(std::uint32_t device, bool can_wait) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   std::deque<Filled>& queue = queues_[device];
-  if (can_wait) filled_.wait(lock, [&] { return is_stopped_ || is_ended_ || !queue.empty(); });
+  if (can_wait)
+    filled_.wait(mutex_, [&]() REQUIRES(mutex_) { return is_stopped_ || is_ended_ || !queue.empty(); });
   if (is_stopped_ || queue.empty()) return std::nullopt;
   const Filled filled = queue.front();
   queue.pop_front();
@@ -39,7 +42,7 @@ std::optional<Ring::Filled> Ring::next(std::uint32_t device, bool can_wait) {
 
 bool Ring::release(std::uint32_t slot) {
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (--pending_[slot] > 0) return false;
     free_.push_back(slot);
   }
@@ -49,7 +52,7 @@ bool Ring::release(std::uint32_t slot) {
 
 void Ring::end() {
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     is_ended_ = true;
   }
   filled_.notify_all();
@@ -57,7 +60,7 @@ void Ring::end() {
 
 void Ring::stop() {
   {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     is_stopped_ = true;
   }
   filled_.notify_all();

@@ -6,14 +6,14 @@
 // stop() wakes all waiting threads. After stop() no call returns a slot.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
+
+#include "core/base/mutex.h"
 
 namespace stfs::upload {
 
@@ -50,14 +50,15 @@ class Ring {
  private:
   std::span<std::byte> memory_;
   std::uint64_t slot_bytes_;
-  std::mutex mutex_;  // guards all members below
-  std::condition_variable freed_;
-  std::condition_variable filled_;
-  std::vector<std::uint32_t> free_;
-  std::vector<std::size_t> pending_;  // for each slot: how many devices have not finished with it
-  std::vector<std::deque<Filled>> queues_;
-  bool is_ended_ = false;
-  bool is_stopped_ = false;
+  Mutex mutex_;
+  Condition freed_;
+  Condition filled_;
+  std::vector<std::uint32_t> free_ GUARDED_BY(mutex_);
+  // For each slot: how many devices have not finished with it.
+  std::vector<std::size_t> pending_ GUARDED_BY(mutex_);
+  std::vector<std::deque<Filled>> queues_ GUARDED_BY(mutex_);
+  bool is_ended_ GUARDED_BY(mutex_) = false;
+  bool is_stopped_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace stfs::upload

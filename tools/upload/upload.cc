@@ -11,11 +11,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
 
+#include "core/base/mutex.h"
 #include "core/base/parallel.h"
 #include "tools/device/conversion.h"
 #include "tools/text/quantity.h"
@@ -99,7 +99,7 @@ class Job final : public Upload {
 
   Result<Resident> wait() override {
     if (conductor_.joinable()) conductor_.join();
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (failure_) {
       arenas_.clear();
       return tl::unexpected(*failure_);
@@ -168,7 +168,7 @@ class Job final : public Upload {
     auto done = guard_memory([&] { return try_conduct(); });
     if (!done) stop(std::move(done).error());
     // A read of an archive that is being changed can fail in many ways. Report the change as the reason.
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (failure_ && failure_->errno_value != ECANCELED) {
       if (auto unchanged = check_unchanged(plan_); !unchanged && unchanged.error().errno_value == ESTALE) {
         failure_ = std::move(unchanged).error();
@@ -226,7 +226,7 @@ class Job final : public Upload {
   /// Records only the first reason.
   void stop(Error why) {
     {
-      const std::scoped_lock lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!failure_) failure_ = std::move(why);
     }
     is_stopped_ = true;
@@ -354,8 +354,8 @@ class Job final : public Upload {
   std::atomic<std::uint64_t> overflows_ = 0;
   std::atomic<bool> is_stopped_ = false;
   std::atomic<bool> is_done_ = false;
-  std::mutex mutex_;  // guards failure_; innermost
-  std::optional<Error> failure_;
+  Mutex mutex_;  // innermost
+  std::optional<Error> failure_ GUARDED_BY(mutex_);
   std::thread conductor_;
 };
 
