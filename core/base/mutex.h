@@ -1,5 +1,5 @@
-// Locks that clang checks (-Wthread-safety): a member says which lock guards it, and a function which lock its
-// caller holds. .ci/run compiles all code that uses locks with clang, which fails where a lock is forgotten.
+// Locks that clang checks (-Wthread-safety): a member says which lock guards it, and a function which lock
+// its caller holds. .ci/check_locks compiles all code that uses locks, and fails where one is forgotten.
 //
 //     Mutex mutex_;
 //     std::deque<Job> jobs_ GUARDED_BY(mutex_);
@@ -97,8 +97,8 @@ class SCOPED_CAPABILITY SharedLock {
   std::shared_lock<Lock> lock_;
 };
 
-/// A std::condition_variable. A wait releases the mutex, and takes it again before it asks `is_over` and before
-/// it returns.
+/// A std::condition_variable. A wait releases the mutex, and takes it again before it asks `is_over` and
+/// before it returns.
 class Condition {
  public:
   void notify_one() { condition_.notify_one(); }

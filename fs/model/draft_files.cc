@@ -296,7 +296,7 @@ bool DraftFiles::is_being_written(const PendingContent& content) const {
 Result<Outdated> DraftFiles::set_attribute(const Drafts::Draft& draft, std::string_view key,
                                            const std::string& value) {
   PendingContent& content = *draft.content;
-  const MutexLock lock(content.mutex);
+  const MutexLock lock(draft.content->mutex);
   NewTensor* const made = content.made()->tensor();
   const auto dtype = made == nullptr ? std::nullopt : made->dtype();
   const auto shape = made == nullptr ? std::nullopt : made->shape();

@@ -50,10 +50,10 @@ class DraftFiles {
   /// The file name of the tensor of a new file in npy/. EINVAL without `.npy`.
   static Result<std::string_view> npy_stem(std::string_view name);
 
-  // The caller holds the content's mutex:
   /// Loads what a view shows before the first write to it, unless it was truncated.
-  Result<void> load_base(PendingContent& content, Ino ino);
-  /// Makes a tensor of a file that was made, or replaces the one of its name.
+  Result<void> load_base(PendingContent& content, Ino ino) REQUIRES(content.mutex);
+  /// Makes a tensor of a file that was made, or replaces the one of its name. The caller holds the mutex of
+  /// the file's content.
   Result<Stale> commit(const OpenFile& file);
 
   // Scratch files:
@@ -67,8 +67,8 @@ class DraftFiles {
   /// Sets `dtype` or `shape`. EINVAL if both are set, no program writes the file, and they don't fit its
   /// bytes. A file without bytes may get them later.
   Result<Outdated> set_attribute(const Drafts::Draft& draft, std::string_view key, const std::string& value);
-  /// Call before a close decides. The caller holds the content's mutex.
-  void adopt_form(PendingContent& content) const;
+  /// Call before a close decides.
+  void adopt_form(PendingContent& content) const REQUIRES(content.mutex);
   /// Call when the descriptor of a file that is no tensor goes.
   void end(const OpenFile& file);
 
@@ -78,8 +78,7 @@ class DraftFiles {
                                                const std::string& value);
   /// Gives a tensor the form that was set while its file was open, if no program has written to it since.
   /// Call it at the last release. A form that needs another number of bytes changes nothing and is logged.
-  /// The caller holds the content's mutex.
-  void apply_form(const PendingContent& content);
+  void apply_form(const PendingContent& content) REQUIRES(content.mutex);
   /// The same for one content. @return false if bytes were written or it was closed.
   Result<bool> form_open_content(PendingContent& content, const std::string& name, Dtype dtype,
                                  std::string_view key, const std::string& value) const;
@@ -95,9 +94,8 @@ class DraftFiles {
   /// @param id      the tensor's.
   Result<Outdated> put_made(PendingContent& content, const std::function<Result<NamedForm>()>& decide,
                             TensorId id);
-  /// Makes a tensor of a scratch file that has a form, if no program writes it. The caller holds the
-  /// content's mutex.
-  Result<Outdated> become(const Drafts::Draft& draft);
+  /// Makes a tensor of a scratch file that has a form, if no program writes it.
+  Result<Outdated> become(const Drafts::Draft& draft) REQUIRES(draft.content->mutex);
   [[nodiscard]] bool is_being_written(const PendingContent& content) const;
   /// Writes what a view shows.
   Result<void> copy_view(NewTensor& made, Ino ino) const;

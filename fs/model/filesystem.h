@@ -273,20 +273,23 @@ class Filesystem {
   /// Writes in parallel with writes to other places, if only a failing disk can refuse the bytes. Accepts the
   /// bytes first, and lets other writes in while it stages them.
   /// @return nothing if the write cannot run in parallel; then nothing was done.
+  // Clang cannot follow the lock: it is given up while a write is aside.
   std::optional<Result<void>> write_beside(PendingContent& content, std::span<const std::byte> from,
                                            std::uint64_t offset, Caller caller,
-                                           const std::function<void()>& accept);
-  // The caller holds the content's mutex:
+                                           const std::function<void()>& accept) NO_THREAD_SAFETY_ANALYSIS;
   /// Notes that bytes were refused. @return the error for their writer.
-  tl::unexpected<Error> refuse(PendingContent& content, Error why);
-  Result<void> stage(PendingContent& content, std::span<const std::byte> from, std::uint64_t offset);
+  tl::unexpected<Error> refuse(PendingContent& content, Error why) REQUIRES(content.mutex);
+  Result<void> stage(PendingContent& content, std::span<const std::byte> from, std::uint64_t offset)
+      REQUIRES(content.mutex);
+  // The caller holds the content's mutex:
   [[nodiscard]] CloseFacts facts_of_close(const OpenFile& file, Owner owner, pid_t closer) const;
   Result<Stale> commit_if_dirty(const OpenFile& file);
   /// Commits what was written to a file that a program has made, or to a checkpoint.
   Result<Stale> commit_new(const OpenFile& file);
   [[nodiscard]] Error wrong_size(const PendingContent& content) const;
   /// The error for content whose writer was killed, or may have been.
-  [[nodiscard]] Error killed(const PendingContent& content, pid_t closer, Ending ending) const;
+  [[nodiscard]] Error killed(const PendingContent& content, pid_t closer, Ending ending) const
+      REQUIRES(content.mutex);
 
   void abandon_pending();
 

@@ -18,21 +18,21 @@
 
 namespace stfs {
 
-/// Meets BasicLockable. Not recursive.
-class ContentLock {
+/// Not recursive. Clang does not look into the functions that take or release it.
+class CAPABILITY("content_lock") ContentLock {
  public:
-  void lock();
+  void lock() ACQUIRE();
   /// Takes the lock if nobody has it or waits for it. Never waits for a holder.
-  bool try_lock();
-  void unlock();
+  bool try_lock() TRY_ACQUIRE(true);
+  void unlock() RELEASE();
 
   /// Takes the lock for a write to this range. Waits while another write to an overlapping range is aside,
   /// while kMostBeside writes are aside, and while any thread waits to hold the lock alone.
-  void lock_beside(ByteRange range);
+  void lock_beside(ByteRange range) ACQUIRE();
   /// Releases the lock for writes to other ranges. lock() waits until rejoin().
-  void step_aside(ByteRange range);
+  void step_aside(ByteRange range) RELEASE();
   /// Takes the lock again, and gives up the range.
-  void rejoin(ByteRange range);
+  void rejoin(ByteRange range) ACQUIRE();
 
   /// The holder calls this to let readers in until send_readers_out(). It must not change the content
   /// meanwhile.
@@ -40,10 +40,10 @@ class ContentLock {
   /// Lets no more readers in, and waits for those inside. Does nothing if none were admitted.
   void send_readers_out();
   /// Holds the lock for reading: together with a holder that admits readers, else alone.
-  class Reading {
+  class SCOPED_CAPABILITY Reading {
    public:
-    explicit Reading(ContentLock& lock) : lock_(lock), is_alone_(lock.begin_reading()) {}
-    ~Reading() { is_alone_ ? lock_.unlock() : lock_.end_reading(); }
+    explicit Reading(ContentLock& lock) ACQUIRE_SHARED(lock) : lock_(lock), is_alone_(lock.begin_reading()) {}
+    ~Reading() RELEASE_GENERIC() { is_alone_ ? lock_.unlock() : lock_.end_reading(); }
     Reading(const Reading&) = delete;
     Reading& operator=(const Reading&) = delete;
 

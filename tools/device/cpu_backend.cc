@@ -127,7 +127,7 @@ class CpuQueue final : public Queue {
     }
   }
 
-  Mutex mutex_;  //  except the thread
+  Mutex mutex_;
   Condition changed_;
   std::deque<std::function<void()>> jobs_ GUARDED_BY(mutex_);
   Mark started_ GUARDED_BY(mutex_) = 0;
