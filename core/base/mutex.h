@@ -28,10 +28,9 @@
 // Members.
 #define GUARDED_BY(lock) STFS_CHECKED_LOCK(guarded_by(lock))
 #define ACQUIRED_BEFORE(...) STFS_CHECKED_LOCK(acquired_before(__VA_ARGS__))
-// Functions: the caller holds the lock, or does not hold it.
+// Functions whose caller holds the lock.
 #define REQUIRES(...) STFS_CHECKED_LOCK(requires_capability(__VA_ARGS__))
 #define REQUIRES_SHARED(...) STFS_CHECKED_LOCK(requires_shared_capability(__VA_ARGS__))
-#define EXCLUDES(...) STFS_CHECKED_LOCK(locks_excluded(__VA_ARGS__))
 // Functions that take and release locks.
 #define ACQUIRE(...) STFS_CHECKED_LOCK(acquire_capability(__VA_ARGS__))
 #define ACQUIRE_SHARED(...) STFS_CHECKED_LOCK(acquire_shared_capability(__VA_ARGS__))

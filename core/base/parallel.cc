@@ -31,7 +31,7 @@ Result<void> run_parallel(std::size_t count, unsigned threads,
                           const std::function<Result<void>(std::size_t index, unsigned worker)>& work) {
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> has_failed = false;
-  Mutex mutex;  // guards the members below
+  Mutex mutex;  // guards the variables below
   std::size_t failed_index = count;
   std::optional<Error> why;
   const auto serve = [&](unsigned worker) {

@@ -76,7 +76,7 @@ Result<void> apply_patches(File& archive, const File& journal, std::span<const J
   constexpr std::size_t kParallelFrom = 16;  // patches
   const unsigned threads = ranges.size() < kParallelFrom ? 1 : usable_processors();
   std::vector<Patcher> patchers(threads);
-  Mutex mutex;
+  Mutex mutex;  // on_written runs on one thread at a time
   return run_parallel(ranges.size(), threads, [&](std::size_t at, unsigned worker) -> Result<void> {
     if (auto done = patchers[worker].apply(archive, journal, ranges[at], writeback); !done) return done;
     const MutexLock lock(mutex);

@@ -36,7 +36,7 @@ void NoticeQueue::run_when_idle(Job job) {
 }
 
 bool NoticeQueue::do_next() {
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (jobs_.empty() && idle_jobs_.empty()) return false;
   do_next_job();
   return true;
@@ -48,7 +48,7 @@ bool NoticeQueue::is_idle() {
 }
 
 bool NoticeQueue::wait_for_queued(std::chrono::milliseconds patience) {
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!thread_.joinable()) return true;
   const std::uint64_t last = queued_;
   const std::uint64_t before = finished_;
@@ -62,7 +62,7 @@ bool NoticeQueue::wait_for_queued(std::chrono::milliseconds patience) {
 }
 
 bool NoticeQueue::finish_within(std::chrono::milliseconds patience) {
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   is_stopping_ = true;
   wakes_.notify_one();
   return done_.wait_for(mutex_, patience, [this]() REQUIRES(mutex_) { return is_done_; });
@@ -100,7 +100,7 @@ void NoticeQueue::do_next_job() {
 
 void NoticeQueue::serve(const char* name) {
   pthread_setname_np(pthread_self(), name);
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (;;) {
     wakes_.wait(mutex_,
                 [this]() REQUIRES(mutex_) { return is_stopping_ || !jobs_.empty() || !idle_jobs_.empty(); });

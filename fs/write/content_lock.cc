@@ -8,7 +8,7 @@
 namespace stfs {
 
 void ContentLock::lock() {
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   ++waiting_;
   changed_.wait(mutex_, [this]() REQUIRES(mutex_) { return !is_held_ && beside_count_ == 0; });
   --waiting_;
@@ -39,13 +39,13 @@ void ContentLock::admit_readers() {
 }
 
 void ContentLock::send_readers_out() {
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   admits_readers_ = false;
   changed_.wait(mutex_, [this]() REQUIRES(mutex_) { return readers_ == 0; });
 }
 
 bool ContentLock::begin_reading() {
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   ++waiting_;
   changed_.wait(mutex_,
                 [this]() REQUIRES(mutex_) { return admits_readers_ || (!is_held_ && beside_count_ == 0); });
@@ -64,7 +64,7 @@ void ContentLock::end_reading() {
 }
 
 void ContentLock::lock_beside(ByteRange range) {
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto is_free = [&]() REQUIRES(mutex_) {
     return std::ranges::none_of(beside(),
                                 [&](ByteRange other) { return !other.intersection(range).empty(); });
@@ -85,7 +85,7 @@ void ContentLock::step_aside(ByteRange range) {
 }
 
 void ContentLock::rejoin(ByteRange range) {
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   // Waits for the holder only. Threads that wait to be alone wait for this write.
   changed_.wait(mutex_, [this]() REQUIRES(mutex_) { return !is_held_; });
   is_held_ = true;

@@ -116,7 +116,7 @@ void Drafts::remove(Ino ino) {
 
 bool Drafts::wait_for_ends_in(Ino directory) const {
   if (count_ == 0) return true;
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   return ends_.wait_for(mutex_, kPatience, [&]() REQUIRES(mutex_) { return !has_any_in(directory); });
 }
 

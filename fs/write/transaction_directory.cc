@@ -230,7 +230,7 @@ Result<void> TransactionDirectory::rename(Ino from, std::string_view name, Ino t
   std::uint64_t number = 0;
   std::optional<Begun> committing;
   {
-    MutexLock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (to == kCommitted) {
       wait_for_closes([&]() REQUIRES(mutex_) {
         const auto found = number_named(from, name);

@@ -95,7 +95,7 @@ Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view n
   if (!is_transaction(directory)) return refuse_file(EPERM, "not a tensor of a transaction");
   Contents dropped;
   {
-    MutexLock lock(mutex_);
+    const MutexLock lock(mutex_);
     auto found = find_closed(directory, name);
     if (!found) return pass_on(std::move(found));
     if (!found->tensor) return no_such_tensor();
@@ -114,7 +114,7 @@ Result<void> TransactionDirectory::rename_file(Ino directory, std::string_view f
                                                const std::optional<std::string>& name, unsigned flags) {
   Contents dropped;
   {
-    MutexLock lock(mutex_);
+    const MutexLock lock(mutex_);
     auto target = find_closed(directory, new_file_name);
     if (!target) return pass_on(std::move(target));
     StagedChanges& staged = target->begun->staged;

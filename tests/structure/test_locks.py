@@ -11,7 +11,18 @@ LEFT = {"fs/model/structure_edits.h", "fs/write/commit_turn.h", "tools/libstfs/e
         "tools/sync/version_apply.cc"}  # fmt: skip
 
 
-def test_each_mutex_is_one_that_clang_checks():
+def code_of_files():
     files = [file for part in ("core", "fs", "tools") for file in (ROOT / part).rglob("*") if file.suffix in (".h", ".cc", ".cu")]
-    code = {str(file.relative_to(ROOT)): re.sub(r"//.*", "", file.read_text()) for file in files}
+    return {str(file.relative_to(ROOT)): file.read_text() for file in files}
+
+
+def test_each_mutex_is_one_that_clang_checks():
+    code = {name: re.sub(r"//.*", "", text) for name, text in code_of_files().items()}
     assert {name for name, text in code.items() if UNCHECKED.search(text)} - WRAPPERS == LEFT
+
+
+def test_each_mutex_guards_a_member_or_says_what_it_is_for():
+    mute = [f"{name}: {lock}" for name, text in code_of_files().items() if name not in WRAPPERS
+            for lock, comment in re.findall(r"^[^/\n]*\b(?:Shared)?Mutex (\w+)(?: ACQUIRED_BEFORE\(\w+\))?;(.*)$", text, re.M)
+            if f"GUARDED_BY({lock})" not in text and "//" not in comment]
+    assert not mute, "\n".join(mute)

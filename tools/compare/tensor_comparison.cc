@@ -163,8 +163,8 @@ class Comparer {
   const std::uint64_t threads_;
   Work& work_;
   std::vector<TensorComparison> comparisons_;
-  Mutex mutex_;  // guards failed_parts_ and, while threads run, the failures in comparisons_
-  std::vector<std::size_t> failed_parts_;
+  Mutex mutex_;  // guards the failures in comparisons_, too, while threads run
+  std::vector<std::size_t> failed_parts_ GUARDED_BY(mutex_);
 };
 
 }  // namespace

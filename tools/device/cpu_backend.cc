@@ -92,7 +92,7 @@ class CpuQueue final : public Queue {
     return done_ >= mark;
   }
   Result<void> wait_for(Mark mark) override {
-    MutexLock lock(mutex_);
+    const MutexLock lock(mutex_);
     changed_.wait(mutex_, [&]() REQUIRES(mutex_) { return done_ >= mark; });
     return {};
   }

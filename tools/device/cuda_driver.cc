@@ -68,7 +68,7 @@ std::string CudaDriver::explain(CUresult error) const {
 }
 
 CudaDriverAnswer cuda_driver() {
-  static Mutex mutex;
+  static Mutex mutex;  // one thread loads the driver
   static std::atomic<const LoadedDriver*> found = nullptr;
   if (found.load(std::memory_order_acquire) == nullptr) {
     const MutexLock lock(mutex);

@@ -54,7 +54,7 @@ void LaterReleases::add(std::function<void()> release) noexcept {
 
 void LaterReleases::wait() {
   if (is_of_parent()) return;
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::size_t last = added_;
   changed_.wait(mutex_, [&]() REQUIRES(mutex_) { return done_ >= last; });
 }

@@ -12,7 +12,7 @@ Ring::Ring(std::span<std::byte> memory, std::uint64_t slot_bytes, unsigned slots
 }
 
 std::optional<std::uint32_t> Ring::acquire() {
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   freed_.wait(mutex_, [&]() REQUIRES(mutex_) { return is_stopped_ || !free_.empty(); });
   if (is_stopped_) return std::nullopt;
   const std::uint32_t slot = free_.back();
@@ -30,7 +30,7 @@ void Ring::fill(Filled filled, std::span<const std::uint32_t> devices) {
 }
 
 std::optional<Ring::Filled> Ring::next(std::uint32_t device, bool can_wait) {
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   std::deque<Filled>& queue = queues_[device];
   if (can_wait)
     filled_.wait(mutex_, [&]() REQUIRES(mutex_) { return is_stopped_ || is_ended_ || !queue.empty(); });
