@@ -24,8 +24,10 @@ class Listener:
         numbers = [number for number, mark in enumerate(self.marks[:]) if mark and number > 0]
         for number in numbers:
             self.marks[number] = 0
+        # pytest names it from the directory of its settings; whoever runs it again needs its path from here.
+        name = f"{os.path.relpath(item.path)}::{item.nodeid.split('::', 1)[1]}"
         with open(self.log, "a") as log:
-            log.write(f"{seconds:.3f} {self.result} {','.join(map(str, numbers))} {item.nodeid}\n")
+            log.write(f"{seconds:.3f} {self.result} {','.join(map(str, numbers))} {name}\n")
         return done
 
     def pytest_runtest_logreport(self, report):

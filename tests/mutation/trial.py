@@ -17,6 +17,7 @@ AT_LEAST = 20.0  # seconds
 # The quick tests of a fault run together first, up to so many seconds, then those up to the next.
 BATCHES = (1.0, 10.0, 60.0)
 MARK = "STFS_MUTATION_PLACE"
+PYTEST_RAN_NOTHING = (4, 5)  # exit statuses: a test was not found; none was selected
 # Under nohup, or behind an &, signals are ignored that tests send.
 USUAL = ("env", "--default-signal=HUP", "--default-signal=INT", "--default-signal=QUIT")
 
@@ -122,6 +123,8 @@ def try_fault(number: int, tests: list, place: Place, most_seconds: float) -> Ve
             break
         patience = AT_LEAST + TIMES * sum(test.seconds for test in batch)
         status = run_quietly(command_of(batch, place), place, {"STFS_MUTANT": str(number)}, patience)
+        if batch[0].program == "pytest" and status in PYTEST_RAN_NOTHING:
+            raise RuntimeError(f"pytest did not find {batch[0].name}, or another test of {len(batch)}")
         if status != 0:
             return Verdict(True, who_noticed(batch, status, place), time.monotonic() - begin)
         check_all_ran(batch, place)
