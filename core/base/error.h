@@ -11,6 +11,8 @@
 #include <tl/expected.hpp>
 #include <utility>
 
+#include "core/base/lock_attributes.h"
+
 namespace stfs {
 
 /// The first ten are the checks of the safetensors format, in the reference library's order and with its
@@ -66,9 +68,9 @@ using Result = tl::expected<T, Error>;
                                                 std::string_view action);
 
 /// Runs a function that returns a Result. If it runs out of memory, returns OutOfMemory: core's interfaces
-/// let no exception through.
+/// let no exception through. The function may need locks that the caller holds.
 template <class Function>
-auto guard_memory(Function&& function) -> decltype(function()) {
+NO_THREAD_SAFETY_ANALYSIS auto guard_memory(Function&& function) -> decltype(function()) {
   try {
     return function();
   } catch (const std::bad_alloc&) {

@@ -82,7 +82,7 @@ Result<void> StructureEdits::show_without(const std::set<TensorId>& gone) {
                                   .is_open = [&](TensorId tensor) { return !gone.contains(tensor); },
                                   .end_of_ids = [this] { return parts_.next_id.load(); }});
   if (!next) return pass_on(std::move(next));
-  return guard_memory([&]() -> Result<void> {
+  return guard_memory([&]() REQUIRES(mutex_) -> Result<void> {
     show(std::move(*next), false);
     return {};
   });
@@ -106,15 +106,15 @@ Result<Outdated> StructureEdits::edit(const StructureChange& change) {
   const auto allowed = change.is_patch ? parts_.check_writable() : parts_.check_editable();
   if (!allowed) return tl::unexpected(allowed.error());
   const Counted waits(waiting_edits_);
-  const std::scoped_lock structure(mutex_);
+  const MutexLock structure(mutex_);
   Outdated outdated;
-  const auto attempt = [&]() -> Result<void> {
+  const auto attempt = [&]() REQUIRES(mutex_) -> Result<void> {
     auto edited = edit_once(change);
     if (!edited) return pass_on(std::move(edited));
     outdated = std::move(*edited);
     return {};
   };
-  auto done = following(attempt, [this] { return follow_with_mutex(); });
+  auto done = following(attempt, [this]() REQUIRES(mutex_) { return follow_with_mutex(); });
   if (done) return outdated;
   if (done.error().code == ErrorCode::ArchiveChanged) {
     for (const std::uint32_t shard : shards_to_edit()) note_half_done(parts_, shard);
@@ -136,7 +136,8 @@ Result<Outdated> StructureEdits::edit_once(const StructureChange& change) {
   ShardWriter writer(parts_, foreign_, shards_to_edit());
   if (change.check) writer.set_check(change.check);
   while (writer.take_turns())
-    writer.end_attempt(guard_memory([&] { return try_with_room(change, writer, outdated); }));
+    writer.end_attempt(
+        guard_memory([&]() REQUIRES(mutex_) { return try_with_room(change, writer, outdated); }));
   for (const auto& [shard, others] : writer.foreign()) outdated.stale.push_back(others);
   if (!writer.result()) {
     for (const Stale& one : outdated.stale) parts_.forget(one);
@@ -282,7 +283,7 @@ Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange&
                                .is_open = [](TensorId) { return true; },
                                .end_of_ids = [this] { return parts_.next_id.load(); }});
   };
-  const auto shown = guard_memory([&]() -> Result<void> {
+  const auto shown = guard_memory([&]() REQUIRES(mutex_) -> Result<void> {
     auto next = make_next();
     if (!next) return pass_on(std::move(next));
     if (!is_adopted)
@@ -329,7 +330,7 @@ void StructureEdits::show(std::shared_ptr<Model> next, bool is_edited) {
 Result<void> StructureEdits::change_directories(const std::function<Result<void>()>& change) {
   const Counted waits(waiting_edits_);
   const Epochs::Pin pin = parts_.epochs.pin();
-  const std::scoped_lock structure(mutex_);
+  const MutexLock structure(mutex_);
   if (auto changed = change(); !changed) return changed;
   show(parts_.model.owner(), false);
   return {};
@@ -346,7 +347,7 @@ void StructureEdits::end_moves(const ModelEdit& edit) {
 
 void StructureEdits::reclaim(bool is_end) {
   const Epochs::Pin pin = parts_.epochs.pin();
-  const std::scoped_lock structure(mutex_);
+  const MutexLock structure(mutex_);
   if (parts_.model->removed().empty() && left_shards_.empty()) return;
   // Calls from before the edit may be about to use a tensor that no look-up holds.
   if (!is_end && !parts_.epochs.has_ended(last_edit_)) return parts_.wake_janitor();
@@ -384,7 +385,7 @@ void StructureEdits::reclaim(bool is_end) {
 }
 
 bool StructureEdits::is_index_changed() {
-  const std::scoped_lock structure(mutex_);
+  const MutexLock structure(mutex_);
   return parts_.model->is_index_changed();
 }
 

@@ -11,13 +11,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "core/base/name_hash.h"
 #include "core/journal/file_lock.h"
 #include "core/model/model_edit.h"
@@ -97,39 +97,41 @@ class StructureEdits {
  private:
   Result<void> following(const std::function<Result<void>()>& attempt,
                          const std::function<Followed()>& follow) const;
-  // The caller holds the mutex. structure_edits_foreign.cc has the edits of other processes:
-  Followed follow_with_mutex();
+  // structure_edits_foreign.cc has the edits of other processes:
+  Followed follow_with_mutex() REQUIRES(mutex_);
   /// Adopts the headers that other processes have changed, all or none.
   /// @param locks   gets those that keep the next edit of other processes away.
   /// @param edited  gets the shards of these headers.
   Followed adopt_edits(const Committers::Shards& shards, std::vector<ArchiveLocks>& locks,
                        Committers::Shards& edited);
   /// Shows the model of the versions that were adopted. @return what the kernel must forget.
-  Result<Outdated> show_adopted(const Committers::Shards& edited);
+  Result<Outdated> show_adopted(const Committers::Shards& edited) REQUIRES(mutex_);
   /// One try of edit().
-  Result<Outdated> edit_once(const StructureChange& change);
+  Result<Outdated> edit_once(const StructureChange& change) REQUIRES(mutex_);
   /// Shows the model without these tensors of Model::removed().
-  Result<void> show_without(const std::set<TensorId>& gone);
+  Result<void> show_without(const std::set<TensorId>& gone) REQUIRES(mutex_);
   /// Whether another process has a shard open that edits change.
   [[nodiscard]] bool is_read_elsewhere() const;
   /// The shards that edits change.
   [[nodiscard]] Committers::Shards shards_to_edit() const;
   /// One attempt, with the turns of all shards. Makes room in the header where that is needed.
   /// @param outdated  gets what the kernel must forget, unless it fails.
-  Result<void> try_with_room(const StructureChange& change, ShardWriter& writer, Outdated& outdated);
+  Result<void> try_with_room(const StructureChange& change, ShardWriter& writer, Outdated& outdated)
+      REQUIRES(mutex_);
   /// The same, without making room.
   /// @param needs_room  set if the header has no room.
   Result<void> try_edit(const StructureChange& change, const TransactionGroup::OptionsOf& options_of,
-                        Outdated& outdated, bool& needs_room);
+                        Outdated& outdated, bool& needs_room) REQUIRES(mutex_);
   /// Moves tensors out of the header's way, for an edit that deletes tensors there.
-  Result<void> make_room(const StructureChange& change, const TransactionGroup::OptionsOf& options_of);
+  Result<void> make_room(const StructureChange& change, const TransactionGroup::OptionsOf& options_of)
+      REQUIRES(mutex_);
   /// Commits an edit that has begun, and shows the model that follows.
   Result<void> commit_edit(ModelEdit& edit, const StructureChange& change,
-                           const TransactionGroup::OptionsOf& options_of);
+                           const TransactionGroup::OptionsOf& options_of) REQUIRES(mutex_);
   /// Shows a model and its names and views: all of them or, without memory, none.
   /// @param is_edited  false: it has the same tensors as the present one, or is that one with other
   ///                   directories.
-  void show(std::shared_ptr<Model> next, bool is_edited);
+  void show(std::shared_ptr<Model> next, bool is_edited) REQUIRES(mutex_);
   /// Ends the view of the old places of what an edit has moved.
   void end_moves(const ModelEdit& edit);
   // structure_edits_gaps.cc has the gaps:
@@ -144,7 +146,7 @@ class StructureEdits {
   [[nodiscard]] bool is_open(TensorId removed) const;
   /// Lets edits use the bytes of those tensors of Model::removed() that no program has open. These
   /// tensors are then gone. @return whether there were any.
-  bool drop_unread();
+  bool drop_unread() REQUIRES(mutex_);
   /// Whether bytes are staged for the tensor's present place.
   [[nodiscard]] bool has_staged_place(TensorId tensor) const;
 
@@ -152,10 +154,12 @@ class StructureEdits {
   ForeignChanges& foreign_;
   std::atomic<bool> has_new_index_ = false;
   std::atomic<unsigned> waiting_edits_ = 0;  // and those that run, but close_gap()
-  std::mutex mutex_;                     // one edit at a time; taken before all turns; guards what follows
-  std::set<std::uint32_t> left_shards_;  // tensors have left places in them that nobody reads
-  std::map<std::uint32_t, std::uint64_t> edited_shards_;  // how often, since their gaps were closed
-  Epochs::Number last_edit_ = 0;  // ends when no call from before the last edit is running
+  Mutex mutex_;                              // one edit at a time; taken before all turns
+  // Tensors have left places in them that nobody reads.
+  std::set<std::uint32_t> left_shards_ GUARDED_BY(mutex_);
+  // How often, since their gaps were closed.
+  std::map<std::uint32_t, std::uint64_t> edited_shards_ GUARDED_BY(mutex_);
+  Epochs::Number last_edit_ GUARDED_BY(mutex_) = 0;  // ends when no call from before the last edit is running
 };
 
 }  // namespace stfs

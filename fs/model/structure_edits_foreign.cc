@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -143,7 +142,7 @@ Result<void> StructureEdits::following(const std::function<Result<void>()>& atte
 }
 
 StructureEdits::Followed StructureEdits::follow() {
-  const std::scoped_lock structure(mutex_);
+  const MutexLock structure(mutex_);
   return follow_with_mutex();
 }
 
@@ -160,7 +159,7 @@ StructureEdits::Followed StructureEdits::follow_with_mutex() {
     std::vector<ArchiveLocks> locks;
     const Followed adopted = adopt_edits(shards, locks, edited);
     if (adopted != Followed::Shown) return adopted;
-    outdated = guard_memory([&] { return show_adopted(edited); });
+    outdated = guard_memory([&]() REQUIRES(mutex_) { return show_adopted(edited); });
     if (!outdated) {
       log::error("{}: edited by another program, but this mount can't show it: {}",
                  parts_.model->path().string(), outdated.error().message);

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <mutex>
 #include <string>
 #include <utility>
 
@@ -42,7 +41,7 @@ void StructureEdits::log_found_gaps() const {
 void StructureEdits::close_gaps(bool is_end) {
   std::map<std::uint32_t, std::uint64_t> shards;
   {
-    const std::scoped_lock structure(mutex_);
+    const MutexLock structure(mutex_);
     shards = edited_shards_;
   }
   for (const auto& [shard, edits] : shards) {
@@ -61,7 +60,7 @@ void StructureEdits::close_gaps(bool is_end) {
     if ((is_over || is_end) && !is_foreign && has_filler(*version)) {
       log_fillers(*version, path, closed ? "closing the gap would move too much" : closed.error().message);
     }
-    const std::scoped_lock structure(mutex_);
+    const MutexLock structure(mutex_);
     // Else another edit has come: the next call looks at its gaps.
     if (is_over && edited_shards_[shard] == edits + steps) edited_shards_.erase(shard);
   }
@@ -87,7 +86,7 @@ Result<void> StructureEdits::close_gaps_of(std::uint32_t shard, bool is_end, std
 
 Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, Outdated& outdated) {
   const Epochs::Pin pin = parts_.epochs.pin();
-  const std::scoped_lock structure(mutex_);
+  const MutexLock structure(mutex_);
   Archive& archive = parts_.model->archive(shard);
   const bool has_kept_bytes = std::ranges::any_of(
       parts_.model->removed(), [&](const auto& removed) { return removed.second.place.shard == shard; });
@@ -95,7 +94,7 @@ Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, Outdate
     return fail(ErrorCode::Busy, EBUSY, "a program still has a deleted tensor open");
   bool is_closed = false;
   ShardWriter writer(parts_, foreign_, {shard});
-  const auto attempt = [&]() -> Result<void> {
+  const auto attempt = [&]() REQUIRES(mutex_) -> Result<void> {
     parts_.committers.of(shard).retire_journal();
     auto edit = ModelEdit::of(*parts_.model);
     if (!edit) return pass_on(std::move(edit));

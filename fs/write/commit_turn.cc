@@ -6,20 +6,20 @@
 namespace stfs {
 
 void CommitTurn::lock() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !is_held_ && !lent_; });
+  MutexLock lock(mutex_);
+  changed_.wait(mutex_, [this]() REQUIRES(mutex_) { return !is_held_ && !lent_; });
   is_held_ = true;
 }
 
 bool CommitTurn::try_lock() {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (is_held_ || lent_) return false;
   is_held_ = true;
   return true;
 }
 
 void CommitTurn::unlock() {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   is_held_ = false;
   changed_.notify_all();
 }
@@ -29,10 +29,10 @@ bool CommitTurn::admits(ByteRange blocks) const {
 }
 
 bool CommitTurn::lock_beside(ByteRange blocks) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   Waiting self{.blocks = blocks, .next = waiting_};
   waiting_ = &self;
-  changed_.wait(lock, [&] { return !is_held_ && admits(blocks); });
+  changed_.wait(mutex_, [&]() REQUIRES(mutex_) { return !is_held_ && admits(blocks); });
   Waiting** place = &waiting_;
   while (*place != &self) place = &(*place)->next;
   *place = self.next;
@@ -45,7 +45,7 @@ bool CommitTurn::lock_beside(ByteRange blocks) {
 }
 
 bool CommitTurn::lend(ByteRange blocks, const std::function<void()>& work) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   unsigned admitted = 0;
   for (const Waiting* one = waiting_; one != nullptr; one = one->next) {
     if (!blocks.overlaps(one->blocks)) ++admitted;
@@ -61,7 +61,7 @@ bool CommitTurn::lend(ByteRange blocks, const std::function<void()>& work) {
     lock.lock();
     admitted_ = 0;
   }
-  changed_.wait(lock, [this] { return !is_held_ && admitted_ == 0; });
+  changed_.wait(mutex_, [this]() REQUIRES(mutex_) { return !is_held_ && admitted_ == 0; });
   is_held_ = true;
   lent_.reset();
   return std::exchange(has_entered_, false);

@@ -1,12 +1,11 @@
 // Whose turn it is to commit to a shard.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <optional>
 
 #include "core/base/byte_range.h"
+#include "core/base/mutex.h"
 
 namespace stfs {
 
@@ -34,15 +33,15 @@ class CommitTurn {
     ByteRange blocks;
     Waiting* next = nullptr;
   };
-  [[nodiscard]] bool admits(ByteRange blocks) const;
+  [[nodiscard]] bool admits(ByteRange blocks) const REQUIRES(mutex_);
 
-  std::mutex mutex_;  // guards the members below; no other lock is taken while it is held
-  std::condition_variable changed_;
-  bool is_held_ = false;
-  std::optional<ByteRange> lent_;  // with these blocks
-  unsigned admitted_ = 0;          // threads that may still enter while it is lent
-  bool has_entered_ = false;       // a thread has
-  Waiting* waiting_ = nullptr;
+  Mutex mutex_;  // no other lock is taken while it is held
+  Condition changed_;
+  bool is_held_ GUARDED_BY(mutex_) = false;
+  std::optional<ByteRange> lent_ GUARDED_BY(mutex_);  // with these blocks
+  unsigned admitted_ GUARDED_BY(mutex_) = 0;          // threads that may still enter while it is lent
+  bool has_entered_ GUARDED_BY(mutex_) = false;       // a thread has
+  Waiting* waiting_ GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace stfs

@@ -118,8 +118,8 @@ class PendingContent {
   }
 
   // A commit of content that belongs to no transaction's directory: complete(), attempts to commit(),
-  // end_commit(). Between the first and the last, readers may enter (admitted_readers.h), so they wait neither
-  // for the disk nor for another process's lock.
+  // end_commit(). Between the first and the last, readers may enter (admitted_readers.h), so they wait
+  // neither for the disk nor for another process's lock.
   /// Completes the stage, which then stays as it is until end_commit(). @return what the commit changes, in
   /// the shard of the stage.
   Result<Committers::Patch> complete();

@@ -45,7 +45,7 @@ stfs_edit* stfs_edit_begin(stfs_model* model, const stfs_edit_options* options, 
       edit->options.lock_patience =
           std::chrono::milliseconds(std::min(given->patience_ns / kNanosecondsPerMillisecond, kLongestMs));
     }
-    const std::scoped_lock lock(shared.mutex);
+    const MutexLock lock(shared.mutex);
     if (shared.is_edited) {
       return fail(ErrorCode::Busy, EBUSY,
                   shared.path + ": another edit of this model is open: commit it or close it first");
@@ -67,7 +67,7 @@ int stfs_edit_put(stfs_edit* edit, const char* name, std::size_t name_bytes, std
                   std::uint32_t rank, const std::uint64_t* shape, const void* data, std::uint64_t data_bytes,
                   stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
-    const std::scoped_lock lock(edit->mutex);
+    const MutexLock lock(edit->mutex);
     if (auto open = edit->check_open(); !open) return open;
     auto known_name = utf8_text(name, name_bytes, "tensor");
     if (!known_name) return pass_on(std::move(known_name));
@@ -82,7 +82,7 @@ int stfs_edit_put(stfs_edit* edit, const char* name, std::size_t name_bytes, std
 
 int stfs_edit_remove(stfs_edit* edit, const char* name, std::size_t name_bytes, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
-    const std::scoped_lock lock(edit->mutex);
+    const MutexLock lock(edit->mutex);
     if (auto open = edit->check_open(); !open) return open;
     auto changed = edit->structure();
     if (!changed) return pass_on(std::move(changed));
@@ -95,7 +95,7 @@ int stfs_edit_remove(stfs_edit* edit, const char* name, std::size_t name_bytes, 
 
 int stfs_edit_rename(stfs_edit* edit, const stfs_renaming* renamings, std::size_t count, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
-    const std::scoped_lock lock(edit->mutex);
+    const MutexLock lock(edit->mutex);
     if (auto open = edit->check_open(); !open) return open;
     std::vector<ModelEdit::Renaming> known;
     for (std::size_t at = 0; at < count; ++at) {
@@ -111,7 +111,7 @@ int stfs_edit_rename(stfs_edit* edit, const stfs_renaming* renamings, std::size_
 int stfs_edit_reinterpret(stfs_edit* edit, const char* name, std::size_t name_bytes, std::int32_t dtype,
                           std::uint32_t rank, const std::uint64_t* shape, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
-    const std::scoped_lock lock(edit->mutex);
+    const MutexLock lock(edit->mutex);
     if (auto open = edit->check_open(); !open) return open;
     const auto known = known_dtype(dtype);
     if (!known) return tl::unexpected(known.error());
@@ -134,7 +134,7 @@ int stfs_edit_reinterpret(stfs_edit* edit, const char* name, std::size_t name_by
 int stfs_edit_set_metadata(stfs_edit* edit, const char* key, std::size_t key_bytes, const char* value,
                            std::size_t value_bytes, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
-    const std::scoped_lock lock(edit->mutex);
+    const MutexLock lock(edit->mutex);
     if (auto open = edit->check_open(); !open) return open;
     auto known_key = utf8_text(key, key_bytes, "metadata");
     if (!known_key) return pass_on(std::move(known_key));
@@ -147,7 +147,7 @@ int stfs_edit_set_metadata(stfs_edit* edit, const char* key, std::size_t key_byt
 
 int stfs_edit_commit(stfs_edit* edit, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
-    const std::scoped_lock lock(edit->mutex);
+    const MutexLock lock(edit->mutex);
     return edit->commit();
   });
 }

@@ -49,13 +49,13 @@ void stfs_lease_close(stfs_lease* lease) {
 }
 
 std::uint64_t stfs_lease_count(const stfs_lease* lease) {
-  const std::scoped_lock lock(lease->mutex);
+  const MutexLock lock(lease->mutex);
   return lease->lease.tensors().size();
 }
 
 stfs_tensor* stfs_lease_tensor(const stfs_lease* lease, std::uint64_t position, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_tensor*> {
-    const std::scoped_lock lock(lease->mutex);
+    const MutexLock lock(lease->mutex);
     const auto& tensors = lease->lease.tensors();
     if (position >= tensors.size()) return refuse(fmt::format("stfs_lease_tensor: no tensor {}", position));
     const upload::LeasedTensor& leased = tensors[static_cast<std::size_t>(position)];
@@ -66,35 +66,35 @@ stfs_tensor* stfs_lease_tensor(const stfs_lease* lease, std::uint64_t position, 
 }
 
 std::uint64_t stfs_lease_generation(const stfs_lease* lease) {
-  const std::scoped_lock lock(lease->mutex);
+  const MutexLock lock(lease->mutex);
   return lease->lease.generation();
 }
 
 const char* stfs_lease_version(const stfs_lease* lease) {
-  const std::scoped_lock lock(lease->mutex);
+  const MutexLock lock(lease->mutex);
   return lease->lease.version().c_str();
 }
 
 std::uint64_t stfs_lease_source_count(const stfs_lease* lease) {
-  const std::scoped_lock lock(lease->mutex);
+  const MutexLock lock(lease->mutex);
   return lease->lease.sources().size();
 }
 
 const char* stfs_lease_source(const stfs_lease* lease, std::uint64_t position) {
-  const std::scoped_lock lock(lease->mutex);
+  const MutexLock lock(lease->mutex);
   const auto& sources = lease->lease.sources();
   return position < sources.size() ? sources[static_cast<std::size_t>(position)].c_str() : nullptr;
 }
 
 int stfs_lease_descriptor(const stfs_lease* lease) {
-  const std::scoped_lock lock(lease->mutex);
+  const MutexLock lock(lease->mutex);
   return lease->lease.descriptor();
 }
 
 int stfs_lease_take_news(stfs_lease* lease, stfs_lease_news* news, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     if (news == nullptr) return refuse("stfs_lease_take_news: news is NULL");
-    const std::scoped_lock lock(lease->mutex);
+    const MutexLock lock(lease->mutex);
     const auto told = lease->lease.take_news();
     if (!told) return tl::unexpected(told.error());
     stfs_lease_news known{};
@@ -109,7 +109,7 @@ int stfs_lease_wait(stfs_lease* lease, std::uint64_t patience_ns, std::uint64_t*
                     stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     if (generation == nullptr) return refuse("stfs_lease_wait: generation is NULL");
-    const std::scoped_lock lock(lease->mutex);
+    const MutexLock lock(lease->mutex);
     const auto newer = lease->lease.wait_newer(patience_of(patience_ns));
     if (!newer) return tl::unexpected(newer.error());
     *generation = *newer;
@@ -119,18 +119,18 @@ int stfs_lease_wait(stfs_lease* lease, std::uint64_t patience_ns, std::uint64_t*
 
 int stfs_lease_renew(stfs_lease* lease, std::uint64_t patience_ns, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
-    const std::scoped_lock lock(lease->mutex);
+    const MutexLock lock(lease->mutex);
     return lease->lease.renew(patience_ns == 0 ? upload::AttachOptions().patience : patience_of(patience_ns));
   });
 }
 
 std::uint64_t stfs_lease_changed_count(const stfs_lease* lease) {
-  const std::scoped_lock lock(lease->mutex);
+  const MutexLock lock(lease->mutex);
   return lease->lease.changed().size();
 }
 
 std::uint64_t stfs_lease_changed(const stfs_lease* lease, std::uint64_t number) {
-  const std::scoped_lock lock(lease->mutex);
+  const MutexLock lock(lease->mutex);
   const auto& changed = lease->lease.changed();
   return number < changed.size() ? changed[static_cast<std::size_t>(number)] : UINT64_MAX;
 }

@@ -71,6 +71,7 @@ stfs_model* stfs_model_open(const char* path, const stfs_model_options* options,
     auto opened = shared->open();
     if (!opened) return pass_on(std::move(opened));
     shared->named = std::filesystem::absolute(path);
+    const MutexLock lock(shared->mutex);
     shared->opened = std::move(*opened);
     shared->path = shared->opened->model->path().string();
     return new stfs_model{std::move(shared)};
@@ -87,6 +88,7 @@ stfs_model* stfs_model_snapshot(const stfs_model* model, stfs_error* error) {
     shared->options.access = Access::ReadOnly;
     shared->is_forgiving = model->shared->is_forgiving;
     shared->path = model->shared->path;
+    const MutexLock lock(shared->mutex);
     shared->opened = std::move(*opened);
     return new stfs_model{std::move(shared)};
   });

@@ -53,7 +53,7 @@ void stfs_tensor_close(stfs_tensor* tensor) {
 
 stfs_tensor* stfs_tensor_retain(const stfs_tensor* tensor, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_tensor*> {
-    const std::scoped_lock lock(tensor->mutex);
+    const MutexLock lock(tensor->mutex);
     return new stfs_tensor{tensor->name, tensor->archive, tensor->offset,
                            tensor->view, tensor->memory,  tensor->gathered};
   });
@@ -103,7 +103,7 @@ void* stfs_tensor_data(const stfs_tensor* tensor, stfs_error* error) {
       if (auto there = tensor->memory->check(); !there) return named(std::move(there).error());
       return static_cast<void*>(tensor->memory->address() + tensor->view.first_byte());
     }
-    const std::scoped_lock lock(tensor->mutex);
+    const MutexLock lock(tensor->mutex);
     if (!tensor->gathered) {
       auto gathered = copy_of(*tensor->memory, tensor->view.slice());
       if (!gathered) return named(std::move(gathered).error());

@@ -62,7 +62,7 @@ Result<void> stfs_edit::put(std::string name, NewTensor tensor) {
   }
   bool is_alike = false;
   if (!edit) {
-    const std::scoped_lock lock(shared->mutex);
+    const MutexLock lock(shared->mutex);
     const Model& model = *shared->opened->model;
     const auto at = model.tensors().find(name);
     if (shared->opened->only && (!at || *at != *shared->opened->only)) {
@@ -115,7 +115,7 @@ Result<void> stfs_edit::set_metadata(const std::string& key, const std::optional
 
 Result<void> stfs_edit::commit() {
   if (auto open = check_open(); !open) return open;
-  const std::scoped_lock lock(shared->mutex);
+  const MutexLock lock(shared->mutex);
   auto done = edit ? commit_structure() : commit_bytes();
   edit.reset();
   writer.reset();
@@ -126,8 +126,10 @@ Result<void> stfs_edit::commit() {
 }
 
 void stfs_edit::end() {
-  if (std::exchange(is_ended, true)) return;
-  const std::scoped_lock lock(shared->mutex);
+  const MutexLock own(mutex);
+  if (is_ended) return;
+  is_ended = true;
+  const MutexLock lock(shared->mutex);
   shared->is_edited = false;
 }
 

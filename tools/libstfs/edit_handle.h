@@ -11,17 +11,16 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/model/model_edit.h"
 #include "tools/libstfs/c_error.h"
 #include "tools/libstfs/handles.h"
 
-/// The functions of stfs.h call it with the mutex held, except end().
 struct stfs_edit {
   /// New bytes of a tensor. The caller owns them.
   struct NewTensor {
@@ -31,30 +30,34 @@ struct stfs_edit {
   };
   std::shared_ptr<stfs::interface::EditableModel> shared;
   stfs::CommitOptions options{};
-  std::mutex mutex{};                     // guards the members below; taken before that of `shared`
-  std::unique_ptr<stfs::Model> writer{};  // null as long as only bytes of tensors change
-  std::optional<stfs::ModelEdit> edit{};  // of `writer`
-  std::map<std::string, NewTensor, std::less<>> fresh{};  // by the tensor's name afterwards
-  std::map<std::string, bool, std::less<>> keys{};  // changed keys of the metadata: whether they have a value
-  bool is_ended = false;
+  stfs::Mutex mutex{};  // taken before that of `shared`
+  // Null as long as only bytes of tensors change.
+  std::unique_ptr<stfs::Model> writer GUARDED_BY(mutex){};
+  std::optional<stfs::ModelEdit> edit GUARDED_BY(mutex){};  // of `writer`
+  // By the tensor's name afterwards.
+  std::map<std::string, NewTensor, std::less<>> fresh GUARDED_BY(mutex){};
+  // Changed keys of the metadata: whether they have a value.
+  std::map<std::string, bool, std::less<>> keys GUARDED_BY(mutex){};
+  bool is_ended GUARDED_BY(mutex) = false;
 
   /// The structure changes: opens the model for that.
-  stfs::Result<stfs::ModelEdit*> structure();
-  stfs::Result<void> put(std::string name, NewTensor tensor);
-  stfs::Result<void> rename(std::span<const stfs::ModelEdit::Renaming> renamings);
-  stfs::Result<void> set_metadata(const std::string& key, const std::optional<std::string>& value);
-  stfs::Result<void> commit();
+  stfs::Result<stfs::ModelEdit*> structure() REQUIRES(mutex);
+  stfs::Result<void> put(std::string name, NewTensor tensor) REQUIRES(mutex);
+  stfs::Result<void> rename(std::span<const stfs::ModelEdit::Renaming> renamings) REQUIRES(mutex);
+  stfs::Result<void> set_metadata(const std::string& key, const std::optional<std::string>& value)
+      REQUIRES(mutex);
+  stfs::Result<void> commit() REQUIRES(mutex);
   /// Lets the next edit of the model begin.
   void end();
-  [[nodiscard]] stfs::Result<void> check_open() const {
+  [[nodiscard]] stfs::Result<void> check_open() const REQUIRES(mutex) {
     if (is_ended) return stfs::interface::refuse(shared->path + ": the edit has ended: begin another one");
     return {};
   }
 
  private:
-  stfs::Result<void> commit_bytes();
-  stfs::Result<void> commit_structure();
-  stfs::Result<void> write_structure();
-  void wait_for_short_pins();
-  void close_gaps() const;
+  stfs::Result<void> commit_bytes() REQUIRES(mutex, shared->mutex);
+  stfs::Result<void> commit_structure() REQUIRES(mutex, shared->mutex);
+  stfs::Result<void> write_structure() REQUIRES(mutex, shared->mutex);
+  void wait_for_short_pins() REQUIRES(mutex, shared->mutex);
+  void close_gaps() const REQUIRES(mutex);
 };

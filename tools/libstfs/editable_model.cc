@@ -91,7 +91,7 @@ Result<void> check_current(const Model& model) {
 }  // namespace stfs::interface
 
 Result<std::shared_ptr<const OpenedModel>> stfs_model::opened() const {
-  const std::scoped_lock lock(shared->mutex);
+  const MutexLock lock(shared->mutex);
   if (shared->opened) return shared->opened;
   return fail(ErrorCode::ArchiveChanged, ESTALE,
               shared->path + ": could not be opened again after an edit: close the model and open it again");

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/model/model.h"
 #include "tools/libstfs/stfs.h"
 #include "tools/libstfs/strided_view.h"
@@ -42,24 +42,23 @@ struct EditableModel {
   std::string path;  // of the archive or of the index
 
   /// Held while a commit is written: other calls on the handle wait for its end.
-  mutable std::mutex mutex;  // guards the members below
+  mutable Mutex mutex;
   /// Null only if the model could not be opened again after an edit.
-  std::shared_ptr<const OpenedModel> opened;
+  std::shared_ptr<const OpenedModel> opened GUARDED_BY(mutex);
   /// The models before edits. Those that still exist are pinned by tensors or snapshots.
-  std::vector<std::weak_ptr<const Model>> former;
-  bool is_edited = false;  // a stfs_edit is open
+  std::vector<std::weak_ptr<const Model>> former GUARDED_BY(mutex);
+  bool is_edited GUARDED_BY(mutex) = false;  // a stfs_edit is open
 
   /// Opens the path (again).
   [[nodiscard]] Result<std::shared_ptr<const OpenedModel>> open() const;
-  // The caller holds the mutex:
   /// Closes the present model, unless tensors or snapshots pin it.
-  void let_go();
+  void let_go() REQUIRES(mutex);
   /// Replaces `opened`. On failure it is null.
-  Result<void> open_again();
+  Result<void> open_again() REQUIRES(mutex);
   /// Prepares an opening with a delta for edits: reads the base if its times prove nothing.
   Result<void> make_editable(Model& model) const;
   /// Whether tensors or snapshots pin a model that was let go.
-  [[nodiscard]] bool has_pins() const;
+  [[nodiscard]] bool has_pins() const REQUIRES(mutex);
 };
 
 /// See stfs_model_check_current().
@@ -80,8 +79,8 @@ struct stfs_tensor {
   std::uint64_t offset = 0;  // of the whole tensor in that file
   stfs::interface::StridedView view;
   std::shared_ptr<stfs::interface::TensorMemory> memory;
-  mutable std::shared_ptr<stfs::interface::TensorMemory> gathered = {};
-  mutable std::mutex mutex = {};  // guards `gathered`
+  mutable std::shared_ptr<stfs::interface::TensorMemory> gathered GUARDED_BY(mutex) = {};
+  mutable stfs::Mutex mutex = {};
 
   /// Returns whether address and strides locate all elements. If not, stfs_tensor_data() gathers them first.
   [[nodiscard]] bool is_in_place() const { return memory->address() != nullptr && view.is_addressable(); }
@@ -101,6 +100,6 @@ struct stfs_resident {
 };
 
 struct stfs_lease {
-  mutable std::mutex mutex;  // guards the lease
-  stfs::upload::Lease lease;
+  mutable stfs::Mutex mutex;
+  stfs::upload::Lease lease GUARDED_BY(mutex);
 };

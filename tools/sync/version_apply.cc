@@ -7,13 +7,13 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/parallel.h"
 #include "core/model/transaction_group.h"
 #include "tools/sync/damage.h"
@@ -163,7 +163,7 @@ class VersionApply {
     std::uint64_t total_bytes = 0;
     for (const Step& step : steps_) total_bytes += model_.tensors()[step.position].data.size_bytes;
     work_.begin(total_bytes);
-    std::mutex mutex;
+    Mutex mutex;  // guards the outcome while threads run
     std::vector<std::unique_ptr<TensorPatcher>> patchers(worker_count(steps_.size(), threads));
     auto done =
         run_watched(steps_.size(), threads, work_, [&](std::size_t index, unsigned worker) -> Result<void> {
@@ -179,7 +179,7 @@ class VersionApply {
                 fmt::format("{}: {}", name(), tools::printable_name(step.tensor->name))));
           }
           if (*patched == TensorPatcher::Outcome::Same) return {};
-          const std::scoped_lock lock(mutex);
+          const MutexLock lock(mutex);
           outcome_.changed.emplace_back(step.tensor->name);
           outcome_.changed_bytes += model_.tensors()[step.position].data.size_bytes;
           return {};
