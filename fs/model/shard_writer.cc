@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/journal/journal_format.h"
+#include "fs/read/cancellation.h"
 
 namespace stfs {
 namespace {
@@ -84,8 +84,13 @@ void ShardWriter::end_attempt(Result<void> done) {
     if (done) committer(shard).keep_journal();
     committer(shard).end_attempt();
   }
-  const bool is_over = done || last_wait_ || done.error().code != ErrorCode::Busy;
-  if (is_over) result_ = std::move(done);
+  const bool is_refused = !done && !last_wait_ && done.error().code == ErrorCode::Busy;
+  if (is_refused && Cancellation::is_end()) {
+    done.error().message += ": the mount ends, and waits no longer";
+  } else if (is_refused) {
+    return turns_.clear();
+  }
+  result_ = std::move(done);
   turns_.clear();
 }
 

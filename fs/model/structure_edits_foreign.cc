@@ -17,6 +17,7 @@
 #include "core/storage/file.h"
 #include "fs/base/log.h"
 #include "fs/model/structure_edits.h"
+#include "fs/read/cancellation.h"
 
 namespace stfs {
 namespace {
@@ -125,7 +126,7 @@ Result<void> StructureEdits::following(const std::function<Result<void>()>& atte
                                        const std::function<Followed()>& follow) const {
   constexpr std::chrono::milliseconds kBetweenLooks{2};
   const auto deadline = std::chrono::steady_clock::now() + parts_.options.commit.lock_patience;
-  const auto is_over = [&] { return std::chrono::steady_clock::now() >= deadline; };
+  const auto is_over = [&] { return Cancellation::is_end() || std::chrono::steady_clock::now() >= deadline; };
   for (;;) {
     const Epochs::Pin pin = parts_.epochs.pin();
     const Model* const before = &*parts_.model;

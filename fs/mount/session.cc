@@ -34,6 +34,7 @@
 #include "fs/mount/guard.h"
 #include "fs/mount/mount_point.h"
 #include "fs/mount/own_mount.h"
+#include "fs/read/cancellation.h"
 
 namespace stfs {
 namespace {
@@ -234,9 +235,13 @@ Result<void> Session::serve() {
             mount_root.is_read_only() ? ", read-only" : "");
 
   EndingSignals signals;
-  signals.start([&parts] { fuse_session_exit(parts.session.get()); });
+  signals.start([&parts] {
+    Cancellation::note_end();
+    fuse_session_exit(parts.session.get());
+  });
   const int ended = serve_requests(parts.session.get(), parts.options.threads);
   signals.stop();
+  Cancellation::note_end();
   // libfuse's loop takes this back at its end. Requests that run or wait still ask for it.
   fuse_session_exit(parts.session.get());
   checksums.stop();

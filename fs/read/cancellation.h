@@ -1,6 +1,7 @@
 // Tells long work on a thread, a checksum for example, whether a caller still waits for its result.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <utility>
 
@@ -20,7 +21,12 @@ class Cancellation {
   /// False on a thread that has no Cancellation.
   static bool is_requested() { return present_ != nullptr && present_->is_requested_(); }
 
+  /// Call when the mount ends: what waits for another process's lock tries once more, and gives up.
+  static void note_end() { is_end_ = true; }
+  static bool is_end() { return is_end_; }
+
  private:
+  inline static std::atomic<bool> is_end_ = false;
   inline static thread_local const Cancellation* present_ = nullptr;
   const std::function<bool()> is_requested_;
   const Cancellation* const outer_;
