@@ -141,21 +141,20 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
 }
 
 void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode) {
-  guarded_slowly(req, parent, Request::Mkdir, [=, name = std::string(name)](const MountRoot::Pin& model) {
-    if (!model) return refuse_beside_models(req, parent, name);
-    // The request must not be used after its reply, so the mount is fetched first.
-    const MountRoot& mount_root = mount_root_of(req);
-    const auto made = model->make_directory(parent, name, caller_of(req), mode);
-    if (!made) return reply_error(req, parent, made.error(), name);
-    const fuse_entry_param entry = entry_of(mount_root, model, *made, parent);
-    model.note_lookup(entry.ino);
-    if (fuse_reply_entry(req, &entry) != 0) mount_root.forget(entry.ino, 1);
-  });
+  change_slowly(req, parent, Request::Mkdir, name,
+                [=, name = std::string(name)](const MountRoot::Pin& model) {
+                  // The request must not be used after its reply, so the mount is fetched first.
+                  const MountRoot& mount_root = mount_root_of(req);
+                  const auto made = model->make_directory(parent, name, caller_of(req), mode);
+                  if (!made) return reply_error(req, parent, made.error(), name);
+                  const fuse_entry_param entry = entry_of(mount_root, model, *made, parent);
+                  model.note_lookup(entry.ino);
+                  if (fuse_reply_entry(req, &entry) != 0) mount_root.forget(entry.ino, 1);
+                });
 }
 
 void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* fi) {
   const auto create = [=, name = std::string(name), asked = *fi](const MountRoot::Pin& model) {
-    if (!model) return refuse_beside_models(req, parent, name);
     const MountRoot& mount_root = mount_root_of(req);
     const fuse_ctx& caller = *fuse_req_ctx(req);
     const auto made = model->create(parent, name, asked.flags, caller.pid, mode,
@@ -164,13 +163,15 @@ void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode,
     const fuse_entry_param entry = entry_of(mount_root, model, made->status, parent);
     fuse_file_info reply = asked;
     set_open_flags(entry.ino, made->file, reply);
+    if (is_served(entry.ino)) reply.fh = source_handle(caller.uid);
     model.note_lookup(entry.ino);
     if (fuse_reply_create(req, &entry, &reply) == 0) return;
     if (made->file != nullptr) model->release(made->file);
-    if (made->file == nullptr) close_unused_source(model, entry.ino);
+    if (is_served(entry.ino)) model->served_files().release(model->node_of(entry.ino));
     mount_root.forget(entry.ino, 1);
   };
-  if (is_served(parent)) return guarded_slowly(req, parent, Request::Open, create);
+  if (is_served(parent) || !mount_root_of(req).model_of(parent))
+    return change_slowly(req, parent, Request::Open, name, create);
   guarded(req, parent, Request::Open, create);
 }
 
@@ -185,8 +186,7 @@ Outdated without_names(Outdated outdated, const std::vector<Invalidator::Entry>&
 
 /// mknod(2) of a regular file is a create: tar restores files with it.
 void on_mknod(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, dev_t) {
-  guarded_slowly(req, parent, Request::Open, [=, name = std::string(name)](const MountRoot::Pin& model) {
-    if (!model) return refuse_beside_models(req, parent, name);
+  change_slowly(req, parent, Request::Open, name, [=, name = std::string(name)](const MountRoot::Pin& model) {
     if (!S_ISREG(mode)) return refuse(req, parent, "devices, pipes and sockets can't be tensors", name);
     if (InodeSpace::local(parent) == Views::kNpy)
       return refuse(req, parent, "a NumPy file is made by open(2): it has to be written", name);
@@ -198,29 +198,30 @@ void on_mknod(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, 
     const fuse_entry_param entry = entry_of(mount_root, model, made->status, parent);
     model.note_lookup(entry.ino);
     if (made->file != nullptr) model->release(made->file);
+    if (is_served(entry.ino)) model->served_files().release(model->node_of(entry.ino));
     if (fuse_reply_entry(req, &entry) != 0) mount_root.forget(entry.ino, 1);
   });
 }
 
 void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded_slowly(req, parent, Request::Unlink, [=, name = std::string(name)](const MountRoot::Pin& model) {
-    if (!model) return refuse_beside_models(req, parent, name);
-    const auto removed = model->remove_file(parent, name);
-    if (!removed) return reply_error(req, parent, removed.error(), name);
-    Mount& mount = mount_of(req);
-    const Outdated outdated = without_names(*removed, {{parent, name}});
-    fuse_reply_err(req, 0);
-    forget_outdated(mount, outdated);
-  });
+  change_slowly(req, parent, Request::Unlink, name,
+                [=, name = std::string(name)](const MountRoot::Pin& model) {
+                  const auto removed = model->remove_file(parent, name);
+                  if (!removed) return reply_error(req, parent, removed.error(), name);
+                  Mount& mount = mount_of(req);
+                  const Outdated outdated = without_names(*removed, {{parent, name}});
+                  fuse_reply_err(req, 0);
+                  forget_outdated(mount, outdated);
+                });
 }
 
 void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded_slowly(req, parent, Request::Rmdir, [=, name = std::string(name)](const MountRoot::Pin& model) {
-    if (!model) return refuse_beside_models(req, parent, name);
-    const auto removed = model->remove_directory(parent, name);
-    if (!removed) return reply_error(req, parent, removed.error(), name);
-    fuse_reply_err(req, 0);
-  });
+  change_slowly(req, parent, Request::Rmdir, name,
+                [=, name = std::string(name)](const MountRoot::Pin& model) {
+                  const auto removed = model->remove_directory(parent, name);
+                  if (!removed) return reply_error(req, parent, removed.error(), name);
+                  fuse_reply_err(req, 0);
+                });
 }
 
 /// Forgets the names that a transaction's commit has changed: the caller may use them next. The kernel holds
@@ -243,34 +244,34 @@ void forget_names(Mount& mount, std::vector<Invalidator::Entry> entries) {
 
 void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
                const char* new_name, unsigned flags) {
-  guarded_slowly(req, parent, Request::Rename,
-                 [=, from = std::string(name), to = std::string(new_name)](const MountRoot::Pin& model) {
-                   const Ino local = InodeSpace::local(parent);
-                   const bool is_transaction = TransactionDirectory::owns(local);
-                   const auto renamed = mount_root_of(req).rename(parent, from, new_parent, to, flags);
-                   if (!renamed) {
-                     mount_root_of(req).activity(model).note_refused_commit();
-                     return reply_error(req, parent, renamed.error(), fmt::format("{} -> {}", from, to));
-                   }
-                   Mount& mount = mount_of(req);
-                   if (is_transaction || local == kHiddenIno || PretrainedDirectory::owns(local)) {
-                     // A commit: the caller may read next what is stale. No page is locked, and forgetting a
-                     // page needs no directory's lock.
-                     survive("commit", [&] {
-                       for (const Stale& stale : renamed->stale) {
-                         for (const Stale& view : model->stale_views(stale))
-                           mount.invalidator->forget_here(view);
-                         mount.invalidator->forget_here(stale);
-                       }
-                       forget_names(mount, renamed->entries);
-                     });
-                     fuse_reply_err(req, 0);
-                   } else {
-                     const Outdated outdated = without_names(*renamed, {{parent, from}, {new_parent, to}});
-                     fuse_reply_err(req, 0);
-                     forget_outdated(mount, outdated);
-                   }
-                 });
+  change_slowly(req, parent, Request::Rename, name,
+                [=, from = std::string(name), to = std::string(new_name)](const MountRoot::Pin& model) {
+                  const Ino local = InodeSpace::local(parent);
+                  const bool is_transaction = TransactionDirectory::owns(local);
+                  const auto renamed = mount_root_of(req).rename(parent, from, new_parent, to, flags);
+                  if (!renamed) {
+                    mount_root_of(req).activity(model).note_refused_commit();
+                    return reply_error(req, parent, renamed.error(), fmt::format("{} -> {}", from, to));
+                  }
+                  Mount& mount = mount_of(req);
+                  if (is_transaction || local == kHiddenIno || PretrainedDirectory::owns(local)) {
+                    // A commit: the caller may read next what is stale. No page is locked, and forgetting a
+                    // page needs no directory's lock.
+                    survive("commit", [&] {
+                      for (const Stale& stale : renamed->stale) {
+                        for (const Stale& view : model->stale_views(stale))
+                          mount.invalidator->forget_here(view);
+                        mount.invalidator->forget_here(stale);
+                      }
+                      forget_names(mount, renamed->entries);
+                    });
+                    fuse_reply_err(req, 0);
+                  } else {
+                    const Outdated outdated = without_names(*renamed, {{parent, from}, {new_parent, to}});
+                    fuse_reply_err(req, 0);
+                    forget_outdated(mount, outdated);
+                  }
+                });
 }
 
 void on_forget(fuse_req_t req, fuse_ino_t ino, std::uint64_t lookups) {

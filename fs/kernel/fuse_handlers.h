@@ -39,15 +39,13 @@ void get_attributes_of_source(fuse_req_t req, fuse_ino_t ino);
 void set_attributes_of_source(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set);
 void open_source(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi);
 void write_source(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at,
-                  int flags);
+                  const fuse_file_info& fi);
 void flush_source(fuse_req_t req, fuse_ino_t ino);
+void release_source(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi);
 void sync_source(fuse_req_t req, fuse_ino_t ino);
 /// Forgets bytes of a file that the kernel has cached, if the file has changed since. Call before a reply
 /// with its attributes.
 void forget_changed_source(Mount& mount, const MountRoot::Pin& model, Ino ino);
-
-/// Closes a file of a source directory that a program has made and does not get. Does nothing for others.
-void close_unused_source(const MountRoot::Pin& model, Ino ino);
 
 /// Tells the kernel's caches what to forget, first the views that show it. Then calls `then`, either at once
 /// or on the invalidator's thread.
@@ -72,9 +70,20 @@ inline MountRoot& mount_root_of(fuse_req_t req) {
   return mount_of(req).mount_root;
 }
 
-/// What open has set. Null for a reader, and without a descriptor.
+/// What open has set, on a file that shows tensors. Null for a reader, and without a descriptor.
 inline OpenFile* open_file(const fuse_file_info* fi) {
   return fi == nullptr ? nullptr : reinterpret_cast<OpenFile*>(fi->fh);
+}
+
+/// What open sets on a file of a source directory that is open for writing: never 0.
+inline std::uint64_t source_handle(uid_t opener) {
+  return std::uint64_t{1} << 32U | opener;
+}
+
+/// Who has opened a descriptor for writing; nothing for others.
+inline std::optional<uid_t> opener_of(Ino ino, const fuse_file_info* fi) {
+  if (fi == nullptr || fi->fh == 0) return std::nullopt;
+  return is_served(ino) ? static_cast<uid_t>(fi->fh) : open_file(fi)->user;
 }
 
 /// Whether a request would give a file another mode or owner.
@@ -96,11 +105,12 @@ inline std::optional<struct timespec> mtime_of(const Stat& wanted, int to_set) {
   return mtime;
 }
 
-/// The program that waits for the request. The kernel's own requests have no user.
-inline Requester requester_of(fuse_req_t req) {
+/// The user for whom a request counts. What the kernel sends by itself (RELEASE, and pages that are written
+/// back) counts for the user who has opened the descriptor. Nothing if nobody has.
+inline std::optional<uid_t> user_of(fuse_req_t req, std::optional<uid_t> opener) {
   const fuse_ctx& caller = *fuse_req_ctx(req);
   const bool is_kernel = caller.pid == 0 && caller.uid == 0;
-  return {is_kernel ? std::nullopt : std::optional(caller.uid), caller.pid};
+  return is_kernel ? opener : std::optional(caller.uid);
 }
 
 /// The user and the groups of that program. Without the supplementary ones if /proc does not tell.
@@ -125,12 +135,14 @@ void refuse(fuse_req_t req, Ino ino, std::string_view why, std::string_view name
 /// Runs a handler on the model of the inode, which is held meanwhile. There is none for the root of a
 /// directory of models. This is the boundary to C: no exception may pass it. The handler throws nothing once
 /// it has replied, because the request is gone then.
+/// @param opener  of the request's descriptor.
 template <class Handler>
-void guarded(fuse_req_t req, Ino ino, Request kind, Handler&& handler) noexcept {
+void guarded(fuse_req_t req, Ino ino, Request kind, Handler&& handler,
+             std::optional<uid_t> opener = std::nullopt) noexcept {
   const MountRoot& mount_root = mount_root_of(req);
   const MountRoot::Pin model = mount_root.model_of(ino);
   mount_root.activity(model).note_request(kind);
-  Requester requester = requester_of(req);
+  const Requester requester(user_of(req, opener), fuse_req_ctx(req)->pid);
   const Cancellation cancellation([req, session = mount_of(req).session] {
     return fuse_req_interrupted(req) != 0 || (session != nullptr && fuse_session_exited(session) != 0);
   });
@@ -147,9 +159,24 @@ void guarded(fuse_req_t req, Ino ino, Request kind, Handler&& handler) noexcept 
 /// As guarded(), for handlers that may wait for the disk or for other programs. The handler may be copied to
 /// another thread, so it must hold what it needs by value.
 template <class Handler>
-void guarded_slowly(fuse_req_t req, Ino ino, Request kind, const Handler& handler) {
-  const auto work = [=] { guarded(req, ino, kind, handler); };
-  mount_of(req).slow->run(fuse_req_ctx(req)->uid, work, [&] { return std::function<void()>(work); });
+void guarded_slowly(fuse_req_t req, Ino ino, Request kind, const Handler& handler,
+                    std::optional<uid_t> opener = std::nullopt) {
+  const auto work = [=] { guarded(req, ino, kind, handler, opener); };
+  mount_of(req).slow->run(user_of(req, opener).value_or(0), work,
+                          [&] { return std::function<void()>(work); });
+}
+
+/// As guarded_slowly(), for changes of a model. Where there is none, refuses at once: the kernel may hold a
+/// directory's lock that others need, so the refusal must not wait for its user's turn.
+/// @param name  a name in the directory `ino`, if the request names one.
+template <class Handler>
+void change_slowly(fuse_req_t req, Ino ino, Request kind, const std::string& name, const Handler& handler) {
+  const auto change = [=](const MountRoot::Pin& model) {
+    if (!model) return refuse_beside_models(req, ino, name);
+    handler(model);
+  };
+  if (!mount_root_of(req).model_of(ino)) return guarded(req, ino, kind, change);
+  guarded_slowly(req, ino, kind, change);
 }
 
 /// Call when the kernel has a reply about an inode. If anything has changed since the reply was made, the

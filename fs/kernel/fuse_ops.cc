@@ -215,8 +215,8 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_fil
 /// @param file  null for a write from a mapping: the kernel picks any writable descriptor for it, so only the
 ///              inode counts.
 void write(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at, OpenFile* file,
-           Caller caller) {
-  guarded(req, ino, Request::Write, [&](const MountRoot::Pin& model) {
+           Caller caller, std::optional<uid_t> opener) {
+  const auto write = [&](const MountRoot::Pin& model) {
     model->activity()->note_written(bytes.size());
     if (file == nullptr) {
       if (auto written = model->write_back(ino, bytes, at); !written) {
@@ -243,29 +243,31 @@ void write(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std
       // A synchronous write of an isolated descriptor bypasses the page cache, so no page is locked.
       forget_stale(mount_of(req), *written, [req, size = bytes.size()] { fuse_reply_write(req, size); });
     }
-  });
+  };
+  guarded(req, ino, Request::Write, write, opener);
 }
 
 void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off_t offset,
               fuse_file_info* fi) {
   const auto bytes = std::as_bytes(std::span(data, size));
   const auto at = static_cast<std::uint64_t>(offset);
-  if (is_served(ino)) return write_source(req, ino, bytes, at, fi->writepage != 0 ? 0 : fi->flags);
+  if (is_served(ino)) return write_source(req, ino, bytes, at, *fi);
+  const auto opener = opener_of(ino, fi);
   OpenFile* const file = fi->writepage != 0 ? nullptr : open_file(fi);
   const Caller caller(fi->lock_owner, fuse_req_ctx(req)->pid);
   // The request owns the bytes, so another thread gets a copy.
   mount_of(req).slow->run(
-      fuse_req_ctx(req)->uid, [&] { write(req, ino, bytes, at, file, caller); },
+      user_of(req, opener).value_or(0), [&] { write(req, ino, bytes, at, file, caller, opener); },
       [&]() -> std::function<void()> {
         return [=, kept = std::vector<std::byte>(bytes.begin(), bytes.end())] {
-          write(req, ino, kept, at, file, caller);
+          write(req, ino, kept, at, file, caller, opener);
         };
       });
 }
 
 void on_flush(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   OpenFile* file = open_file(fi);
-  if (is_served(ino) && !mount_root_of(req).is_read_only()) return flush_source(req, ino);
+  if (is_served(ino) && fi->fh != 0) return flush_source(req, ino);
   if (file == nullptr) {
     guarded(req, ino, Request::Flush,
             [&](const MountRoot::Pin&) { fuse_reply_err(req, mount_root_of(req).errno_of_readers_flush()); });
@@ -288,7 +290,8 @@ void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
 }
 
 void on_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  guarded_slowly(req, ino, Request::Release, [=, file = open_file(fi)](const MountRoot::Pin& model) {
+  if (is_served(ino)) return release_source(req, ino, *fi);
+  const auto release = [=, file = open_file(fi)](const MountRoot::Pin& model) {
     if (file == nullptr) {
       if (mount_of(req).wants_passthrough) mount_of(req).passthrough.release(req, ino);
       fuse_reply_err(req, 0);
@@ -301,7 +304,8 @@ void on_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
     // until the reply, and sends no readahead while there are kMaxBackgroundRequests of them. The
     // notification may wait for a page of such a readahead.
     fuse_reply_err(req, 0);
-  });
+  };
+  guarded_slowly(req, ino, Request::Release, release, opener_of(ino, fi));
 }
 
 /// Replies with the text of attributes, or with its size to a caller that has no room yet.
@@ -385,8 +389,7 @@ void set_attribute(fuse_req_t req, fuse_ino_t ino, const std::string& name,
     fuse_reply_err(req, EOPNOTSUPP);
     return;
   }
-  guarded_slowly(req, ino, Request::Xattr, [=](const MountRoot::Pin& model) {
-    if (!model) return refuse_beside_models(req, ino, name);
+  change_slowly(req, ino, Request::Xattr, name, [=](const MountRoot::Pin& model) {
     const auto set = model->set_extended_attribute(ino, name, value, flags);
     if (!set) return reply_error(req, ino, set.error(), name);
     Mount& mount = mount_of(req);

@@ -58,7 +58,7 @@ void refuse_beside_models(fuse_req_t req, Ino ino, std::string_view name) {
 }
 
 void refuse(fuse_req_t req, Ino ino, std::string_view why, std::string_view name) {
-  Requester requester = requester_of(req);
+  const Requester requester(user_of(req, std::nullopt), fuse_req_ctx(req)->pid);
   const MountRoot& mount_root = mount_root_of(req);
   const MountRoot::Pin model = mount_root.model_of(ino);
   const bool is_read_only = mount_root.is_read_only(model);

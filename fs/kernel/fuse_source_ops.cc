@@ -33,11 +33,6 @@ void forget_changed_source(Mount& mount, const MountRoot::Pin& model, Ino ino) {
     mount.invalidator->forget_here(Stale::one(ino, Stale::What::Content));
 }
 
-void close_unused_source(const MountRoot::Pin& model, Ino ino) {
-  if (is_served(ino))
-    static_cast<void>(model->served_files().close(model->node_of(ino)));  // nothing was written
-}
-
 void get_attributes_of_source(fuse_req_t req, fuse_ino_t ino) {
   guarded_slowly(req, ino, Request::Getattr,
                  [=](const MountRoot::Pin& model) { reply_attributes_of_source(req, model, ino); });
@@ -69,24 +64,28 @@ void open_source(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi) {
     if (!opened) return reply_error(req, ino, opened.error());
     fuse_file_info reply = fi;
     set_open_flags(ino, nullptr, reply);
-    fuse_reply_open(req, &reply);
+    const bool writes = (fi.flags & O_ACCMODE) != O_RDONLY;
+    if (writes) reply.fh = source_handle(requesting_user());
+    // If the reply fails, the opener is gone, and the kernel sends no RELEASE.
+    if (fuse_reply_open(req, &reply) != 0 && writes) files.release(node);
   });
 }
 
 void write_source(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at,
-                  int flags) {
+                  const fuse_file_info& fi) {
+  const int flags = fi.writepage != 0 ? 0 : fi.flags;  // any descriptor's, for a page
   // The request owns the bytes, so another thread gets a copy.
-  guarded_slowly(req, ino, Request::Write,
-                 [=, kept = std::vector<std::byte>(bytes.begin(), bytes.end())](const MountRoot::Pin& model) {
-                   mount_root_of(req).activity(model).note_written(kept.size());
-                   const auto [files, node] = mount_root_of(req).served(model, ino);
-                   const auto written = files.write(node, kept, at, flags);
-                   if (!written) {
-                     mount_of(req).invalidator->forget(Stale::one(ino, Stale::What::Content));
-                     return reply_error(req, ino, written.error());
-                   }
-                   fuse_reply_write(req, kept.size());
-                 });
+  const auto write = [=, kept = std::vector<std::byte>(bytes.begin(), bytes.end())](const auto& model) {
+    mount_root_of(req).activity(model).note_written(kept.size());
+    const auto [files, node] = mount_root_of(req).served(model, ino);
+    const auto written = files.write(node, kept, at, flags);
+    if (!written) {
+      mount_of(req).invalidator->forget(Stale::one(ino, Stale::What::Content));
+      return reply_error(req, ino, written.error());
+    }
+    fuse_reply_write(req, kept.size());
+  };
+  guarded_slowly(req, ino, Request::Write, write, opener_of(ino, &fi));
 }
 
 void flush_source(fuse_req_t req, fuse_ino_t ino) {
@@ -94,6 +93,18 @@ void flush_source(fuse_req_t req, fuse_ino_t ino) {
     const auto [files, node] = mount_root_of(req).served(model, ino);
     reply_to_source(req, ino, files.close(node));
   });
+}
+
+void release_source(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi) {
+  const auto opener = opener_of(ino, &fi);
+  const auto release = [=](const MountRoot::Pin& model) {
+    if (opener) {
+      const auto [files, node] = mount_root_of(req).served(model, ino);
+      files.release(node);
+    }
+    fuse_reply_err(req, 0);
+  };
+  guarded_slowly(req, ino, Request::Release, release, opener);
 }
 
 void sync_source(fuse_req_t req, fuse_ino_t ino) {

@@ -46,7 +46,7 @@ Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name
     const Node file = parts_.resolve(*made);
     auto shown = stats_.of(file);
     if (shown) return Created{*shown, nullptr};
-    static_cast<void>(pretrained_.close(file));
+    pretrained_.release(file);
     return pass_on(std::move(shown));
   }
   if (parts_.transactions.is_npy_directory(directory.ino))

@@ -113,10 +113,33 @@ Result<void> ServedFiles::open(const Node& node, int flags) {
   if (!path) return tl::unexpected(path.error());
   const auto found = tree_.files().find(*path);
   if (!found) return tl::unexpected(found.error());
+  {
+    const MutexLock lock(mutex_);
+    ++opens_[node.ino];
+  }
   if (!found->is_own) return {};  // the first change copies it
   auto opened = writer(node);
-  if (!opened) return pass_on(std::move(opened));
-  return close(node);  // a program that writes nothing keeps nothing open
+  if (opened) return {};
+  release(node);
+  return pass_on(std::move(opened));
+}
+
+void ServedFiles::release(const Node& node) {
+  {
+    const MutexLock lock(mutex_);
+    const auto open = opens_.find(node.ino);
+    if (open != opens_.end() && --open->second == 0) opens_.erase(open);
+  }
+  end_unused(node.ino);
+}
+
+void ServedFiles::end_unused(Ino ino) {
+  OpenWriter ended;  // declared first, so closed without the mutex
+  const MutexLock lock(mutex_);
+  const auto known = writers_.find(ino);
+  if (known == writers_.end() || opens_.contains(ino)) return;
+  ended = std::move(known->second);
+  writers_.erase(known);
 }
 
 Result<Bytes> ServedFiles::read(const Node& node, std::uint64_t offset, std::size_t size_bytes) const {
@@ -157,8 +180,10 @@ Result<void> ServedFiles::write(const Node& node, std::span<const std::byte> fro
 Result<void> ServedFiles::resize(const Node& node, std::uint64_t size_bytes) {
   const auto opened = writer(node, size_bytes != 0);
   if (!opened) return tl::unexpected(opened.error());
-  if (::ftruncate((*opened)->get(), static_cast<off_t>(size_bytes)) == 0) return {};
-  return fail_system(errno, "a file of the source directory", "resize");
+  const int error = ::ftruncate((*opened)->get(), static_cast<off_t>(size_bytes)) == 0 ? 0 : errno;
+  end_unused(node.ino);
+  if (error == 0) return {};
+  return fail_system(error, "a file of the source directory", "resize");
 }
 
 Result<ServedFiles::Writer> ServedFiles::changeable(const Node& node) {
@@ -175,7 +200,9 @@ Result<ServedFiles::Writer> ServedFiles::changeable(const Node& node) {
     auto opened = tree_.reader(node.ino);
     if (opened) return opened;
   }
-  return writer(node);
+  auto opened = writer(node);
+  end_unused(node.ino);  // the caller keeps it for the length of the change
+  return opened;
 }
 
 Result<void> ServedFiles::check_owner(const struct stat& status) const {
@@ -217,16 +244,14 @@ Result<void> ServedFiles::change(const Node& node, const Change& change) {
 }
 
 Result<void> ServedFiles::close(const Node& node) {
-  Writer ended;
+  Writer open;
   {
     const MutexLock lock(mutex_);
     const auto known = writers_.find(node.ino);
     if (known == writers_.end()) return {};
-    ended = std::move(known->second.file);
-    writers_.erase(known);
+    open = known->second.file;
   }
-  // Another write may still use the descriptor: the copy's close says the same.
-  const int copy = ::dup(ended->get());
+  const int copy = ::fcntl(open->get(), F_DUPFD_CLOEXEC, 0);  // its close says the same
   if (copy >= 0 && ::close(copy) == 0) return {};
   return fail_system(errno, "a file of the source directory", "close");
 }
@@ -256,6 +281,7 @@ Result<Ino> ServedFiles::create(const Node& directory, std::string_view name, mo
   const MutexLock lock(mutex_);
   writers_.insert_or_assign(
       ino, OpenWriter{std::make_shared<const UniqueFd>(std::move(made->file)), std::move(*share)});
+  ++opens_[ino];
   return ino;
 }
 

@@ -3,8 +3,8 @@
 // changes them. A mount with a delta changes private copies, a read-only mount nothing (EROFS), every other
 // mount the files of the source directory.
 //
-// Bytes go to the file as they come, and no descriptor has a state of its own. A file is open for writing
-// from its first change to the next close of any of its descriptors.
+// Bytes go to the file as they come. A file is open for writing as long as a program has it open so, or for
+// the length of a change by its path. Its descriptor counts for the user whose request has opened it.
 #pragma once
 
 #include <sys/stat.h>
@@ -46,8 +46,11 @@ class ServedFiles {
 
   /// The attributes of a file or directory, with the number of the node.
   [[nodiscard]] Result<struct stat> attributes(const Node& node) const;
-  /// Checks what open(2) needs. @param flags  of open(2); O_TRUNC is a resize() that follows.
+  /// Does what open(2) needs. For writing, release() has to follow.
+  /// @param flags  of open(2); O_TRUNC is a resize() that follows.
   Result<void> open(const Node& node, int flags);
+  /// Ends an open for writing, also that of create().
+  void release(const Node& node);
   [[nodiscard]] Result<Bytes> read(const Node& node, std::uint64_t offset, std::size_t size_bytes) const;
   /// @param flags  of the descriptor: O_APPEND, O_DSYNC.
   Result<void> write(const Node& node, std::span<const std::byte> from, std::uint64_t offset, int flags);
@@ -61,12 +64,12 @@ class ServedFiles {
   };
   /// EPERM for the source directory itself.
   Result<void> change(const Node& node, const Change& change);
-  /// A close: returns what the file system of the source says of the bytes.
+  /// A close of one of a descriptor's copies: returns what the file system of the source says of the bytes.
   Result<void> close(const Node& node);
   Result<void> sync(const Node& node);
 
   // Names. EPERM for names that are left out, and with edit=off.
-  /// @return the number of the new file.
+  /// Makes a file, and opens it for writing. @return its number.
   Result<Ino> create(const Node& directory, std::string_view name, mode_t mode, const Maker& maker);
   Result<Ino> make_directory(const Node& directory, std::string_view name, mode_t mode, const Maker& maker);
   Result<void> remove(const Node& directory, std::string_view name);
@@ -88,6 +91,8 @@ class ServedFiles {
   Result<UserCounts::Share> share_of(uid_t user);
   /// Opens a file for writing, and copies it where that is needed.
   Result<Writer> writer(const Node& node, bool keeps_bytes = true);
+  /// Closes what writer() has opened, if no program has the file open for writing.
+  void end_unused(Ino ino);
   Result<OpenWriter> open_writer(const Node& node, bool keeps_bytes);
   /// EPERM unless the request's user owns the file itself. With a delta the kernel has asked for the owner
   /// that is shown, who may be the delta's.
@@ -102,6 +107,7 @@ class ServedFiles {
   SourceChanges changes_;
   UserCounts open_files_{"files of the source directory open for writing", UserLimits().source_files};
   Mutex mutex_;
+  std::map<Ino, unsigned> opens_ GUARDED_BY(mutex_);  // for writing; not 0
   std::map<Ino, OpenWriter> writers_ GUARDED_BY(mutex_);
   std::set<Ino> opening_ GUARDED_BY(mutex_);  // by a thread that adds to writers_ then
   Condition opened_;

@@ -177,6 +177,7 @@ struct OpenFile {
   bool is_synchronous = false;              // O_SYNC or O_DSYNC
   std::shared_ptr<PendingContent> content;  // null for a Reader
 
+  const uid_t user = requesting_user();  // who has opened it
   // For open(2) with O_TRUNC the kernel sends the truncation as a request of its own that names no
   // descriptor. It belongs to the newest untouched descriptor that the same thread has opened.
   pid_t opener = 0;  // thread; 0 if it lives in another pid namespace

@@ -12,6 +12,7 @@
 
 #include "fs/base/requester.h"
 #include "tests/support/catch.h"
+#include "tests/support/plain.h"
 #include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
@@ -112,6 +113,40 @@ TEST_CASE("a user may have so many files of the source directory open for writin
   }
   CHECK(t.files.create(root, "of another user", 0666, {.uid = 23456, .gid = 23456, .other_groups = {}}));
   CHECK(t.files.create(root, "of root", 0666, t.maker));
-  CHECK(t.files.close(t.node("0")));
+  CHECK(t.files.close(t.node("0")));  // of one copy of the descriptor
+  CHECK(errno_of_served(t.files.create(root, "one more", 0666, user)) == EDQUOT);
+  t.files.release(t.node("0"));
   CHECK(t.files.create(root, "one more", 0666, user));
+}
+
+TEST_CASE("a change by a path keeps no file of the source directory open", "[fs][served_files]") {
+  if (::geteuid() != 0) return note_skip("needs root, because other users have no limit of their own");
+  Beside t;
+  const Requester requester(12345, 1);
+  for (std::size_t number = 0; number <= UserLimits().source_files; ++number) {
+    const std::string name = std::to_string(number);
+    t.directory.write(name, "text");
+    REQUIRE(t.files.resize(t.node(name), 2));
+    REQUIRE(t.files.change(t.node(name), {.mtime = timespec{1000, 0}}));
+  }
+}
+
+TEST_CASE("a close by one program leaves a deleted file open for another that writes", "[fs][served_files]") {
+  Beside t;
+  const Node root = t.tree.node(SourceTree::kDirectory);
+  const Node made = t.tree.node(t.files.create(root, "made", 0666, t.maker).value());
+  t.directory.write("opened", "text");
+  const Node opened = t.node("opened");
+  REQUIRE(t.files.open(opened, O_RDWR));
+  for (const Node& file : {made, opened}) t.tree.note_lookup(file.ino);
+  for (const Node& file : {made, opened}) {
+    REQUIRE(t.files.open(file, O_RDWR));
+    REQUIRE(t.files.remove(root, file.ino == made.ino ? "made" : "opened"));
+    REQUIRE(t.files.close(file));
+    t.files.release(file);
+    CHECK(t.files.write(file, bytes_of("more"), 0, 0));
+    CHECK(text_of(t.files.read(file, 0, 4)->copy().value()) == "more");
+    t.files.release(file);
+    CHECK(errno_of_served(t.files.write(file, bytes_of("more"), 0, 0)) != 0);
+  }
 }

@@ -84,6 +84,50 @@ def test_forty_closes_that_wait_for_a_lock_delay_nobody_else(crowd):
     assert (crowd / "t7").read_bytes() == data
 
 
+HUNDREDS = 300  # more than one user's share of the threads for slow requests
+
+
+@pytest.fixture
+def waiting(crowd):
+    """Hundreds of closes that wait for the lock of another process."""
+    closing = [Closing(crowd / "locked", random_bytes(SIZE, 7)) for _ in range(HUNDREDS)]
+    with held_by_another(crowd.archive, "locked"):
+        for thread in closing:
+            thread.start()
+        assert eventually(lambda: all(is_in(thread, "3", "57") for thread in closing))
+        yield closing
+    for thread in closing:
+        thread.join()
+
+
+@pytest.mark.once
+def test_a_mount_ends_while_hundreds_of_closes_wait_for_a_lock(crowd, waiting):
+    crowd.process.send_signal(signal.SIGTERM)
+    assert crowd.wait() == 0
+    for thread in waiting:
+        thread.join()
+    assert {thread.errno for thread in waiting} <= {errno.EBUSY, errno.ENOTCONN, errno.ECONNABORTED, errno.EIO}
+    assert "the mount ends" in crowd.log()
+
+
+@pytest.mark.once
+def test_what_is_always_refused_waits_for_nobody(tmp_path, mounts):
+    names = ["locked", "other"]
+    path = save_with_reference(tmp_path / "crowd.safetensors", {name: np.zeros(SIZE, "u1") for name in names})
+    mount = mounts(tmp_path)
+    closing = [Closing(mount / "crowd" / "locked", random_bytes(SIZE, 7)) for _ in range(HUNDREDS)]
+    with held_by_another(ArchiveFile(path), "locked"):
+        for thread in closing:
+            thread.start()
+        assert eventually(lambda: all(is_in(thread, "3", "57") for thread in closing))
+        for refused in (os.mkdir, os.unlink, os.rmdir, lambda name: os.rename(name, mount / "other")):
+            with pytest.raises(OSError):
+                refused(mount / "made")
+        assert any(thread.errno is None for thread in closing)
+    for thread in closing:
+        thread.join()
+
+
 def test_an_open_writer_that_waits_in_fsync_can_be_looked_at(crowd, open_fd):
     result = []
 
