@@ -53,7 +53,7 @@ bool reads_source(const MountRoot& mount_root, Ino parent, std::string_view name
 
 void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
   if (reads_source(mount_root_of(req), parent, name)) {
-    guarded_slowly(req, parent, Request::Lookup, [=, kept = std::string(name)](const MountRoot::Pin& model) {
+    look_slowly(req, parent, Request::Lookup, [=, kept = std::string(name)](const MountRoot::Pin& model) {
       look_up(req, parent, kept, model);
     });
   } else {
@@ -134,7 +134,7 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
   };
   if (PretrainedDirectory::owns(InodeSpace::local(ino)) ||
       (ino == kRootIno && mount_root_of(req).has_changing_root())) {
-    guarded_slowly(req, ino, Request::Readdir, list);
+    look_slowly(req, ino, Request::Readdir, list);
   } else {
     guarded(req, ino, Request::Readdir, list);
   }

@@ -166,6 +166,14 @@ void guarded_slowly(fuse_req_t req, Ino ino, Request kind, const Handler& handle
                           [&] { return std::function<void()>(work); });
 }
 
+/// As guarded_slowly(), for look-ups and listings of a source directory. The kernel holds the directory's
+/// lock meanwhile, which others need: they wait for the disk, and not behind what their user waits for.
+template <class Handler>
+void look_slowly(fuse_req_t req, Ino ino, Request kind, const Handler& handler) {
+  const auto work = [=] { guarded(req, ino, kind, handler); };
+  mount_of(req).names->run(fuse_req_ctx(req)->uid, work, [&] { return std::function<void()>(work); });
+}
+
 /// As guarded_slowly(), for changes of a model. Where there is none, refuses at once: the kernel may hold a
 /// directory's lock that others need, so the refusal must not wait for its user's turn.
 /// @param name  a name in the directory `ino`, if the request names one.

@@ -19,6 +19,7 @@ struct Mount {
   MountRoot& mount_root;
   Invalidator* invalidator = nullptr;     // set before the first request
   SlowRequests* slow = nullptr;           // the same
+  SlowRequests* names = nullptr;          // the same; runs look-ups and listings, which wait for a disk only
   SlowRequests* checksums = nullptr;      // the same; runs the requests that read whole tensors
   fuse_session* session = nullptr;        // the same
   std::function<void()> on_first_open{};  // by then the kernel has processed our reply to INIT

@@ -204,10 +204,14 @@ Result<void> Session::serve() {
       },
       [&mount_root](Ino directory) { return mount_root.label_of(directory, {}); });
   Invalidator& invalidator = *kept_invalidator;
-  SlowRequests slow(parts.options.threads / 2, kMostSlowThreads);
+  // Together at most half of the session's threads wait (slow_requests.h).
+  const unsigned for_names = parts.options.threads / 8;
+  SlowRequests slow(parts.options.threads / 2 - for_names, kMostSlowThreads);
+  SlowRequests names(for_names, kMostSlowThreads);
   SlowRequests checksums(0, 2 * std::max(1U, std::thread::hardware_concurrency()));
   parts.mount.invalidator = &invalidator;
   parts.mount.slow = &slow;
+  parts.mount.names = &names;
   parts.mount.checksums = &checksums;
   parts.mount.session = parts.session.get();
   parts.mount.on_first_open = [device = parts.own->numbers().device] { raise_readahead(device); };
@@ -246,6 +250,7 @@ Result<void> Session::serve() {
   fuse_session_exit(parts.session.get());
   checksums.stop();
   slow.stop();
+  names.stop();
 
   const RaisedCapability may_unmount(CAP_SYS_ADMIN);
   // The kernel may be waiting for a page or a listing that no thread serves any more. Then the connection
