@@ -155,6 +155,7 @@ void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode) 
 
 void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* fi) {
   const auto create = [=, name = std::string(name), asked = *fi](const MountRoot::Pin& model) {
+    if (!model) return refuse_beside_models(req, parent, name);
     const MountRoot& mount_root = mount_root_of(req);
     const fuse_ctx& caller = *fuse_req_ctx(req);
     const auto made = model->create(parent, name, asked.flags, caller.pid, mode,
@@ -170,8 +171,7 @@ void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode,
     if (is_served(entry.ino)) model->served_files().release(model->node_of(entry.ino));
     mount_root.forget(entry.ino, 1);
   };
-  if (is_served(parent) || !mount_root_of(req).model_of(parent))
-    return change_slowly(req, parent, Request::Open, name, create);
+  if (is_served(parent)) return change_slowly(req, parent, Request::Open, name, create);
   guarded(req, parent, Request::Open, create);
 }
 

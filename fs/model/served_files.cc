@@ -118,7 +118,7 @@ Result<void> ServedFiles::open(const Node& node, int flags) {
     ++opens_[node.ino];
   }
   if (!found->is_own) return {};  // the first change copies it
-  auto opened = writer(node);
+  auto opened = guard_memory([&] { return writer(node); });
   if (opened) return {};
   release(node);
   return pass_on(std::move(opened));

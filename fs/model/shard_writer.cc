@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "fs/base/survive.h"
 #include "fs/read/cancellation.h"
 
 namespace stfs {
@@ -30,7 +31,7 @@ ShardWriter::ShardWriter(ModelParts& parts, ForeignChanges& foreign, Shards shar
 
 ShardWriter::~ShardWriter() {
   // Without memory nobody has ended the attempt. It may have committed.
-  if (!turns_.empty()) end_attempt(fail(ErrorCode::OutOfMemory, ENOMEM, "out of memory"));
+  if (is_in_attempt_) end_attempt(fail(ErrorCode::OutOfMemory, ENOMEM, "out of memory"));
   for (const std::uint32_t shard : shards_) --committer(shard).waiting;
 }
 
@@ -51,6 +52,7 @@ bool ShardWriter::take_turns() {
   const bool is_last = has_waited >= parts_.options.commit.lock_patience && !is_beside_;
   may_be_beside_ = may_be_beside_ && !is_beside_;
   last_wait_ = is_last ? std::optional(has_waited) : std::nullopt;
+  is_in_attempt_ = true;
   return true;
 }
 
@@ -78,15 +80,21 @@ Result<CommitOptions> ShardWriter::options(std::uint32_t shard) {
 }
 
 void ShardWriter::end_attempt(Result<void> done) {
+  is_in_attempt_ = false;
   for (const std::uint32_t shard : shards_) {
     // It may have failed behind its commit point: then reads show the new bytes, out of the journal.
     if (!done) parts_.states.note_unsettled(shard);
-    if (done) committer(shard).keep_journal();
     committer(shard).end_attempt();
   }
+  if (done) {
+    survive("commit", [&] {
+      for (const std::uint32_t shard : shards_) committer(shard).keep_journal();
+    });
+  }
   const bool is_refused = !done && !last_wait_ && done.error().code == ErrorCode::Busy;
-  if (is_refused && Cancellation::is_end()) {
-    done.error().message += ": the mount ends, and waits no longer";
+  // Beside a commit of our own more is refused than alone.
+  if (is_refused && Cancellation::is_end() && !is_beside_) {
+    survive("commit", [&] { done.error().message += ": the mount ends, and waits no longer"; });
   } else if (is_refused) {
     return turns_.clear();
   }

@@ -80,6 +80,7 @@ class ShardWriter {
   bool may_be_beside_;                  // another commit that lends its turn
   // Of the attempt that runs:
   std::vector<std::unique_lock<CommitTurn>> turns_;
+  bool is_in_attempt_ = false;
   bool is_beside_ = false;
   std::optional<std::chrono::milliseconds>
       last_wait_;  // if it is the last one: how long the writer has tried

@@ -126,14 +126,14 @@ Result<void> StructureEdits::following(const std::function<Result<void>()>& atte
                                        const std::function<Followed()>& follow) const {
   constexpr std::chrono::milliseconds kBetweenLooks{2};
   const auto deadline = std::chrono::steady_clock::now() + parts_.options.commit.lock_patience;
-  const auto is_over = [&] { return Cancellation::is_end() || std::chrono::steady_clock::now() >= deadline; };
+  const auto is_over = [&] { return std::chrono::steady_clock::now() >= deadline; };
   for (;;) {
     const Epochs::Pin pin = parts_.epochs.pin();
     const Model* const before = &*parts_.model;
     auto done = attempt();
     if (done || done.error().code != ErrorCode::ArchiveChanged || is_over()) return done;
     auto followed = follow();
-    while (followed == Followed::Unsettled && !is_over()) {
+    while (followed == Followed::Unsettled && !is_over() && !Cancellation::is_end()) {
       std::this_thread::sleep_for(kBetweenLooks);
       followed = follow();
     }

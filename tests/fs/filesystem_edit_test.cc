@@ -188,6 +188,17 @@ TEST_CASE("whole views of before an edit stay as they were", "[fs][edit]") {
   CHECK(mount->model().removed().empty());
 }
 
+TEST_CASE("a request to make a file that is there holds no version of the model", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  const Ino views = mount.ino(".safetensors");
+  const Ino before = mount.ino("archive.safetensors", views);
+  CHECK(errno_of(mount->create(views, "archive.safetensors", O_WRONLY | O_EXCL, ::getpid())) == EEXIST);
+  REQUIRE(mount->remove_file(kRootIno, "first"));
+  CHECK(mount->attributes(before));
+  mount->forget(before, 1);
+  CHECK(errno_of(mount->attributes(before)) == ENOENT);
+}
+
 TEST_CASE("with edit=off bytes can be written and nothing else", "[fs][edit]") {
   FilesystemOptions options;
   options.allows_edits = false;

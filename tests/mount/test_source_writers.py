@@ -51,14 +51,14 @@ def test_files_that_are_written_by_a_mapping_after_their_close_are_closed_in_the
 def test_a_reader_that_closes_a_deleted_file_takes_it_from_no_writer(mount):
     path = mount / ".safetensors" / "pretrained" / "notes.txt"
     writer = os.open(path, os.O_RDWR | os.O_CREAT)
-    os.write(writer, b"one ")
+    assert os.write(writer, b"one ") == 4
     reader = os.open(path, os.O_RDONLY)
     os.unlink(path)
-    os.write(writer, b"two ")
+    assert os.write(writer, b"two ") == 4
     os.close(reader)
     copy = os.dup(writer)
     os.close(copy)
-    os.write(writer, b"three")
+    assert os.write(writer, b"three") == 5
     os.fsync(writer)
     assert os.pread(writer, 100, 0) == b"one two three"
     os.close(writer)
@@ -69,6 +69,7 @@ def test_a_change_by_a_path_leaves_no_file_open(source, mount):
     before = open_for_writing(source, mount)
     for number in range(100):
         (directory / f"f{number}").write_bytes(b"text")
+    os.mknod(directory / "node", 0o600)
     for number in range(100):
         os.truncate(directory / f"f{number}", 2)
         os.utime(directory / f"f{number}", (1000, 1000))

@@ -60,6 +60,7 @@ TEST_CASE("a difference is found in the tensor and on the device that has it", "
   REQUIRE(count == 8);  // each on two devices
   CHECK(compared.find().value() == std::vector<bool>(count, false));
   CHECK(compared.work->done_bytes() == compared.resident.plan.read_bytes());
+  CHECK(compared.work->total_bytes() == compared.work->done_bytes());
   // The first byte, the last byte, one in the middle of a large tensor.
   const std::uint64_t last = compared.resident.plan.tensors[0].place.size_bytes - 1;
   for (const auto& [tensor, offset] :

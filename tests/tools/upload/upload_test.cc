@@ -320,6 +320,8 @@ TEST_CASE("an upload can be cancelled at any time, and leaves neither memory nor
 TEST_CASE("a device that is slow holds the readers back: the ring is all the memory there is",
           "[tools][upload]") {
   FaultyUpload faulty;
+  Work work;
+  faulty.options.work = &work;
   faulty.faults->is_stalled = true;
   auto started = Upload::start(faulty.plan(), faulty.options);
   REQUIRE(started);
@@ -332,6 +334,8 @@ TEST_CASE("a device that is slow holds the readers back: the ring is all the mem
   REQUIRE(resident);
   check_bytes(*resident, faulty.model);
   CHECK((*started)->progress().done_bytes() == (*started)->progress().total_bytes());
+  CHECK(work.done_bytes() == resident->plan.read_bytes());
+  CHECK(work.total_bytes() == work.done_bytes());
 }
 
 TEST_CASE("the ring is twice as large where the disk has to be waited for", "[tools][upload]") {
