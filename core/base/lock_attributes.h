@@ -1,4 +1,4 @@
-// What clang is told of locks (-Wthread-safety). core/base/mutex.h has the locks, and shows the use.
+// Attributes that tell clang about locks (-Wthread-safety). core/base/mutex.h has the locks and an example.
 #pragma once
 
 #ifdef __clang__

@@ -6,7 +6,7 @@
 //     void do_next() REQUIRES(mutex_);              // the caller holds the mutex
 //     const MutexLock lock(mutex_);                 // holds it to the end of the block
 //
-// A lambda is a function of its own: one that runs with the lock held says so, too.
+// Clang checks each lambda by itself. A lambda that runs with the lock held says so, too.
 //
 //     wakes_.wait(mutex_, [this]() REQUIRES(mutex_) { return !jobs_.empty(); });
 #pragma once

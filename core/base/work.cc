@@ -1,4 +1,4 @@
-// Another thread runs the jobs, with those that it starts; this one watches.
+// The calling thread runs the watch. Other threads run the jobs.
 #include "core/base/work.h"
 
 #include <future>

@@ -1,4 +1,4 @@
-// What a long operation and its caller tell each other: the bytes that are done, and whether to go on.
+// The progress of a long operation, which its caller can follow and stop.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ namespace stfs {
 class Work {
  public:
   /// Runs on the thread that made the Work, so it may touch what that thread owns: with 0 bytes when a pass
-  /// begins, then at most every 20 ms, and when the pass ends. False stops the work, as stop() does. Stopped
-  /// work runs the watch no more.
+  /// begins, then at most every 20 ms, and when the pass ends. False stops the work, as stop() does. After
+  /// that the watch does not run again.
   using Watch = std::function<bool(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
 
   Work() = default;

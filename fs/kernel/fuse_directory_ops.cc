@@ -92,7 +92,8 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       bool is_looked_up = false;
       if constexpr (kWithAttributes) {
         // Inode 0 tells the kernel that an entry does not count as looked up. `.` and `..` must not count.
-        // Neither must a view whose file goes with its last look-up: only a look-up by its name keeps it.
+        // A view must not count either: its file goes with its last look-up, and only a look-up by name
+        // holds it.
         const Ino local = InodeSpace::local(child);
         const bool is_passed_over = !links_listed || name == "." || name == ".." ||
                                     Views::remade_entry(local) != 0 || Views::whole(local).has_value();

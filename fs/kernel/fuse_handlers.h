@@ -70,17 +70,17 @@ inline MountRoot& mount_root_of(fuse_req_t req) {
   return mount_of(req).mount_root;
 }
 
-/// What open has set, on a file that shows tensors. Null for a reader, and without a descriptor.
+/// The file that open has set, for a file that shows tensors. Null for a reader, and without a descriptor.
 inline OpenFile* open_file(const fuse_file_info* fi) {
   return fi == nullptr ? nullptr : reinterpret_cast<OpenFile*>(fi->fh);
 }
 
-/// What open sets on a file of a source directory that is open for writing: never 0.
+/// The handle that open sets for a file of a source directory that is open for writing. It is never 0.
 inline std::uint64_t source_handle(uid_t opener) {
   return std::uint64_t{1} << 32U | opener;
 }
 
-/// Who has opened a descriptor for writing; nothing for others.
+/// The user who has opened the descriptor for writing; nothing for other descriptors.
 inline std::optional<uid_t> opener_of(Ino ino, const fuse_file_info* fi) {
   if (fi == nullptr || fi->fh == 0) return std::nullopt;
   return is_served(ino) ? static_cast<uid_t>(fi->fh) : open_file(fi)->user;
