@@ -1,7 +1,7 @@
-# What makes an error of memory in our programs and libraries harder to use: position-independent code, checked calls of
-# libc, guarded stacks, addresses of functions that are read-only after the start, no code on the stack, marked targets of
-# jumps. tests/packaging/test_hardening.py looks for each in the built files. A sanitizer checks more, and its calls
-# replace those of libc.
+# Makes memory errors in our programs and libraries harder to exploit: position-independent code, checked calls of libc,
+# guarded stacks, addresses of functions that are read-only after the start, no code on the stack, marked targets of jumps.
+# tests/packaging/test_hardening.py checks the built files for each. A sanitizer checks more, and its functions replace the
+# checked calls of libc.
 include(CheckCXXSourceCompiles)
 include(CheckCXXCompilerFlag)
 include(CheckPIESupported)
@@ -14,14 +14,14 @@ endif()
 add_link_options("$<$<LINK_LANGUAGE:CXX>:-Wl,-z,relro,-z,now,-z,noexecstack>")
 
 list(APPEND STFS_HARDENED -fstack-protector-strong)
-# Only compilers for x86 have it.
+# Only compilers for x86 have this option.
 check_cxx_compiler_flag(-fcf-protection STFS_HAVE_CF_PROTECTION)
 if(STFS_HAVE_CF_PROTECTION)
   list(APPEND STFS_HARDENED -fcf-protection)
 endif()
 
-# libc says which level it gives. A level needs optimization, so the check has the build type's flags. Whoever builds
-# with a level of their own, as distributions do, keeps it.
+# The check finds the level that libc supports. A level needs optimization, so the check uses the build type's flags. If the
+# flags already set a level, as in builds of distributions, this level stays.
 string(TOUPPER "${CMAKE_BUILD_TYPE}" build_type)
 set(all_flags "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${build_type}}")
 if(NOT all_flags MATCHES "_FORTIFY_SOURCE")

@@ -1,4 +1,3 @@
-// Opens an archive, and follows its file through our own commits.
 #include "core/archive/archive.h"
 
 #include <fmt/format.h>
@@ -16,26 +15,54 @@
 #include "core/journal/file_lock.h"
 #include "core/journal/journal_file.h"
 #include "core/journal/journal_scan.h"
+#include "core/storage/open_directory.h"
 #include "core/storage/trusted_links.h"
 #include "core/storage/unmappable_store.h"
 
 namespace stfs {
 namespace {
 
-/// Whether a process may read and not write.
+/// Returns true if the error means that the process may not write.
 bool is_refusal(int errno_value) {
   return errno_value == EACCES || errno_value == EPERM || errno_value == EROFS;
+}
+
+/// A file and its directory.
+struct OpenedBeside {
+  std::unique_ptr<File> file;
+  std::filesystem::path real_path;
+  std::shared_ptr<Storage> beside;
+};
+
+Result<OpenedBeside> open_beside(const std::filesystem::path& path, Access access, Storage& storage,
+                                 Links links) {
+  // Another program may replace the file between the two steps. While a program does so without a pause, most
+  // attempts fail. All attempts together take about a tenth of a second.
+  constexpr int kAttempts = 1000;
+  for (int attempt = 1;; ++attempt) {
+    auto file = storage.open_behind(path, access == Access::ReadWrite ? Links::Trusted : links);
+    RETURN_IF_ERROR(file);
+    // Journals are beside the resolved path, so that all processes find them, whichever link each follows.
+    // Only the system's storage uses the kernel's path: it stays right if the file is renamed. Any other
+    // storage finds its files by the given path only.
+    std::filesystem::path real_path = real_path_of(storage.is_system() ? (*file)->descriptor() : -1, path);
+    // A deleted file can still be opened for reading, through a descriptor's link in /proc.
+    const bool may_differ = access == Access::ReadOnly && attempt == kAttempts;
+    auto beside = storage_beside(storage, real_path, may_differ ? nullptr : file->get());
+    if (beside) return OpenedBeside{std::move(*file), std::move(real_path), std::move(*beside)};
+    if (attempt == kAttempts) return pass_on(std::move(beside));
+  }
 }
 
 }  // namespace
 
 Archive::Archive(std::filesystem::path path, std::filesystem::path real_path, Access access, Storage& storage,
-                 std::unique_ptr<File> file)
-    : LocalReader(std::move(path), std::move(real_path), storage, std::move(file)),
+                 std::shared_ptr<Storage> beside, std::unique_ptr<File> file)
+    : LocalReader(std::move(path), std::move(real_path), storage, std::move(beside), std::move(file)),
       access_(access),
       is_served_(opened_file().is_served()),
       is_remote_(!unmappable_store(opened_file().filesystem_type()).empty()),
-      lane_journal_(storage, this->real_path(), opened_file()) {}
+      lane_journal_(this->storage(), this->real_path(), opened_file()) {}
 
 Result<std::unique_ptr<Archive>> Archive::open(const std::filesystem::path& path, Access access,
                                                Storage& storage, Io io, Links links, Deadline wait_until) {
@@ -46,19 +73,13 @@ Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::
                                                          Storage& storage, Io io, Links links,
                                                          Deadline wait_until) {
   auto absolute = absolute_path(path);
-  if (!absolute) return pass_on(std::move(absolute));
-  auto file = storage.open_behind(*absolute, access == Access::ReadWrite ? Links::Trusted : links);
-  if (!file) return pass_on(std::move(file));
-  // Journals are files beside the resolved path: so all processes find them, whichever link each has
-  // followed. A storage that is not the system's finds its files by the given path only, and the kernel would
-  // tell where a file is that somebody has moved meanwhile.
-  const int descriptor = &storage == &system_storage() ? (*file)->descriptor() : -1;
-  std::filesystem::path real_path = real_path_of(descriptor, *absolute);
-  std::unique_ptr<Archive> archive(
-      new Archive(std::move(*absolute), std::move(real_path), access, storage, std::move(*file)));
+  RETURN_IF_ERROR(absolute);
+  auto opened = open_beside(*absolute, access, storage, links);
+  RETURN_IF_ERROR(opened);
+  std::unique_ptr<Archive> archive(new Archive(std::move(*absolute), std::move(opened->real_path), access,
+                                               storage, std::move(opened->beside), std::move(opened->file)));
   if (access == Access::ReadWrite) {
-    if (auto writable = storage.check_writable(archive->path()); !writable)
-      return pass_on(std::move(writable));
+    RETURN_IF_ERROR(storage.check_writable(archive->path()));
   }
   if (auto loaded = archive->recover_and_load(io, wait_until); !loaded) {
     return tl::unexpected(std::move(loaded).error().within(path.string()));
@@ -68,20 +89,20 @@ Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::
 
 Result<void> Archive::recover_and_load(Io io, Deadline wait_until) {
   constexpr std::chrono::milliseconds kPause{5};
-  if (auto locked = lock_as_reader(wait_until); !locked) return locked;
+  RETURN_IF_ERROR(lock_as_reader(wait_until));
   for (bool is_left_by_dead = false;;) {
-    if (auto recovered = recover_journals(wait_until); !recovered) return recovered;
+    RETURN_IF_ERROR(recover_journals(wait_until));
     // No edit begins while the header is read.
     auto locks = ArchiveLocks::for_patch(file(), path(), {}, time_left(wait_until));
     if (!locks && !lacks_readers_lock(locks.error())) return pass_on(std::move(locks));
     auto loaded = load(io);
-    // Under the lock: a recovery would show the header again, and the error would be about another state.
+    // Check this under the lock: a recovery could restore the header, and `loaded` would describe another
+    // state.
     const bool is_hidden = !loaded && is_being_edited();
     if (locks) locks->release();
     if (!is_hidden) return loaded;
-    // The edit's owner has died, and nobody has applied the edit yet. The loop looks for the journal once
-    // more. It also looks again if a recovery had the journal at that moment, because the recovery may have
-    // died.
+    // The edit's owner has died, and the edit is not applied yet. The loop searches once more for the
+    // journal. It also continues if a recovery holds the journal, because that recovery may have died.
     const bool has_owner = ArchiveLocks::is_edited_by_other(file());
     if (!has_owner && std::exchange(is_left_by_dead, true) &&
         !has_journal_that_is({JournalState::Committed, JournalState::InUse})) {
@@ -99,26 +120,26 @@ Result<void> Archive::recover_and_load(Io io, Deadline wait_until) {
 Result<void> Archive::recover_journals(Deadline wait_until) {
   if (access_ == Access::ReadOnly) {
     auto not_shown = show_pending_journals();
-    // A directory that can't be listed can't be searched for journals. Reading goes on without them.
+    // If the directory can't be listed, no journal can be found. Reads go on without journals.
     if (!not_shown && not_shown.error().code == ErrorCode::Unlistable) return {};
-    if (!not_shown) return pass_on(std::move(not_shown));
+    RETURN_IF_ERROR(not_shown);
     recovered_ = std::move(*not_shown);
     return {};
   }
   auto has_journal = has_journal_beside(storage(), real_path());
-  // As below: each commit looks again, and fails.
+  // As below, each commit searches again, and fails.
   if (!has_journal && has_journal.error().errno_value == EACCES) return {};
-  if (!has_journal) return pass_on(std::move(has_journal));
+  RETURN_IF_ERROR(has_journal);
   if (!*has_journal) return {};
-  if (auto opened = open_for_writing(); !opened) return opened;
+  RETURN_IF_ERROR(open_for_writing());
   auto reports = recover(storage(), real_path(), file(),
                          {.wait_until = std::min(wait_until, deadline_in(kRecoveryPatience))});
-  // Nothing can be committed either: each commit looks again, and fails.
+  // Nothing can be committed: each commit searches again, and fails.
   if (!reports && reports.error().code == ErrorCode::Unlistable) return {};
   // A user who may only read the archive can hold a lock on it for ever. Reads go through the journals, and
   // each commit tries to apply them again.
   if (!reports && reports.error().code == ErrorCode::Busy) reports = show_pending_journals();
-  if (!reports) return pass_on(std::move(reports));
+  RETURN_IF_ERROR(reports);
   recovered_ = std::move(*reports);
   note_left_void(recovered_);
   return {};
@@ -140,7 +161,7 @@ bool Archive::has_dead_commit() const {
 
 Result<bool> Archive::finish_dead_commits() {
   return guard_memory([&]() -> Result<bool> {
-    // Reads go through the journals that were found before; adopt_identity() follows these.
+    // Reads already go through the pending journals. adopt_identity() keeps them up to date.
     if (overlay().has_pending()) return false;
     const auto has_journal = has_journal_beside(storage(), real_path());
     if (!has_journal || !*has_journal || !has_dead_commit()) return false;
@@ -174,15 +195,15 @@ Result<void> Archive::open_for_writing_unguarded() {
   const MutexLock opening(opening_mutex_);
   if (writable_) return {};
   const auto before = opened_file().status();
-  if (!before) return tl::unexpected(before.error());
-  auto opened = storage().open_again(opened_file(), path(), Access::ReadWrite);
-  if (!opened) return pass_on(std::move(opened));
+  RETURN_IF_ERROR(before);
+  auto opened = open_again(Access::ReadWrite);
+  RETURN_IF_ERROR(opened);
   const auto after = (*opened)->status();
-  if (!after) return tl::unexpected(after.error());
-  // From now on the file that is open for writing holds the lock, so that it can become an exclusive one.
+  RETURN_IF_ERROR(after);
+  // From now on the file that is open for writing holds the lock, so that the lock can become exclusive.
   auto locked = (*opened)->try_lock(kReadersByte, LockKind::Shared);
   if (!locked && !lacks_readers_lock(locked.error())) return pass_on(std::move(locked));
-  if (auto switched = switch_to(**opened, *before, *after); !switched) return switched;
+  RETURN_IF_ERROR(switch_to(**opened, *before, *after));
   opened_file().unlock(kReadersByte);
   writable_ = std::move(*opened);
   return {};
@@ -210,7 +231,7 @@ void Archive::discard(std::unique_ptr<File> file) {
   const MutexLock lock(mutex_);
   try {
     discarded_.push_back(std::move(file));
-  } catch (const std::bad_alloc&) {  // closed here and now
+  } catch (const std::bad_alloc&) {  // the file is closed here
   }
 }
 
@@ -222,9 +243,9 @@ std::vector<std::unique_ptr<File>> Archive::take_discarded() {
 Result<void> Archive::resume_writing() {
   return guard_memory([&]() -> Result<void> {
     const auto may_end = write_stop_.may_end(storage());
-    if (!may_end) return tl::unexpected(may_end.error());
+    RETURN_IF_ERROR(may_end);
     if (!*may_end) return {};
-    if (auto renewed = renew_overlay(); !renewed) return renewed;
+    RETURN_IF_ERROR(renew_overlay());
     write_stop_.end();
     return {};
   });
@@ -232,31 +253,30 @@ Result<void> Archive::resume_writing() {
 
 Result<void> Archive::adopt_own_change(const FileIdentity& written) {
   if (!tells_writes_apart()) return adopt_identity();
-  if (auto renewed = renew_overlay(); !renewed) return renewed;
+  RETURN_IF_ERROR(renew_overlay());
   set_identity(written);
   return {};
 }
 
-Result<void> Archive::adopt_own_edit(std::string_view header,
-                                     const NameMap<std::string_view, TensorId>& before) {
+Result<void> Archive::adopt_own_edit(std::string_view header, std::span<const KeptTensor> kept) {
   return guard_memory([&]() -> Result<void> {
     const std::string_view json = header.substr(kHeaderLengthBytes);
     auto size_bytes = file().size_bytes();
-    if (!size_bytes) return pass_on(std::move(size_bytes));
+    RETURN_IF_ERROR(size_bytes);
     auto content = parse_header(json, *size_bytes - header.size());
-    if (!content) return pass_on(std::move(content));
+    RETURN_IF_ERROR(content);
     const TensorIds& known = version()->ids;
     std::vector<std::optional<std::uint32_t>> positions(content->tensors.size());
-    for (std::uint32_t at = 0; at < content->tensors.size(); ++at) {
-      const auto found = before.find(content->tensors[at].name);
-      if (found != before.end()) positions[at] = known.position(found->second);
+    for (const KeptTensor& tensor : kept) {
+      if (const auto at = content->tensors.find(tensor.name)) positions[*at] = known.position(tensor.tensor);
     }
     return change_structure(std::move(*content), json, known.next(positions));
   });
 }
 
 void Archive::show_moved(Moves moves) {
-  // The overlay's lock keeps readers away from the old ranges before they go.
+  // show_moved() takes the overlay's lock exclusively, so no read uses the old ranges when `moves_` is
+  // replaced.
   overlay().show_moved({moves.in_journal.empty() ? nullptr : moves.journal, moves.in_journal},
                        {moves.in_archive.empty() ? nullptr : &file(), moves.in_archive});
   moves_ = std::move(moves);
@@ -265,8 +285,8 @@ void Archive::show_moved(Moves moves) {
 Result<void> Archive::sync() {
   // Take the identity before the sync: later writes may not be part of it.
   const auto before = file().status();
-  if (!before) return tl::unexpected(before.error());
-  if (auto synced = file().sync(); !synced) return synced;
+  RETURN_IF_ERROR(before);
+  RETURN_IF_ERROR(file().sync());
   const MutexLock lock(mutex_);
   synced_ = before->identity;
   return {};

@@ -1,4 +1,3 @@
-// Reads into the caller's memory.
 #include "core/archive/archive_reader.h"
 
 namespace stfs {
@@ -26,7 +25,7 @@ Result<std::span<const std::byte>> ArchiveReader::read(ByteRange file_range,
     scratch.resize(static_cast<std::size_t>(file_range.size_bytes));
     return read_through(scratch, file_range.offset);
   });
-  if (!read) return pass_on(std::move(read));
+  RETURN_IF_ERROR(read);
   return std::span<const std::byte>(scratch);
 }
 

@@ -1,5 +1,5 @@
-// What reading an archive takes, whatever store holds it: its versions, its bytes, and whether it has
-// changed. Nothing here needs a file descriptor, a lock or a journal.
+// Reads an archive in any store: its versions, its bytes and its changes. Needs no file descriptor, no lock
+// and no journal.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ class ArchiveReader {
     const MutexLock lock(version_mutex_);
     return version_;
   }
-  // Of the current version. A caller that keeps a reference while the header may be changed pins the version.
+  // Parts of the current version. A caller that keeps a reference pins the version if the header may change.
   [[nodiscard]] const TensorIndex& tensors() const { return version()->tensors(); }
   [[nodiscard]] const Metadata& metadata() const { return version()->metadata(); }
   [[nodiscard]] std::uint64_t header_size_bytes() const { return version()->header->size_bytes; }
@@ -41,20 +41,21 @@ class ArchiveReader {
   [[nodiscard]] ByteRange file_range(ByteRange data) const { return version()->file_range(data); }
   [[nodiscard]] FileStatus opened_status() const { return version()->status; }
 
-  // Reading takes absolute ranges of a version that the caller pins. EIO with code ArchiveCut: the archive
-  // has become too short. No lock is taken: a caller that must not see half a commit takes the tensor's lock
-  // first (fs/model/filesystem.h). That lock also keeps a reply of the kernel valid that refers to the map.
-  /// Copies the bytes, including those of journals that could not be applied.
+  // The calls below read absolute ranges of a version that the caller pins. EIO with code ArchiveCut: the
+  // archive has become too short. They take no lock: a caller that must not see half a commit first takes the
+  // tensor's lock (fs/model/mounted_model.h). While the caller holds that lock, a reply to the kernel may
+  // refer to the map.
+  /// Copies the bytes, as unapplied journals override them.
   /// @param offset  in the file.
   [[nodiscard]] virtual Result<void> read_through(std::span<std::byte> to, std::uint64_t offset) const;
-  /// The same, but returns the bytes. They may lie in `scratch`, which grows as needed.
+  /// Reads like read_through(), and returns the bytes. The bytes may be in `scratch`, which grows as needed.
   [[nodiscard]] Result<std::span<const std::byte>> read(ByteRange file_range,
                                                         std::vector<std::byte>& scratch) const;
-  /// ByteSource::map(), for replies to the kernel. Also empty if a journal overrides the file.
+  /// ByteSource::map(), for replies to the kernel. Returns an empty span if a journal overrides the file.
   [[nodiscard]] virtual Result<MappedSpan> map(ByteRange file_range) const;
-  /// ByteSource::copy_from(). Also false if a journal overrides the file.
+  /// ByteSource::copy_from(). Returns false if a journal overrides the file.
   [[nodiscard]] virtual bool copy_from(ByteRange file_range, const ByteSource::Copy& copy) const;
-  /// Whether no journal overrides the file's own bytes.
+  /// Returns true if no journal overrides the file's bytes.
   [[nodiscard]] virtual bool is_as_in_file() const { return true; }
   /// The file's own bytes, and how they are read. Lives as long as the archive.
   [[nodiscard]] virtual const ByteSource& bytes() const = 0;
@@ -62,26 +63,26 @@ class ArchiveReader {
   /// no file of this host. Lives as long as the archive.
   [[nodiscard]] virtual const File* local_file() const { return nullptr; }
 
-  /// How the archive has changed since it was opened or since our own last commit.
+  /// A change of the archive since it was opened or since our own last commit.
   struct Change {
-    bool is_touched = false;  // somebody else wrote into it or cut it
-    bool is_broken = false;   // ... and its header has changed: offsets can't be trusted any more
-    /// With is_broken: the new header, which tells what has kept its place (ArchiveHeader::keeps()). Null if
-    /// nothing tells: there is no valid header, or the store has no lock that keeps others from moving bytes.
+    bool is_touched = false;  // another program wrote into it or cut it
+    bool is_broken = false;   // ... and its header differs: the known offsets are invalid
+    /// With is_broken: the new header, which has the tensors that kept their place (ArchiveHeader::keeps()).
+    /// Null if there is no valid header, or if the store has no lock that keeps others from moving bytes.
     std::shared_ptr<const ArchiveHeader> header{};
-    bool is_being_edited = false;  // ... and there is none now, because an edit has not ended
+    bool is_being_edited = false;  // ... and it has no header now, because an edit has not ended
     std::uint64_t size_bytes = 0;  // the file's current size
-    bool is_replaced = false;      // the path names another file, or none: ours lives on until it is closed
-    bool is_gone = false;          // ... none
+    bool is_replaced = false;      // the path names another file or none; our open file stays readable
+    bool is_gone = false;          // ... and the path names none
     std::uint32_t links = 1;       // number of names of the file at the path
   };
   [[nodiscard]] virtual Result<Change> check_for_change() = 0;
-  /// Whether the file is as our last commit or the last adopt_identity() left it, as far as its times tell.
-  /// Also false while a commit of ours is running, and if the file's status can't be read.
+  /// Returns true if the file's times are the ones that our last commit or adopt_identity() noted. Returns
+  /// false while a commit of ours runs, and if the file's status can't be read.
   [[nodiscard]] bool is_as_known() const;
   /// The file's current status.
   [[nodiscard]] virtual Result<FileStatus> status() const = 0;
-  /// Adopts the file's current identity as the known one, after somebody else's change.
+  /// Adopts the file's current identity as the known one, after a foreign change.
   virtual Result<void> adopt_identity() = 0;
   /// The file's identity after our last known change.
   [[nodiscard]] virtual FileIdentity identity() const = 0;

@@ -1,4 +1,3 @@
-// Finds places of an earlier header in a later one.
 #include "core/archive/archive_version.h"
 
 #include <algorithm>

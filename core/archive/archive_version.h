@@ -1,4 +1,4 @@
-// One state of an archive's structure: which tensors it has, and where their bytes lie.
+// One state of an archive's structure: its tensors and the places of their bytes.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +23,17 @@ struct ArchiveHeader {
 
   /// Absolute offset in the file of the first byte of data.
   [[nodiscard]] std::uint64_t data_offset() const { return kHeaderLengthBytes + size_bytes; }
-  /// Whether this header leaves a tensor of an earlier one where it was: under its name, under another one
-  /// if it was renamed, or in a filler if it was deleted.
+  /// Returns true if this header keeps a tensor of an earlier header in its place: under its name, under
+  /// another name if it was renamed, or in a filler if it was deleted.
   /// @param place  absolute.
   [[nodiscard]] bool keeps(std::string_view name, ByteRange place) const;
 };
 
-/// Immutable. A reader pins it as `std::shared_ptr<const ArchiveVersion>`: positions and ranges of tensors
-/// stay as they are while it is pinned. It must not outlive its archive, which keeps the file open.
+/// Immutable. A reader pins a version as `std::shared_ptr<const ArchiveVersion>`: positions and ranges of
+/// tensors stay the same while the version is pinned. The archive keeps the file open, so a version must not
+/// outlive its archive.
 ///
-/// A change of the structure makes a new version. Versions share what has not changed: a copy-up of overlayfs
+/// A change of the structure makes a new version. Versions share unchanged parts: a copy-up of overlayfs
 /// changes the stamp alone, because the map follows the copy at its old addresses.
 struct ArchiveVersion {
   std::shared_ptr<const ArchiveHeader> header;
@@ -41,7 +42,7 @@ struct ArchiveVersion {
   /// The archive's identity in journals. Its size is the size in `status`.
   ArchiveStamp stamp;
   std::shared_ptr<const ByteSource> bytes;
-  /// Tensors keep their ids from version to version.
+  /// A tensor has the same id in all versions.
   TensorIds ids;
 
   [[nodiscard]] const TensorIndex& tensors() const { return header->content.tensors; }

@@ -1,4 +1,3 @@
-// Writes the header and checks that exactly the announced bytes follow.
 #include "core/archive/archive_writer.h"
 
 #include <fmt/format.h>
@@ -18,10 +17,10 @@ Result<ArchiveWriter> ArchiveWriter::create(const std::filesystem::path& path,
     expected_bytes += data_size_bytes(tensor.dtype, tensor.shape).value_or(0);
   }
   Result<NewFile> file = NewFile::create(path, replace, options.mode);
-  if (!file) return pass_on(std::move(file));
+  RETURN_IF_ERROR(file);
   // Reserve first: a full disk then fails before the caller has produced a byte.
-  if (auto ok = file->reserve(header->size() + expected_bytes); !ok) return pass_on(std::move(ok));
-  if (auto ok = file->append(std::as_bytes(std::span(*header))); !ok) return pass_on(std::move(ok));
+  RETURN_IF_ERROR(file->reserve(header->size() + expected_bytes));
+  RETURN_IF_ERROR(file->append(std::as_bytes(std::span(*header))));
   return ArchiveWriter(path, std::move(*file), expected_bytes);
 }
 
@@ -48,7 +47,7 @@ Result<void> ArchiveWriter::settle() {
 
 Result<void> ArchiveWriter::finish() {
   if (file_.is_open()) {
-    if (auto ok = settle(); !ok) return ok;
+    RETURN_IF_ERROR(settle());
   }
   return file_.finish();
 }

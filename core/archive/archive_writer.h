@@ -17,10 +17,10 @@
 namespace stfs {
 
 struct NewArchiveOptions {
-  // As of format_header(). Later edits of the header then need not move the data (core/DURABILITY.md).
+  // Passed to format_header(). Later edits of the header then need not move the data (core/DURABILITY.md).
   std::uint64_t alignment = 4096;
   std::uint64_t slack_bytes = 64 * 1024;
-  NewFileMode mode{};  // as of NewFile::create()
+  NewFileMode mode{};  // passed to NewFile::create()
 };
 
 class ArchiveWriter {
@@ -30,8 +30,8 @@ class ArchiveWriter {
                                       const Metadata& metadata, bool replace,
                                       const NewArchiveOptions& options = {});
 
-  /// Appends data: the tensors' bytes one after another, in pieces of any size. After a failure of any call
-  /// the temporary file is gone, and the writer is unusable.
+  /// Appends data: the tensors' bytes one after another, in pieces of any size. A failure of any call removes
+  /// the temporary file and makes the writer unusable.
   Result<void> append(std::span<const std::byte> bytes);
 
   /// Checks that exactly the announced number of bytes came, then calls NewFile::settle().

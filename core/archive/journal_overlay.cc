@@ -1,4 +1,3 @@
-// Lays the journals over what was read, in the order of their commits.
 #include "core/archive/journal_overlay.h"
 
 #include <algorithm>
@@ -30,7 +29,7 @@ Result<std::optional<std::string>> JournalOverlay::new_index(std::string_view na
   for (const PendingJournal& journal : pending_) {
     if (!journal.index || journal.index->name != name || journal.index->old_hash != hash) continue;
     auto text = read_text(*journal.file, journal.index->in_journal);
-    if (!text) return pass_on(std::move(text));
+    RETURN_IF_ERROR(text);
     return std::optional(std::move(*text));
   }
   return none;
@@ -47,12 +46,12 @@ Result<void> JournalOverlay::read_over(std::span<std::byte> to, std::uint64_t of
         to.subspan(static_cast<std::size_t>(part.offset - offset), static_cast<std::size_t>(part.size_bytes));
     if (range.is_patch()) {
       auto patch = read_patch(file, range, region);
-      if (!patch) return pass_on(std::move(patch));
+      RETURN_IF_ERROR(patch);
       patch->apply(place, part.offset);
       continue;
     }
     const std::uint64_t from = range.journal_offset + (part.offset - range.archive.offset);
-    if (auto read = file.read(place, from); !read) return read;
+    RETURN_IF_ERROR(file.read(place, from));
   }
   return {};
 }
@@ -60,7 +59,7 @@ Result<void> JournalOverlay::read_over(std::span<std::byte> to, std::uint64_t of
 Result<void> JournalOverlay::read_on_the_way(std::span<std::byte> to, std::uint64_t offset) const {
   for (const OnTheWay& shown : on_the_way_) {
     if (shown.file == nullptr) continue;
-    if (auto read = read_over(to, offset, *shown.file, shown.ranges); !read) return read;
+    RETURN_IF_ERROR(read_over(to, offset, *shown.file, shown.ranges));
   }
   return {};
 }
@@ -69,7 +68,7 @@ Result<void> JournalOverlay::lay_over(std::span<std::byte> to, std::uint64_t off
   if (is_empty()) return {};
   const SharedLock lock(lock_);
   for (const PendingJournal& journal : pending_) {
-    if (auto read = read_over(to, offset, *journal.file, journal.ranges); !read) return read;
+    RETURN_IF_ERROR(read_over(to, offset, *journal.file, journal.ranges));
   }
   return read_on_the_way(to, offset);
 }

@@ -1,4 +1,4 @@
-// Blocks of journals that reads get instead of the archive's own.
+// Gives reads the blocks of journals in place of the archive's own.
 #pragma once
 
 #include <array>
@@ -23,16 +23,16 @@ namespace stfs {
 /// Any number of threads may read. One thread at a time changes it.
 class JournalOverlay {
  public:
-  /// Whether a journal overrides the archive until recovery has applied it.
+  /// Returns true if a journal overrides the archive until recovery applies it.
   [[nodiscard]] bool has_pending() const { return has_pending_; }
-  /// Whether nothing overrides the archive, not even for the moment.
+  /// Returns true if no pending journal, no commit and no edit overrides the archive.
   [[nodiscard]] bool is_empty() const { return !has_pending_ && !is_applying_; }
 
-  /// The size that an edit which waits for recovery gives the archive; nothing if there is none.
+  /// The size that the archive gets by an edit that waits for recovery; nothing if there is no such edit.
   [[nodiscard]] std::optional<std::uint64_t> size_bytes() const;
 
-  /// The index that a pending journal gives the model; nothing if none replaces this one.
-  /// @param name  of the index's file.
+  /// The index that a pending journal gives the model; nothing if no journal replaces the present one.
+  /// @param name  the name of the index's file.
   [[nodiscard]] Result<std::optional<std::string>> new_index(std::string_view name,
                                                              std::string_view present) const;
 
@@ -41,32 +41,33 @@ class JournalOverlay {
 
   /// Replaces all pending journals. Later ones override earlier ones.
   void set_pending(std::vector<PendingJournal> journals);
-  /// From now on, reads of these ranges come from the journal. Needs no memory after reserve(), also for a
-  /// commit and another one beside it.
+  /// From now on, reads of these ranges come from the journal. After reserve() it allocates no memory, even
+  /// for two commits that run together.
   void add(PendingJournal journal);
   void reserve();
 
-  /// Ranges of the archive whose bytes are elsewhere for the moment.
+  /// Ranges of the archive whose bytes are elsewhere while a commit or an edit is applied.
   struct OnTheWay {
     const File* file = nullptr;  // a journal, or the archive itself; null: there are no ranges
     std::span<const JournalRange> ranges;
   };
-  /// Reads of these ranges come from the journal, until another call replaces it. Needs no memory.
-  /// @param instead_of  the journal whose blocks are no longer shown; null: none.
+  /// Makes reads of these ranges come from the journal, until another call replaces it. Needs no memory.
+  /// @param instead_of  the journal whose ranges are replaced; null: none.
   void show_while_applied(OnTheWay blocks, const File* instead_of = nullptr);
   void end_applied(const File* journal) { show_while_applied({}, journal); }
-  /// The same for tensors that an edit moves, beside which no other commit runs: replaces all that is shown.
+  /// Does the same for tensors that an edit moves, and replaces all ranges of earlier calls. No other commit
+  /// runs beside an edit.
   void show_moved(OnTheWay in_journal, OnTheWay in_archive);
-  /// Reads the archive's range if all of its bytes are elsewhere for the moment: the archive may have been
-  /// cut there. @return false: they are not, and nothing was read. A caller that then reads a moved tensor
-  /// from the archive must hold the tensor's lock.
+  /// Reads the archive's range if all of its bytes are elsewhere (OnTheWay): the archive may have been cut
+  /// there. A caller that then reads a moved tensor from the archive must hold the tensor's lock.
+  /// @return false: some bytes are not elsewhere, and nothing was read.
   [[nodiscard]] Result<bool> read_elsewhere(std::span<std::byte> to, std::uint64_t offset) const;
 
  private:
-  /// Overwrites those bytes of the archive's range at `offset` that the file holds.
+  /// Overwrites the bytes of `to` that the file has for the archive's range at `offset`.
   static Result<void> read_over(std::span<std::byte> to, std::uint64_t offset, const File& file,
                                 std::span<const JournalRange> ranges);
-  /// Does so for all bytes that are elsewhere for the moment.
+  /// Does so for all ranges in `on_the_way_`.
   [[nodiscard]] Result<void> read_on_the_way(std::span<std::byte> to, std::uint64_t offset) const
       REQUIRES_SHARED(lock_);
   void note_applying() REQUIRES(lock_);
@@ -75,8 +76,8 @@ class JournalOverlay {
   std::atomic<bool> is_applying_ = false;
   mutable ReaderWriterLock lock_;  // innermost, held by reads of journals
   std::vector<PendingJournal> pending_ GUARDED_BY(lock_);
-  static constexpr std::size_t kMostApplied = 2;  // a commit, and another one beside it
-  // Each has other blocks; they override pending_.
+  static constexpr std::size_t kMostApplied = 2;  // two commits that run together
+  // No two entries have a common block. They override pending_.
   std::array<OnTheWay, kMostApplied> on_the_way_ GUARDED_BY(lock_);
 };
 

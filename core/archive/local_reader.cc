@@ -1,4 +1,3 @@
-// Parses the header of a file, reads its ranges, and notices changes.
 #include "core/archive/local_reader.h"
 
 #include <linux/magic.h>
@@ -18,10 +17,11 @@
 namespace stfs {
 
 LocalReader::LocalReader(std::filesystem::path path, std::filesystem::path real_path, Storage& storage,
-                         std::unique_ptr<File> file)
+                         std::shared_ptr<Storage> beside, std::unique_ptr<File> file)
     : ArchiveReader(std::move(path)),
       real_path_(std::move(real_path)),
       storage_(storage),
+      beside_(std::move(beside)),
       file_(std::move(file)),
       is_layered_(file_->filesystem_type() == OVERLAYFS_SUPER_MAGIC),
       present_(file_.get()) {}
@@ -31,7 +31,7 @@ Result<void> LocalReader::lock_as_reader(Deadline wait_until) {
   for (;;) {
     auto conflict = file().try_lock(kReadersByte, LockKind::Shared);
     if (!conflict && lacks_readers_lock(conflict.error())) return {};
-    if (!conflict) return pass_on(std::move(conflict));
+    RETURN_IF_ERROR(conflict);
     if (!*conflict) {
       is_locked_ = true;
       return {};
@@ -49,14 +49,14 @@ bool LocalReader::is_being_edited() const {
 
 Result<void> LocalReader::load(Io io) {
   const auto opened = status();
-  if (!opened) return tl::unexpected(opened.error());
+  RETURN_IF_ERROR(opened);
   const std::uint64_t size_bytes = overlay_.size_bytes().value_or(opened->identity.size_bytes);
   auto json = header_text(size_bytes);
-  if (!json) return pass_on(std::move(json));
+  RETURN_IF_ERROR(json);
   auto header = parse(*json, size_bytes);
-  if (!header) return pass_on(std::move(header));
+  RETURN_IF_ERROR(header);
   auto bytes = FileByteSource::open(file(), opened->identity.size_bytes, io);
-  if (!bytes) return pass_on(std::move(bytes));
+  RETURN_IF_ERROR(bytes);
   io_ = io;
   sources_.emplace_back(std::move(*bytes));
   bytes_ = sources_.back().get();
@@ -79,7 +79,7 @@ Result<void> LocalReader::load(Io io) {
 Result<std::shared_ptr<const ArchiveHeader>> LocalReader::parse(std::string_view json,
                                                                 std::uint64_t file_size_bytes) {
   auto content = parse_header(json, file_size_bytes - kHeaderLengthBytes - json.size());
-  if (!content) return pass_on(std::move(content));
+  RETURN_IF_ERROR(content);
   auto header = std::make_shared<ArchiveHeader>();
   header->content = std::move(*content);
   header->size_bytes = json.size();
@@ -89,12 +89,12 @@ Result<std::shared_ptr<const ArchiveHeader>> LocalReader::parse(std::string_view
 
 Result<void> LocalReader::change_structure(Header content, std::string_view json, TensorIds ids) {
   const auto now = status();
-  if (!now) return tl::unexpected(now.error());
+  RETURN_IF_ERROR(now);
   const std::uint64_t size_bytes = now->identity.size_bytes;
   if (!bytes_.load()->resize(size_bytes)) {
-    // Room for as much again: a file that grows byte by byte needs few maps.
+    // Reserve the same room again: a file that grows byte by byte needs few maps.
     auto longer = FileByteSource::open(file(), size_bytes, io_, size_bytes);
-    if (!longer) return pass_on(std::move(longer));
+    RETURN_IF_ERROR(longer);
     sources_.emplace_back(std::move(*longer));
     bytes_ = sources_.back().get();
   }
@@ -120,7 +120,7 @@ Result<std::string> LocalReader::header_text(std::uint64_t file_size_bytes) cons
   std::array<std::byte, kForeignBytes> first{};
   const std::span<std::byte> start(first.data(), std::min<std::uint64_t>(file_size_bytes, first.size()));
   const auto there = start.first(std::min(start.size(), kHeaderLengthBytes));
-  if (auto read = read_file(there, 0); !read) return pass_on(std::move(read));
+  RETURN_IF_ERROR(read_file(there, 0));
   auto length = header_length(there, file_size_bytes);
   if (!length) {
     Error error = std::move(length).error();
@@ -129,26 +129,24 @@ Result<std::string> LocalReader::header_text(std::uint64_t file_size_bytes) cons
     return tl::unexpected(std::move(error));
   }
   std::string json(static_cast<std::size_t>(*length), '\0');
-  if (auto read = read_file(std::as_writable_bytes(std::span(json)), kHeaderLengthBytes); !read) {
-    return pass_on(std::move(read));
-  }
+  RETURN_IF_ERROR(read_file(std::as_writable_bytes(std::span(json)), kHeaderLengthBytes));
   return json;
 }
 
 Result<void> LocalReader::read_file(std::span<std::byte> to, std::uint64_t offset) const {
   auto part = part_in_file(to, offset);
-  if (!part) return pass_on(std::move(part));
+  RETURN_IF_ERROR(part);
   if (auto read = part->empty() ? Result<void>{} : file().read(*part, offset); !read) return read;
   return overlay_.lay_over(to, offset);
 }
 
 Result<void> LocalReader::read_through(std::span<std::byte> to, std::uint64_t offset) const {
   auto part = part_in_file(to, offset);
-  if (!part) return pass_on(std::move(part));
+  RETURN_IF_ERROR(part);
   const auto elsewhere = overlay_.read_elsewhere(to, offset);
-  if (!elsewhere) return tl::unexpected(elsewhere.error());
+  RETURN_IF_ERROR(elsewhere);
   if (*elsewhere) return {};
-  if (auto read = ArchiveReader::read_through(*part, offset); !read) return read;
+  RETURN_IF_ERROR(ArchiveReader::read_through(*part, offset));
   return overlay_.lay_over(to, offset);
 }
 
@@ -156,7 +154,7 @@ Result<std::span<std::byte>> LocalReader::part_in_file(std::span<std::byte> to, 
   const auto promised_bytes = overlay_.size_bytes();
   if (!promised_bytes || offset + to.size() > *promised_bytes) return to;  // a read past the end fails
   auto size_bytes = file().size_bytes();
-  if (!size_bytes) return pass_on(std::move(size_bytes));
+  RETURN_IF_ERROR(size_bytes);
   const std::uint64_t there = offset < *size_bytes ? *size_bytes - offset : 0;
   const auto part = to.first(static_cast<std::size_t>(std::min<std::uint64_t>(to.size(), there)));
   std::ranges::fill(to.subspan(part.size()), std::byte{0});
@@ -174,7 +172,7 @@ Result<ArchiveReader::Change> LocalReader::check_for_change() {
 Result<ArchiveReader::Change> LocalReader::look_at_file() const {
   Change change;
   const auto now = status();
-  if (!now) return tl::unexpected(now.error());
+  RETURN_IF_ERROR(now);
   change.size_bytes = now->identity.size_bytes;
   const std::uint64_t size_bytes = overlay_.size_bytes().value_or(change.size_bytes);
   const auto json = header_text(size_bytes);
@@ -189,33 +187,33 @@ Result<ArchiveReader::Change> LocalReader::look_at_file() const {
 Result<ArchiveReader::Change> LocalReader::look_for_change() {
   const FileIdentity known = identity();
   const auto now = status();
-  if (!now) return tl::unexpected(now.error());
+  RETURN_IF_ERROR(now);
   Change change;
   change.size_bytes = now->identity.size_bytes;
   if (now->identity != known) {
-    if (auto followed = follow_copy(); !followed) return pass_on(std::move(followed));
+    RETURN_IF_ERROR(follow_copy());
     auto looked = look_at_file();
     if (looked && looked->is_broken && !looked->header && !looked->is_being_edited) looked = look_at_file();
-    if (!looked) return looked;
+    RETURN_IF_ERROR(looked);
     change = std::move(*looked);
     change.is_touched = true;
     if (!is_locked_) change.header = nullptr;
   }
-  const auto at_path = storage_.status(path());
+  const auto at_path = status_at_path();
   if (!at_path && at_path.error().errno_value != ENOENT && at_path.error().errno_value != ENOTDIR) {
     return tl::unexpected(at_path.error());
   }
   change.is_gone = !at_path;
   if (at_path) change.links = at_path->links;
-  // If overlayfs has copied the archive, our own open file has the copy's inode number too.
+  // If overlayfs has copied the archive, our own open file has the copy's inode number as well.
   change.is_replaced = !at_path || !at_path->identity.same_file(now->identity);
   return change;
 }
 
 Result<void> LocalReader::adopt_identity() {
   const auto now = status();
-  if (!now) return tl::unexpected(now.error());
-  if (auto renewed = renew_overlay(); !renewed) return renewed;
+  RETURN_IF_ERROR(now);
+  RETURN_IF_ERROR(renew_overlay());
   set_identity(now->identity);
   return {};
 }
@@ -231,8 +229,8 @@ void LocalReader::set_identity(const FileIdentity& identity) {
 }
 
 Result<std::vector<JournalReport>> LocalReader::show_pending_journals() {
-  auto found = pending_journals(storage_, real_path_, file());
-  if (!found) return pass_on(std::move(found));
+  auto found = pending_journals(storage(), real_path_, file());
+  RETURN_IF_ERROR(found);
   overlay_.set_pending(std::move(found->shown));
   return std::move(found->not_shown);
 }
@@ -255,7 +253,7 @@ Result<void> LocalReader::switch_to(File& opened, const FileStatus& before, cons
     next->stamp.birth_ns = after.birth_ns;
     // Another process may have caused the copy earlier.
     if (is_copy(before, after) || is_layered_ || !bytes_.load()->is_mapped()) {
-      if (auto followed = bytes_.load()->follow(opened); !followed) return followed;
+      RETURN_IF_ERROR(bytes_.load()->follow(opened));
     }
     set_version(std::move(next));
     const MutexLock lock(identity_mutex_);
@@ -272,10 +270,10 @@ Result<void> LocalReader::switch_to(File& opened, const FileStatus& before, cons
 Result<void> LocalReader::follow_copy() {
   // A file that is open for writing has been copied, and the map shows the copy.
   if (!is_layered_ || !bytes_.load()->is_mapped() || is_opened_again()) return {};
-  auto copy = storage_.open_again(*file_, path(), Access::ReadOnly);
+  auto copy = open_again(Access::ReadOnly);
   // The file was deleted or replaced: the map keeps the old one.
   if (!copy && copy.error().code == ErrorCode::ArchiveChanged) return {};
-  if (!copy) return pass_on(std::move(copy));
+  RETURN_IF_ERROR(copy);
   return bytes_.load()->remap(**copy);
 }
 

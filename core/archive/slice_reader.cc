@@ -1,4 +1,3 @@
-// Decides how much to read around a run, and copies the runs.
 #include "core/archive/slice_reader.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Reads a slice of a tensor that lies in a file, in suitable pieces.
+// Reads a slice of a tensor from a file, in suitable pieces.
 //
-// Reads cover windows around the slice's runs. So a small slice of a large tensor does not read the whole
+// Reads cover windows around the slice's runs. A small slice of a large tensor does not read the whole
 // tensor, and a slice of many small runs does not read each run separately.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace stfs {
 struct TensorBytes {
   /// Reads a range inside slice.extent. The returned bytes are valid until the next call.
   std::function<Result<std::span<const std::byte>>(ByteRange range)> read;
-  /// ByteSource::copy_from() of the whole tensor; empty if its bytes do not lie in memory.
+  /// ByteSource::copy_from() of the whole tensor; empty if its bytes are not in memory.
   std::function<bool(const ByteSource::Copy& copy)> copy_from{};
 };
 

@@ -1,4 +1,3 @@
-// Looks whether recovery has removed the journal.
 #include "core/archive/write_stop.h"
 
 #include "core/base/mutex.h"
@@ -14,11 +13,11 @@ Result<bool> WriteStop::may_end(Storage& storage) const {
   }
   if (journal.empty()) return false;
   auto is_there = is_listed(storage, journal);
-  if (!is_there) return pass_on(std::move(is_there));
+  RETURN_IF_ERROR(is_there);
   if (*is_there) return false;
   // Recovery synced the archive before it removed the name. Sync the removal: a name that came back would be
   // applied again.
-  if (auto synced = storage.sync_directory(journal.parent_path()); !synced) return pass_on(std::move(synced));
+  RETURN_IF_ERROR(storage.sync_directory(journal.parent_path()));
   return true;
 }
 

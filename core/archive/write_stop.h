@@ -1,4 +1,4 @@
-// Why an archive takes no more commits: its own bytes may be incomplete, and a journal holds the valid ones.
+// Stops the commits of an archive whose own bytes may be incomplete while a journal holds the valid ones.
 #pragma once
 
 #include <filesystem>
@@ -14,8 +14,8 @@ namespace stfs {
 /// Any thread may call.
 class WriteStop {
  public:
-  /// Makes check() fail with this error from now on. Only the first error counts.
-  /// @param journal  the journal that recovery has to finish first; empty: writing stays stopped for good.
+  /// Makes check() fail with this error from now on. Keeps the first error if called again.
+  /// @param journal  the journal that recovery has to finish first; empty: writing stays stopped.
   void begin(Error why, std::filesystem::path journal) {
     const MutexLock lock(mutex_);
     if (why_) return;
@@ -26,8 +26,8 @@ class WriteStop {
     const MutexLock lock(mutex_);
     return why_ ? Result<void>(tl::unexpected(*why_)) : Result<void>();
   }
-  /// Whether recovery has finished the journal: its name is gone, on stable storage. False if writing goes on
-  /// anyway, or is stopped for good.
+  /// Returns true if recovery has finished the journal: its name is removed, and the removal is on stable
+  /// storage. Returns false if writing is not stopped, or is stopped without a journal.
   Result<bool> may_end(Storage& storage) const;
   void end() {
     const MutexLock lock(mutex_);

@@ -7,11 +7,11 @@
 
 namespace stfs {
 
-/// Returns the path from the root, without ".". Keeps links and "..": a link's directory says where its
-/// shards lie, and ".." after a link means another place. Fails if the working directory is gone.
+/// Returns the path from the root, without ".". Keeps links and "..": the shards are in the link's directory,
+/// and ".." after a link means another place. Fails if the working directory does not exist any more.
 Result<std::filesystem::path> absolute_path(const std::filesystem::path& path);
 
-/// Returns the directory in which the path's file lies: "." for a bare name.
+/// Returns the directory that contains the path's file: "." for a bare name.
 inline std::filesystem::path directory_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }

@@ -1,4 +1,3 @@
-// Uses the streaming interface of libxxhash.
 #include "core/base/checksum.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Until when a caller waits, for calls that wait several times.
+// The time at which a caller stops waiting. One deadline covers all waits of a call.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ inline Deadline deadline_in(std::chrono::milliseconds patience) {
   return std::chrono::steady_clock::now() + patience;
 }
 
-/// Zero when it has passed.
+/// Returns zero if the deadline has passed.
 inline std::chrono::milliseconds time_left(Deadline deadline) {
   const auto left = deadline - std::chrono::steady_clock::now();
   return std::max(std::chrono::ceil<std::chrono::milliseconds>(left), std::chrono::milliseconds(0));

@@ -1,4 +1,4 @@
-// What a commit survives.
+// The kinds of crash that a commit survives.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,3 @@
-// Implements error.h: the names of codes and the texts of messages.
 #include "core/base/error.h"
 
 #include <fmt/format.h>

@@ -52,7 +52,7 @@ struct Error {
   /// "PATH: WHAT: WHY", without a final full stop or newline.
   std::string message;
 
-  /// The same error with "CONTEXT: " before its message, unless the message already starts with that.
+  /// Returns the error with "CONTEXT: " before its message, unless the message already starts with that.
   [[nodiscard]] Error within(std::string_view context) &&;
 };
 
@@ -79,13 +79,13 @@ NO_THREAD_SAFETY_ANALYSIS auto guard_memory(Function&& function) -> decltype(fun
   }
 }
 
-/// Whether the user lacks a right.
+/// Returns true if the user lacks a right.
 inline bool is_forbidden(const Error& error) {
   return error.errno_value == EACCES || error.errno_value == EPERM;
 }
 
-/// Whether the file has been removed. ESTALE: another host removed it, and this host's caches still knew it.
-/// On network file systems any call on an open file may return ESTALE.
+/// Returns true if the file has been removed. ESTALE: another host removed it, and this host's caches still
+/// had it. On network file systems any call on an open file may return ESTALE.
 inline bool says_gone(const Error& error) {
   return error.errno_value == ENOENT || error.errno_value == ESTALE;
 }
@@ -95,5 +95,14 @@ template <class T>
 [[nodiscard]] tl::unexpected<Error> pass_on(Result<T>&& failed) {
   return tl::unexpected<Error>(std::move(failed).error());
 }
+
+/// Returns from the calling function with the error of a Result, if it has one. The caller returns a Result
+/// of any type.
+/// @param ...  a Result, or an expression that makes one. A variable keeps its value if there is no error.
+#define RETURN_IF_ERROR(...)                                                 \
+  do {                                                                       \
+    if (auto&& checked_result = (__VA_ARGS__); !checked_result)              \
+      return tl::unexpected<stfs::Error>(std::move(checked_result).error()); \
+  } while (false)
 
 }  // namespace stfs

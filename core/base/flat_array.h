@@ -1,7 +1,7 @@
 // A growable array for the millions of small records of a large header.
 //
-// std::vector grows by copying, and holds the old and the new block meanwhile. That alone would break the
-// promise that a header is parsed in four times its size. realloc(3) moves a large block's pages instead
+// std::vector grows by copying, and holds the old and the new block during the copy. That alone would break
+// the promise that a header is parsed in four times its size. realloc(3) moves a large block's pages instead
 // (mremap), and frees a block's unused end in the same way.
 #pragma once
 
@@ -44,7 +44,7 @@ class FlatArray {
   [[nodiscard]] const T& operator[](std::size_t i) const { return data_[i]; }
   [[nodiscard]] T& back() { return data_[size_ - 1]; }
 
-  /// May throw std::bad_alloc, as all calls that grow the array.
+  /// May throw std::bad_alloc, like every call that grows the array.
   void push_back(T value) {
     if (size_ == capacity_) grow(size_ + 1);
     data_[size_++] = value;

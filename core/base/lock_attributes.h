@@ -1,4 +1,4 @@
-// Attributes that tell clang about locks (-Wthread-safety). core/base/mutex.h has the locks and an example.
+// Attributes that declare locks to clang (-Wthread-safety). core/base/mutex.h has the locks and an example.
 #pragma once
 
 #ifdef __clang__

@@ -6,7 +6,7 @@
 //     void do_next() REQUIRES(mutex_);              // the caller holds the mutex
 //     const MutexLock lock(mutex_);                 // holds it to the end of the block
 //
-// Clang checks each lambda by itself. A lambda that runs with the lock held says so, too.
+// Clang checks each lambda by itself. Annotate a lambda that runs with the lock held:
 //
 //     wakes_.wait(mutex_, [this]() REQUIRES(mutex_) { return !jobs_.empty(); });
 #pragma once
@@ -44,7 +44,7 @@ class CAPABILITY("shared_mutex") SharedMutex {
   std::shared_mutex mutex_;
 };
 
-/// Holds any lock of this kind, alone. Its owner may release the lock and take it again.
+/// Holds a lock of any kind exclusively. Its owner may release the lock and take it again.
 template <class Lock>
 class SCOPED_CAPABILITY MutexLock {
  public:
@@ -86,7 +86,7 @@ class Condition {
     Adopted lock(mutex.mutex_);
     condition_.wait(lock.held, is_over);
   }
-  /// @return whether it is over.
+  /// @return the result of `is_over`.
   template <class Predicate>
   bool wait_for(Mutex& mutex, std::chrono::nanoseconds longest, Predicate is_over)
       REQUIRES(mutex) NO_THREAD_SAFETY_ANALYSIS {

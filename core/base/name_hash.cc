@@ -12,7 +12,7 @@ namespace {
 std::uint64_t make_seed() {
   std::uint64_t seed = 0;
   if (::getrandom(&seed, sizeof seed, 0) == sizeof seed) return seed;
-  // A kernel without it (before 3.17), or a filter of system calls: not secret, but not the same every time.
+  // getrandom() is missing before Linux 3.17 and may be filtered. This seed is not secret, but it varies.
   struct timespec now {};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<std::uint64_t>(now.tv_nsec) * 0x9E37'79B9'7F4A'7C15ULL ^

@@ -13,7 +13,7 @@
 
 namespace stfs {
 
-/// @param place  tells apart equal names in one table, as the number of the directory of a file
+/// @param place  distinguishes equal names in one table, for example by the number of a file's directory
 std::uint64_t name_hash(std::string_view name, std::uint64_t place = 0);
 
 /// For standard containers. A look-up makes no string.

@@ -54,7 +54,7 @@ Result<void> run_parallel(std::size_t count, unsigned threads,
     for (unsigned worker = 1; worker < workers; ++worker) {
       others.emplace_back(serve, worker);
     }
-  } catch (const std::system_error&) {  // no thread: the others do all of it
+  } catch (const std::system_error&) {  // can't start more: the others do all the work
   }
   serve(0);
   for (std::thread& other : others) other.join();

@@ -20,9 +20,9 @@ inline constexpr unsigned kMostWorkers = 1024;
 unsigned worker_count(std::size_t count, std::uint64_t threads);
 
 /// Calls work(index, worker) once for each index below `count`, in ascending order, on up to
-/// worker_count(count, threads) threads at a time. `worker` is below that number and tells the threads apart.
-/// After the first failure no further call begins.
-/// @return the failure of the lowest index that failed. If threads can't be started, fewer do the work.
+/// worker_count(count, threads) threads at a time. `worker` is below that number and identifies the thread.
+/// If threads can't be started, fewer do the work. After the first failure no further call begins.
+/// @return the failure of the lowest index that failed.
 Result<void> run_parallel(std::size_t count, unsigned threads,
                           const std::function<Result<void>(std::size_t index, unsigned worker)>& work);
 

@@ -37,7 +37,7 @@ bool is_hidden(char32_t character) {
                      [=](Span span) { return character >= span.first && character <= span.last; });
 }
 
-/// The letter after the backslash; 0: the form has none for the character.
+/// Returns the letter after the backslash, or 0 if the form has no letter for the character.
 char letter_of(char32_t character, EscapeForm form) {
   switch (character) {
     case '\n': return 'n';

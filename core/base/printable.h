@@ -12,7 +12,7 @@
 
 namespace stfs {
 
-/// How an escape looks.
+/// The form of an escape.
 enum class EscapeForm : std::uint8_t {
   Short,  // `\n`, `\t`, `\r`, `\xHH` below U+0080, `\uHHHH`, `\UHHHHHHHH`
   Json,   // `\b`, `\f`, `\n`, `\r`, `\t`, `\uHHHH`, and two of these above U+FFFF

@@ -9,7 +9,7 @@ namespace stfs {
 bool hold_standard_streams() {
   // The kernel gives the lowest free number to a new descriptor.
   for (;;) {
-    // Is there in each root, and allows no read and no write.
+    // O_PATH works on the root directory of every process, and allows neither reads nor writes.
     const int held = ::open("/", O_PATH);
     if (held < 0) return false;
     if (held > STDERR_FILENO) return ::close(held) == 0;

@@ -5,7 +5,8 @@ namespace stfs {
 
 /// Opens each of descriptors 0, 1 and 2 that the caller has closed (`stfs ... >&-`). Otherwise the program's
 /// next file gets such a number, and a message for standard output goes into an archive. Reads and writes of
-/// the opened ones fail (EBADF). Call it before any file is opened. @return false: errno says why.
+/// the descriptors opened here fail (EBADF). Call it before any file is opened.
+/// @return false: errno has the reason.
 bool hold_standard_streams();
 
 /// Raises the soft limit of open files to the hard one: each shard takes a descriptor or two, and a model may

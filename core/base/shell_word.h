@@ -6,10 +6,10 @@
 
 namespace stfs {
 
-/// Returns the text as one word of a shell, which starts no command and is no option. Text of letters, digits
-/// and the marks of common paths stays as it is, other text gets quotes: `'it'\''s'`. Where printable() would
-/// escape a character, the word is `$'...'`, which bash and zsh read: the name of a stranger commands no
-/// terminal.
+/// Returns the text as one word of a shell. The word starts no command and is no option. Text of letters,
+/// digits and the marks of common paths stays as it is. Other text gets quotes: `'it'\''s'`. If printable()
+/// would escape a character, the word is `$'...'`, which bash and zsh read: a stranger's file name sends no
+/// control sequence to the terminal.
 std::string shell_word(std::string_view text);
 
 }  // namespace stfs

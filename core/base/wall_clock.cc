@@ -1,4 +1,3 @@
-// Asks the system's clocks.
 #include "core/base/wall_clock.h"
 
 #include <time.h>

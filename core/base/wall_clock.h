@@ -1,4 +1,4 @@
-// The time of day, as files are stamped with it.
+// Reads the clock that the kernel stamps files with.
 #pragma once
 
 #include <cstdint>

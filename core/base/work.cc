@@ -1,4 +1,3 @@
-// The calling thread runs the watch. Other threads run the jobs.
 #include "core/base/work.h"
 
 #include <future>
@@ -36,7 +35,7 @@ Result<void> run_watched(std::size_t count, std::uint64_t threads, Work& work,
   const auto run = [&] {
     return run_parallel(count, workers, [&](std::size_t index, unsigned worker) -> Result<void> {
       auto done = work.goes_on() ? guard_memory([&] { return job(index, worker); }) : Result<void>();
-      if (!done && !work.goes_on()) return {};  // it was told to end
+      if (!done && !work.goes_on()) return {};  // a stopped job may fail
       if (!done) work.abandon();
       return done;
     });
@@ -49,7 +48,7 @@ Result<void> run_watched(std::size_t count, std::uint64_t threads, Work& work,
       auto all = std::async(std::launch::async, run);
       while (all.wait_for(kLookEvery) != std::future_status::ready) work.look();
       done = all.get();
-    } catch (const std::system_error&) {  // no thread
+    } catch (const std::system_error&) {  // no thread could be started
       done = run();
     }
   }

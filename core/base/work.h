@@ -33,7 +33,7 @@ class Work {
   /// Asks the operation to stop. The operation and all later ones fail with EINTR or ECANCELED.
   void stop() { is_stopped_ = true; }
   [[nodiscard]] bool is_stopped() const { return is_stopped_; }
-  /// Of the present pass, in bytes.
+  /// The progress of the current pass, in bytes.
   [[nodiscard]] std::uint64_t done_bytes() const { return done_bytes_; }
   [[nodiscard]] std::uint64_t total_bytes() const { return total_bytes_; }
 
@@ -41,16 +41,17 @@ class Work {
 
   /// Begins a pass.
   void begin(std::uint64_t total_bytes);
-  /// Counts bytes of the pass. Costs an addition, and a look at the clock on the thread of the watch.
+  /// Adds to the progress of the pass. Costs an addition, and a look at the clock on the watch's thread.
   /// @return goes_on().
   bool advance(std::uint64_t bytes) {
     done_bytes_ += bytes;
     if (watch_ && std::this_thread::get_id() == thread_) look_if_due();
     return goes_on();
   }
-  /// These bytes must be done again.
+  /// Subtracts bytes that the operation must process again.
   void take_back(std::uint64_t bytes) { done_bytes_ -= bytes; }
-  /// False once the work was stopped, or the pass abandoned. A thread of the operation then returns early.
+  /// False once the work is stopped or the pass is abandoned. Each thread of the operation then returns
+  /// early.
   [[nodiscard]] bool goes_on() const { return !is_stopped_ && !is_abandoned_; }
   /// Ends the pass for the other threads of the operation, because one of them has failed.
   void abandon() { is_abandoned_ = true; }
@@ -63,7 +64,7 @@ class Work {
 
   const Watch watch_{};
   const std::thread::id thread_ = std::this_thread::get_id();
-  Clock::time_point looked_{};  // of the thread of the watch
+  Clock::time_point looked_{};  // only for the watch's thread
   std::atomic<std::uint64_t> done_bytes_ = 0;
   std::atomic<std::uint64_t> total_bytes_ = 0;
   std::atomic<bool> is_stopped_ = false;
@@ -71,9 +72,9 @@ class Work {
 };
 
 /// Does one pass of several jobs, after Work::begin(). Calls job(index, worker) as run_parallel() does, until
-/// the work is stopped or a job fails. With several threads the calling thread only runs the watch. A job may
-/// fail, or leave something undone, once goes_on() is false: that is not reported.
-/// @return the failure of a job. If work.is_stopped(), some jobs have not run, or not to their end.
+/// the work is stopped or a job fails. With several threads the calling thread only runs the watch. Once
+/// goes_on() is false, a job may fail or leave work undone: that is not reported.
+/// @return the failure of a job. If work.is_stopped(), some jobs have not run, or have not run to their end.
 Result<void> run_watched(std::size_t count, std::uint64_t threads, Work& work,
                          const std::function<Result<void>(std::size_t index, unsigned worker)>& job);
 

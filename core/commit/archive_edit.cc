@@ -1,4 +1,5 @@
-// Keeps what stays, fills fillers, appends the rest, and makes room for the header last.
+// Keeps tensors that stay in place, puts new tensors into fillers or at the end, and makes room for the
+// header last.
 #include "core/commit/archive_edit.h"
 
 #include <fmt/format.h>
@@ -13,8 +14,8 @@
 namespace stfs {
 namespace {
 
-/// The first place at or behind the offset where the elements are aligned. A larger alignment would leave
-/// more fillers.
+/// Returns the first place at or behind the offset where the elements are aligned. A larger alignment would
+/// leave more fillers.
 std::uint64_t place_from(std::uint64_t offset, Dtype dtype) {
   const std::uint64_t alignment = std::max<std::uint64_t>(bits_of(dtype) / 8, 1);
   return (offset + alignment - 1) / alignment * alignment;
@@ -36,24 +37,24 @@ class Layout {
         data_at_(version.data_offset()) {}
 
   Result<EditLayout> make() {
-    if (auto sorted = sort_tensors(); !sorted) return pass_on(std::move(sorted));
+    RETURN_IF_ERROR(sort_tensors());
     for (const std::uint32_t tensor : new_) {
-      if (auto placed = place(tensor); !placed) return pass_on(std::move(placed));
+      RETURN_IF_ERROR(place(tensor));
     }
     auto header = format();
-    if (!header) return pass_on(std::move(header));
-    // Making room changes offsets, and so the header's size, a little: the room covers that.
+    RETURN_IF_ERROR(header);
+    // To make room changes offsets, and so slightly changes the header's size. The room covers that.
     const std::uint64_t least_bytes = kHeaderLengthBytes + header->json.size();
     if (edit_.makes_room || least_bytes > data_at_) {
-      if (auto made = make_room(least_bytes); !made) return pass_on(std::move(made));
+      RETURN_IF_ERROR(make_room(least_bytes));
       header = format();
-      if (!header) return pass_on(std::move(header));
+      RETURN_IF_ERROR(header);
     }
     return finish(std::move(*header));
   }
 
  private:
-  /// Splits the edit's tensors with bytes into those that stay and new ones.
+  /// Splits the edit's tensors with bytes into tensors that stay and new tensors.
   Result<void> sort_tensors() {
     for (std::uint32_t at = 0; at < edit_.tensors.size(); ++at) {
       const EditedTensor& tensor = edit_.tensors[at];
@@ -92,14 +93,14 @@ class Layout {
     if (is_read_elsewhere_) return {};
     for (const ByteRange filler : version_.header->content.fillers)
       add_free_parts(version_.file_range(filler), holes_);
-    // The tail that nothing uses any more is cut off.
+    // The unused tail is cut off.
     end_ = items_.empty() ? data_at_ : items_.back().range.end();
     if (!kept_.empty()) end_ = std::max(end_, kept_.back().end());
     std::erase_if(holes_, [this](ByteRange hole) { return hole.end() > end_; });
     return {};
   }
 
-  /// Lists the bytes of no tensor that stay as they are, and merges those that touch.
+  /// Lists bytes without a tensor that stay as they are. Ranges that touch are merged.
   void find_kept() {
     std::vector<ByteRange> all = edit_.kept;
     if (edit_.keeps_deleted) {
@@ -175,10 +176,10 @@ class Layout {
                   item);
   }
 
-  /// Moves the first tensors to the end, until the header has at least so many bytes and some more.
+  /// Moves the first tensors to the end, until the header has at least this many bytes and some more.
   Result<void> make_room(std::uint64_t least_bytes) {
     const auto roomy = data_offset_with_room(least_bytes, kHeaderRoomBytes);
-    if (!roomy) return tl::unexpected(roomy.error());
+    RETURN_IF_ERROR(roomy);
     const std::uint64_t data_at = *roomy;
     if (is_read_elsewhere_) {
       return fail(ErrorCode::Busy, EBUSY,
@@ -192,8 +193,8 @@ class Layout {
           "the header has no room for this edit: a program still has a deleted tensor open whose bytes "
           "lie behind it");
     }
-    // New tensors behind the old end follow those that move: a gap there would be growth without bytes, which
-    // recovery refuses.
+    // New tensors behind the old end must follow the moved tensors: a gap there would make the archive longer
+    // without bytes, which recovery refuses.
     const auto goes = [&](const Item& item) {
       return item.range.offset < data_at || (item.is_new && item.range.offset >= version_.stamp.size_bytes);
     };
@@ -205,12 +206,12 @@ class Layout {
     data_at_ = data_at;
     for (Item item : moved) {
       if (!item.is_new) item.moved_from = item.range.offset;
-      if (auto appended = append(item); !appended) return appended;
+      RETURN_IF_ERROR(append(item));
     }
     return {};
   }
 
-  /// The header for the present places.
+  /// Returns the header for the present places.
   [[nodiscard]] Result<EditHeader> format() const {
     std::vector<TensorAt> placed;
     placed.reserve(items_.size());
@@ -251,8 +252,8 @@ class Layout {
   std::uint64_t end_ = 0;           // of the archive so far
   std::vector<Item> items_;         // tensors with bytes that have a place, ascending
   std::vector<std::uint32_t> new_;  // positions in the edit
-  std::vector<ByteRange> kept_;     // bytes of no tensor that stay as they are; ascending, disjoint
-  std::vector<ByteRange> holes_;    // parts of fillers that may be used, absolute
+  std::vector<ByteRange> kept_;     // bytes without a tensor that stay as they are; ascending, disjoint
+  std::vector<ByteRange> holes_;    // parts of fillers that new tensors may use, absolute
 };
 
 }  // namespace
@@ -264,10 +265,8 @@ ArchiveEdit edit_of(const ArchiveVersion& version) {
   edit.tensors.reserve(tensors.size());
   for (std::uint32_t at = 0; at < tensors.size(); ++at) {
     const Tensor tensor = tensors[at];
-    edit.tensors.push_back({.name = std::string(tensor.name),
-                            .dtype = tensor.dtype,
-                            .shape = {tensor.shape.begin(), tensor.shape.end()},
-                            .from = version.ids.of(at)});
+    edit.tensors.push_back(
+        {.name = tensor.name, .dtype = tensor.dtype, .shape = tensor.shape, .from = version.ids.of(at)});
   }
   return edit;
 }

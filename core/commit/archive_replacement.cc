@@ -7,36 +7,33 @@
 #include <utility>
 
 #include "core/commit/commit_locks.h"
-#include "core/storage/open_directory.h"
 
 namespace stfs {
 namespace {
 
-/// Opens the directory in which the archive still has its name. A user who may write a directory above may
-/// have given the directory's path to another one, whose files are not ours to replace: ESTALE.
-Result<OpenDirectory> open_directory_of(const Archive& archive) {
-  Storage& storage = archive.storage();
-  auto directory = open_directory(storage, archive.real_path().parent_path(), LastLink::Followed);
-  if (!directory) return directory;
-  const auto there = storage.status(directory->file(archive.real_path().filename()));
-  if (there && there->identity.same_file(archive.identity())) return directory;
-  if (!there && there.error().errno_value != ENOENT) return tl::unexpected(there.error());
-  return fail(ErrorCode::ArchiveChanged, ESTALE,
-              archive.path().string() + ": the archive, or its directory, was exchanged for another one");
+/// Returns ESTALE unless the archive still has its name in the directory in which it was opened, and its path
+/// still leads to the archive.
+Result<void> check_name(const Archive& archive) {
+  for (const auto& there : {archive.storage().status(archive.real_path()), archive.status_at_path()}) {
+    if (there && there->identity.same_file(archive.identity())) continue;
+    if (!there && there.error().errno_value != ENOENT) return tl::unexpected(there.error());
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                archive.path().string() + ": the archive, or its directory, was exchanged for another one");
+  }
+  return {};
 }
 
-/// Step 5.
-Result<void> name_over(Archive& archive, const OpenDirectory& directory, JournalFile& content,
-                       bool& is_replaced) {
+/// Takes step 5.
+Result<void> name_over(Archive& archive, JournalFile& content, bool& is_replaced) {
   Storage& storage = archive.storage();
-  const std::filesystem::path path = directory.file(archive.real_path().filename());
-  std::filesystem::path staged = directory.file(content.path.filename());
+  const std::filesystem::path& path = archive.real_path();
+  std::filesystem::path staged = content.path;
   staged += kStagedSuffix;
-  if (auto named = storage.publish(*content.file, staged); !named) return named;
+  RETURN_IF_ERROR(storage.publish(*content.file, staged));
   auto renamed = storage.rename(staged, path, true);
   is_replaced = renamed.has_value();
   if (renamed) return renamed;
-  // A reply of a store may be lost on its way, after the store has renamed the file.
+  // The reply of a storage may be lost after the storage has renamed the file.
   const auto there = storage.status(path);
   const auto own = content.file->status();
   is_replaced = there && own && there->identity.same_file(own->identity);
@@ -47,19 +44,18 @@ Result<void> name_over(Archive& archive, const OpenDirectory& directory, Journal
 Result<JournalFile> begin_unguarded(const Archive& archive, std::uint64_t size_bytes) {
   Storage& storage = archive.storage();
   const auto present = archive.file().status();
-  if (!present) return tl::unexpected(present.error());
+  RETURN_IF_ERROR(present);
   const std::string path = archive.path().string();
   if (present->links > 1)
     return fail(ErrorCode::InvalidArgument, EMLINK,
                 fmt::format("{}: the archive has {} hard links", path, present->links));
-  if (auto replaceable = storage.check_replaceable(archive.real_path()); !replaceable)
-    return pass_on(std::move(replaceable));
+  RETURN_IF_ERROR(storage.check_replaceable(archive.real_path()));
   auto made = create_journal_file(storage, archive.real_path(), archive.file());
-  if (!made) return made;
+  RETURN_IF_ERROR(made);
   if (made->file->has_staged_name())
     return fail(ErrorCode::System, EOPNOTSUPP, path + ": its file system has no files without a name");
   const auto own = made->file->status();
-  if (!own) return tl::unexpected(own.error());
+  RETURN_IF_ERROR(own);
   if (own->uid != present->uid || own->gid != present->gid)
     return fail(ErrorCode::System, EPERM, path + ": this mount may not give a new file the archive's owner");
   if (auto reserved = made->file->reserve({0, size_bytes}); !reserved) return pass_on(std::move(reserved));
@@ -70,24 +66,20 @@ Result<void> replace_unguarded(Archive& archive, JournalFile& content, const Com
                                const std::function<Result<void>()>& check, bool& is_replaced) {
   Storage& storage = archive.storage();
   const bool syncs = archive.durability(options.durability) == Durability::Power;
-  if (auto opened = archive.open_for_writing(); !opened) return opened;
-  if (auto resumed = archive.resume_writing(); !resumed) return resumed;
-  if (auto may_write = archive.check_writable(); !may_write) return may_write;
-  auto locks = lock_for_edit(archive, options);
-  if (!locks) return pass_on(std::move(locks));
-  if (auto same = check_archive(archive, options); !same) return same;
-  if (auto checked = check(); !checked) return checked;
-  if (auto copied = storage.copy_attributes(archive.file(), *content.file); !copied) return copied;
+  RETURN_IF_ERROR(archive.open_for_writing());
+  RETURN_IF_ERROR(archive.resume_writing());
+  RETURN_IF_ERROR(archive.check_writable());
+  RETURN_IF_ERROR(lock_for_edit(archive, options));
+  RETURN_IF_ERROR(check_archive(archive, options));
+  RETURN_IF_ERROR(check());
+  RETURN_IF_ERROR(storage.copy_attributes(archive.file(), *content.file));
   if (syncs) {
-    if (auto synced = content.file->sync_all(); !synced) return synced;
+    RETURN_IF_ERROR(content.file->sync_all());
   }
-  const auto directory = open_directory_of(archive);
-  if (!directory) return tl::unexpected(directory.error());
-  auto done = name_over(archive, *directory, content, is_replaced);
-  if (done && syncs) done = storage.sync_directory(directory->path);
-  if (done) return done;
-  return tl::unexpected(
-      directory->with_shown_paths(std::move(done).error(), archive.real_path().parent_path()));
+  RETURN_IF_ERROR(check_name(archive));
+  auto done = name_over(archive, content, is_replaced);
+  if (done && syncs) done = storage.sync_directory(archive.real_path().parent_path());
+  return done;
 }
 
 }  // namespace

@@ -1,19 +1,19 @@
-// Replaces an archive by a new file that is whole: for a save in which most bytes are new. In place, these
-// bytes would be written twice, to a journal and to the archive, and tensors of other sizes would leave
-// fillers.
+// Replaces an archive by a new file that is whole. Used for a save in which most bytes are new. A transaction
+// in place would write these bytes twice, to a journal and to the archive, and tensors of other sizes would
+// leave fillers.
 //
-//  1. the caller syncs the bytes of the new file: that takes long, and nobody waits meanwhile
-//  2. lock the archive as an edit does: no other process is in a commit, and no journal holds one
-//  3. check that the path still names the archive that was opened; then the caller's own check
-//  4. give the new file the old one's mode, owner and attributes, and sync these
-//  5. name it ".NAME.stj.ID.staged", and rename it to the archive's path: THE COMMIT POINT
-//  6. sync the directory, and unlock the old file
+//   1. the caller syncs the bytes of the new file: that takes long, and no other process waits for it
+//   2. lock the archive as an edit does: no other process is in a commit, and no journal holds a commit
+//   3. check that the path still names the archive that was opened; then make the caller's check
+//   4. give the new file the old file's mode, owner and attributes, and sync these
+//   5. name the new file ".NAME.stj.ID.staged", and rename it to the archive's path: THE COMMIT POINT
+//   6. sync the directory, and unlock the old file
 //
-// A crash leaves the old archive or the new one, whole. Before step 5 the new file has no name, so nothing
-// stays of it. Within step 5 it has the name of a staged journal, which the next recovery removes
-// (journal/left_journals.h). Programs that have the old file open go on reading it. A commit to it fails with
-// ESTALE: check_archive() sees that the path names another file. Journals name the inode and the birth time
-// of their archive, so none is ever applied to the new file.
+// After a crash the archive is the old one or the new one, whole. Before step 5 the new file has no name, so
+// it disappears. Within step 5 it has the name of a staged journal, which the next recovery removes
+// (journal/left_journals.h). Programs that have the old file open continue to read it. A commit to the old
+// file fails with ESTALE: check_archive() finds that the path names another file. A journal names the inode
+// and the birth time of its archive, so no journal is ever applied to the new file.
 #pragma once
 
 #include <functional>
@@ -26,15 +26,16 @@
 
 namespace stfs {
 
-/// Makes the file for replace_archive(), without a name, with disk space for that many bytes.
-/// EOPNOTSUPP: the store has no unnamed files. EPERM: the file would have another owner or group. EMLINK: the
-/// archive has several names, and only one of them would become the new file's. Else as the store fails.
+/// Makes the file for replace_archive(), without a name, and with disk space for this many bytes. EOPNOTSUPP:
+/// the file system has no unnamed files. EPERM: the file would have another owner or group. EMLINK: the
+/// archive has several names, and the new file would get only one of them. Otherwise the storage's error.
 Result<JournalFile> begin_replacement(const Archive& archive, std::uint64_t size_bytes);
 
-/// Replaces the archive by a file of begin_replacement(), which holds a valid archive. The caller has retired
-/// the archive's lane journal.
-/// @param check        runs under the archive's locks. Its error ends the replacement with nothing changed.
-/// @param is_replaced  set if the path names the new file now, also after a failure of step 6.
+/// Replaces the archive by a file of begin_replacement(), which holds a valid archive. Before this call, the
+/// caller retires the archive's lane journal.
+/// @param check        is called under the archive's locks. Its error ends the replacement with nothing
+///                     changed.
+/// @param is_replaced  set if the path names the new file now, even if step 6 failed.
 Result<void> replace_archive(Archive& archive, JournalFile& content, const CommitOptions& options,
                              const std::function<Result<void>()>& check, bool& is_replaced);
 

@@ -1,4 +1,4 @@
-// The places of an archive's tensors. Compactions plan their steps with it (compaction.h).
+// The places of an archive's tensors. Compactions plan their steps with this class (compaction.h).
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace stfs {
 /// A tensor, or a filler that stays in its place.
 struct Block : TensorAt {
   std::uint64_t alignment = 1;  // of the dtype's elements
-  bool is_filler = false;       // then `tensor` means nothing
+  bool is_filler = false;       // true: `tensor` has no meaning
 
-  /// The first place at or behind the offset where the tensor's elements are aligned.
+  /// Returns the first place at or behind the offset where the tensor's elements are aligned.
   [[nodiscard]] std::uint64_t place_from(std::uint64_t offset) const {
     return (offset + alignment - 1) / alignment * alignment;
   }
@@ -33,16 +33,16 @@ struct Arrangement {
   }
 };
 
-/// Bytes that no block has, from the end of a block to the beginning of the next.
+/// Bytes without a block, from the end of a block to the beginning of the next.
 struct Gap {
-  std::size_t next = 0;  // the block behind it; blocks.size(): none
+  std::size_t next = 0;  // the block behind the gap; blocks.size(): none
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
 
   [[nodiscard]] std::uint64_t size_bytes() const { return end - begin; }
 };
 
-/// All gaps, ascending. The last one may have no block behind it.
+/// Returns all gaps, ascending. The last one may have no block behind it.
 std::vector<Gap> gaps_of(const Arrangement& now);
 
 /// The moves of one step, and the arrangement after them.
@@ -50,9 +50,9 @@ struct Moves {
   Arrangement after;
   std::vector<EditLayout::Copy> copies;
   std::vector<EditLayout::Placed> placed;
-  std::vector<std::uint32_t> copied{};  // as EditLayout::copied
+  std::vector<std::uint32_t> copied{};  // like EditLayout::copied
 
-  /// Copies a block to space that no block has. Sort the blocks after the last move.
+  /// Copies a block to space that no block has. The caller sorts the blocks after the last move.
   void copy(std::size_t block, std::uint64_t to);
   /// Moves a block through the journal.
   void move(std::size_t block, std::uint64_t to);

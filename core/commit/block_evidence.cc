@@ -1,4 +1,4 @@
-// Shares and hashes blocks. Hashing old and new blocks takes two threads where that pays.
+// Shares and hashes blocks. Two threads hash old and new blocks if that is faster.
 #include "core/commit/block_evidence.h"
 
 #include <algorithm>
@@ -16,10 +16,10 @@ namespace {
 
 // From this size on, starting a thread costs much less than it saves.
 constexpr std::uint64_t kTwoThreadsFromBytes = 16 << 20;
-// A thread hashes so many bytes of the old blocks at once.
+// A thread hashes this many bytes of the old blocks at once.
 constexpr std::uint64_t kShareBytes = 4 << 20;
 
-/// Takes the new blocks' hashes from the stages where they know them; reads and hashes the others.
+/// Takes the hashes of new blocks from the stages that have them. Reads and hashes the other blocks.
 Result<void> hash_new(JournalRange& range, const File& journal, const Stages& stages,
                       const OnBytes& on_bytes) {
   const auto place_of = [&](std::uint64_t offset) {
@@ -32,13 +32,13 @@ Result<void> hash_new(JournalRange& range, const File& journal, const Stages& st
     done = end;
     return hash_blocks(journal, unknown, place, on_bytes);
   };
-  // If the range's blocks lie in a stage's region in the same order, the stage may know their hashes.
+  // If the range's blocks are in a stage's region in the same order, the stage may have their hashes.
   for (const auto& [tensor, stage] : stages) {
     if (stage->journal_offset(range.archive.offset) != range.journal_offset) continue;
     while (const auto run = stage->hashes().first_run({done, range.archive.end() - done})) {
-      if (auto hashed = hash_up_to(run->offset); !hashed) return hashed;
+      RETURN_IF_ERROR(hash_up_to(run->offset));
       const auto place = place_of(run->offset).first(run->size_bytes / kBlockBytes);
-      if (auto read = stage->hashes().read(*run, place); !read) return read;
+      RETURN_IF_ERROR(stage->hashes().read(*run, place));
       if (on_bytes) on_bytes(run->size_bytes);
       done = run->end();
     }
@@ -63,7 +63,7 @@ Result<void> share_old_blocks(JournalRecord& record, File& archive, Journal& jou
         round_down_to_block(blocks_with_old_content(record, range.archive).size_bytes);
     if (can_share && whole_bytes >= kCloneFromBytes) {
       auto region = journal.share(archive, {range.archive.offset, whole_bytes});
-      if (!region) return pass_on(std::move(region));
+      RETURN_IF_ERROR(region);
       can_share = region->has_value();
       if (can_share) {
         shared.push_back({.archive = {range.archive.offset, whole_bytes},
@@ -96,7 +96,7 @@ Result<void> hash_range(JournalRange& range, std::uint64_t old_bytes, const File
         if (begin >= old_bytes) return {};
         const ByteRange share = {range.archive.offset + begin, std::min(kShareBytes, old_bytes - begin)};
         const std::span place = std::span(range.old_hashes).subspan(begin / kBlockBytes);
-        if (auto hashed = hash_blocks(archive, share, place, on_piece); !hashed) return hashed;
+        RETURN_IF_ERROR(hash_blocks(archive, share, place, on_piece));
       }
     });
   };
@@ -106,7 +106,7 @@ Result<void> hash_range(JournalRange& range, std::uint64_t old_bytes, const File
   if (old_bytes >= kTwoThreadsFromBytes) {
     try {
       other.emplace([&] { by_other = hash_old({}); });
-    } catch (const std::system_error&) {  // no thread: this one hashes all
+    } catch (const std::system_error&) {  // no thread: this thread hashes all blocks
     }
   }
   auto hashed = guard_memory([&] { return hash_new(range, journal, stages, on_bytes); });

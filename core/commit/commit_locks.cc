@@ -1,4 +1,4 @@
-// Repeats until the locks are held and no journal is in the way.
+// Repeats its steps until the locks are held and no journal is in the way.
 #include "core/commit/commit_locks.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace stfs {
 namespace {
 
-/// @param take  takes the locks, waiting so long.
+/// @param take  takes the locks, and waits at most for the given time.
 template <class Take>
 Result<ArchiveLocks> lock_and_settle(Archive& archive, const std::vector<ByteRange>& ranges,
                                      const CommitOptions& options, const Take& take) {
@@ -25,7 +25,7 @@ Result<ArchiveLocks> lock_and_settle(Archive& archive, const std::vector<ByteRan
   ArchiveLocks locks;
   bool is_locked = false;
   bool has_seen_others = false;
-  // The process that blocks us may itself wait for us to settle, in this archive or in another.
+  // The process that blocks us may itself wait until we settle, in this archive or in another.
   bool owes_nothing = false;
   const auto settle_all = [&]() -> Result<void> {
     if (std::exchange(owes_nothing, true)) return {};
@@ -37,23 +37,23 @@ Result<ArchiveLocks> lock_and_settle(Archive& archive, const std::vector<ByteRan
       const auto patience = owes_nothing ? options.lock_patience : std::chrono::milliseconds(0);
       auto taken = take(patience);
       if (!taken && taken.error().code == ErrorCode::Busy && !owes_nothing) {
-        if (auto settled = settle_all(); !settled) return pass_on(std::move(settled));
+        RETURN_IF_ERROR(settle_all());
         continue;
       }
-      if (!taken) return taken;
+      RETURN_IF_ERROR(taken);
       locks = std::move(*taken);
       is_locked = true;
     }
     if (!has_seen_others) {
-      if (auto seen = archive.file().refresh(ranges); !seen) return pass_on(std::move(seen));
+      RETURN_IF_ERROR(archive.file().refresh(ranges));
       has_seen_others = true;
     }
     auto obstacle = find_obstacle(archive.storage(), archive.real_path(), archive.file(), ranges,
                                   lane_journal.path(), archive.left_void());
-    if (!obstacle) return pass_on(std::move(obstacle));
+    RETURN_IF_ERROR(obstacle);
     if (*obstacle == Obstacle::None) return locks;
     if (*obstacle == Obstacle::Unsettled) {
-      if (auto settled = settle_all(); !settled) return pass_on(std::move(settled));
+      RETURN_IF_ERROR(settle_all());
       if (std::chrono::steady_clock::now() >= deadline) {
         return fail(ErrorCode::Busy, EBUSY,
                     archive.path().string() +
@@ -63,9 +63,10 @@ Result<ArchiveLocks> lock_and_settle(Archive& archive, const std::vector<ByteRan
       std::this_thread::sleep_for(kPause);
       continue;
     }
-    // Recover a dead owner's journal even without patience left. If that fails, wait for it until the
+    // Recover a dead owner's journal even if the deadline has passed. If that fails, wait for it until the
     // deadline.
-    // Recovery by this process would release the other commit's locks. It can wait for that commit's end.
+    // Recovery by this process would release the other commit's locks. The recovery can wait for that
+    // commit's end.
     if (options.is_beside) {
       return fail(ErrorCode::Busy, EBUSY, archive.path().string() + ": a journal waits for recovery");
     }
@@ -75,9 +76,9 @@ Result<ArchiveLocks> lock_and_settle(Archive& archive, const std::vector<ByteRan
       return fail(ErrorCode::Busy, EBUSY,
                   archive.path().string() + ": another process is recovering its journals");
     }
-    if (auto settled = settle_all(); !settled) return pass_on(std::move(settled));
-    // Recovery locks the ranges that the journal names. With our locks held it would wait for us, or
-    // releasing its locks would release ours.
+    RETURN_IF_ERROR(settle_all());
+    // Recovery locks the ranges that the journal names. While we hold our locks, recovery would wait for us,
+    // or would release our locks with its locks.
     locks.release();
     is_locked = has_seen_others = false;
     if (*obstacle == Obstacle::DeadOwner) {
@@ -121,13 +122,13 @@ Result<ReadersKeptOut> ReadersKeptOut::of(Archive& archive) {
 
 Result<void> check_archive(Archive& archive, const CommitOptions& options) {
   auto change = archive.check_for_change();
-  if (!change) return pass_on(std::move(change));
+  RETURN_IF_ERROR(change);
   const std::string path = archive.path().string();
   if (change->is_replaced) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 path + ": the archive was replaced or deleted while it was open");
   }
-  // Journals lie beside one name: a writer that uses another name would not find them.
+  // Journals are beside one name of the archive: a writer that uses another name would not find them.
   if (change->links > 1) {
     return fail(
         ErrorCode::InvalidArgument, EMLINK,
@@ -146,7 +147,7 @@ Result<void> check_archive(Archive& archive, const CommitOptions& options) {
                             change->size_bytes));
   }
   if (!change->is_touched) return {};
-  if (auto adopted = archive.adopt_identity(); !adopted) return adopted;
+  RETURN_IF_ERROR(archive.adopt_identity());
   return options.on_foreign_change ? options.on_foreign_change() : Result<void>{};
 }
 

@@ -1,5 +1,4 @@
-// Takes an archive's locks for a commit, and checks under them that the archive is still the one that was
-// opened.
+// Takes an archive's locks for a commit, and then checks that the archive is still the one that was opened.
 #pragma once
 
 #include <utility>
@@ -14,14 +13,14 @@
 namespace stfs {
 
 /// Locks the header's byte shared and the blocks of `ranges` exclusively, in ascending order. Recovers the
-/// journals that dead owners have left. Waits for the journals of living ones. Busy (EBUSY):
-/// options.lock_patience has passed.
+/// journals of dead owners. Waits for the journals of living owners. Busy (EBUSY): options.lock_patience has
+/// passed.
 Result<ArchiveLocks> lock_for_commit(Archive& archive, const std::vector<ByteRange>& ranges,
                                      const CommitOptions& options);
-/// The same for an edit: locks the header's byte exclusively, and waits for every journal.
+/// Does the same for an edit: locks the header's byte exclusively, and waits for every journal.
 Result<ArchiveLocks> lock_for_edit(Archive& archive, const CommitOptions& options);
 
-/// Keeps other readers out of an archive (Archive::keep_readers_out()) while it lives. Move-only.
+/// Keeps other readers out of an archive (Archive::keep_readers_out()) during its lifetime. Move-only.
 class ReadersKeptOut {
  public:
   ReadersKeptOut() = default;
@@ -40,9 +39,9 @@ class ReadersKeptOut {
   Archive* archive_ = nullptr;
 };
 
-/// Call this under the locks. ArchiveChanged (ESTALE): the path names another file, or the header has
-/// changed. EMLINK: the archive has several hard links. Adopts foreign changes of the bytes, if
-/// on_foreign_change allows.
+/// Called under the locks. ArchiveChanged (ESTALE): the path names another file, or the header has changed.
+/// EMLINK: the archive has several hard links. Adopts foreign changes of the bytes, if on_foreign_change
+/// allows that.
 Result<void> check_archive(Archive& archive, const CommitOptions& options);
 
 }  // namespace stfs

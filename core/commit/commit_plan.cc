@@ -1,4 +1,4 @@
-// Makes one pass over the pieces in the archive's order. The next piece may share the last listed block.
+// Passes once over the pieces, in the archive's order. The next piece may share the last listed block.
 #include "core/commit/commit_plan.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ class CommitPlan::Planner {
     plan_.after_ = after;
   }
 
-  /// Before all pieces: they may be copied on.
+  /// Plans a move. Called before all pieces, because the moved bytes may be copied further.
   void move(const Move& move) {
     const ByteRange target = move.to->target();
     plan_.parts_.push_back(
@@ -23,8 +23,8 @@ class CommitPlan::Planner {
   }
   [[nodiscard]] std::uint64_t size_after() const { return size_after_; }
 
-  /// @param next  where the next piece of the same stage begins: its staged bytes must not be taken for a
-  ///              gap.
+  /// @param next  the beginning of the next piece of the same stage. Bytes from there on are staged, and are
+  ///              not filled from the archive.
   void add(const Staging& staging, ByteRange piece, std::uint64_t next) {
     plan_.locks_.push_back(piece);
     std::uint64_t begin = round_down_to_block(piece.offset);
@@ -34,7 +34,7 @@ class CommitPlan::Planner {
       // The first block is listed already.
       const bool is_in_place = place_of_last(piece.offset) == staging.journal_offset(piece.offset);
       if (!is_in_place) {
-        // Another stage listed it and filled it from the archive: copy our bytes over it.
+        // Another stage has listed the block and filled it from the archive: copy our bytes over it.
         const ByteRange shared = piece.intersection({begin, kBlockBytes});
         plan_.parts_.push_back({.source = BlockPart::Source::Journal,
                                 .from = staging.journal_offset(shared.offset),
@@ -79,8 +79,8 @@ class CommitPlan::Planner {
     }
   }
 
-  /// Plans to copy the archive's own bytes [begin, end), less than a block, to the stage's region. Behind the
-  /// archive's end there are zeros.
+  /// Plans to copy the archive's bytes [begin, end), less than a block, to the stage's region. Behind the
+  /// archive's end the bytes are zeros.
   void fill(std::uint64_t begin, std::uint64_t end, const Staging& staging) {
     const std::uint64_t there = std::clamp(plan_.before_.size_bytes, begin, std::max(begin, end));
     fill_from(BlockPart::Source::Archive, begin, there, staging);
@@ -116,7 +116,7 @@ Result<CommitPlan> CommitPlan::make_of(Planner planner, std::uint64_t most_range
                                        const std::vector<Staging*>& stages) {
   for (Staging* staging : stages) {
     auto pieces = staging->pieces();
-    if (!pieces) return pass_on(std::move(pieces));
+    RETURN_IF_ERROR(pieces);
     for (std::size_t at = 0; at < pieces->size(); ++at) {
       const std::uint64_t next = at + 1 < pieces->size() ? (*pieces)[at + 1].offset : planner.size_after();
       planner.add(*staging, (*pieces)[at], next);
@@ -144,7 +144,7 @@ Result<void> CommitPlan::complete_blocks(const File& archive, Journal& journal) 
   for (const BlockPart& part : parts_) {
     if (part.size_bytes > block.size()) {
       auto copied = journal.file().copy_from(archive, part.from, {part.to, part.size_bytes});
-      if (!copied) return copied;
+      RETURN_IF_ERROR(copied);
       continue;
     }
     const auto bytes = std::span(block).first(static_cast<std::size_t>(part.size_bytes));
@@ -154,8 +154,8 @@ Result<void> CommitPlan::complete_blocks(const File& archive, Journal& journal) 
       case BlockPart::Source::Journal: read = journal.read(bytes, part.from); break;
       case BlockPart::Source::Zeros: std::ranges::fill(bytes, std::byte{0}); break;
     }
-    if (!read) return read;
-    if (auto written = journal.write(bytes, part.to); !written) return written;
+    RETURN_IF_ERROR(read);
+    RETURN_IF_ERROR(journal.write(bytes, part.to));
   }
   return {};
 }

@@ -1,7 +1,7 @@
-// Lists what a commit does to one archive. The plan is made once, from the staged bytes alone; locking,
+// The operations of a commit on one archive. The plan is made once, from the staged bytes alone. Locking,
 // sealing and applying only read it. Recovery reads the same operations from the journal's record.
 //
-// A patch writes blocks and leaves the archive's stamp as it is. An edit also changes size and header, and
+// A patch writes blocks and leaves the archive's stamp unchanged. An edit also changes size and header, and
 // may move tensors.
 #pragma once
 
@@ -20,16 +20,17 @@ namespace stfs {
 /// Immutable after make().
 class CommitPlan {
  public:
-  /// The plan of a commit that changes nothing.
+  /// Makes the plan of a commit that changes nothing.
   CommitPlan() = default;
   /// Reads and writes no byte of the archive, so it needs no lock.
   /// @param before  the archive that the stages were made for.
   /// @param most_range_bytes  the longest range that one operation may name (File::most_range_bytes()).
-  /// @param stages  all of one journal, ascending by the tensors' offsets.
+  /// @param stages  all stages of one journal, ascending by the tensors' offsets.
   static Result<CommitPlan> make(const ArchiveStamp& before, std::uint64_t most_range_bytes,
                                  const std::vector<Staging*>& stages);
-  /// The same for an edit. InvalidArgument: after a crash, recovery would refuse it (writes_all_growth()).
-  /// @param after  the archive afterwards. The stages hold its whole header.
+  /// Does the same for an edit. InvalidArgument: after a crash, recovery would refuse the edit
+  /// (writes_all_growth()).
+  /// @param after  the archive after the edit. The stages hold its whole header.
   /// @param moves  bytes that the archive has elsewhere: complete_blocks() copies them into their stages.
   struct Move {
     std::uint64_t from = 0;  // offset in the archive
@@ -39,31 +40,31 @@ class CommitPlan {
                                       std::uint64_t most_range_bytes, const std::vector<Staging*>& stages,
                                       const std::vector<Move>& moves);
 
-  /// The plan of patches, whose locks are held.
+  /// Makes the plan of patches, whose locks are held.
   /// @param ranges  of type PatchBytes, disjoint, in no order.
   static CommitPlan make_patches(const ArchiveStamp& before, std::vector<JournalRange> ranges);
 
   [[nodiscard]] bool is_empty() const { return operations_.empty(); }
   /// The archive's stamp when the commit begins.
   [[nodiscard]] const ArchiveStamp& before() const { return before_; }
-  /// What an edit makes of the archive; nothing: this is a patch.
+  /// The archive's shape after an edit; nothing: this is a patch.
   [[nodiscard]] const std::optional<ArchiveShape>& after() const { return after_; }
   /// The staged ranges: a patch locks their blocks.
   [[nodiscard]] const std::vector<ByteRange>& locks() const { return locks_; }
-  /// Ascending and disjoint: whole blocks without hashes, or patches.
+  /// The operations, ascending and disjoint: whole blocks without hashes, or patches.
   [[nodiscard]] const std::vector<JournalRange>& operations() const { return operations_; }
   [[nodiscard]] std::uint64_t size_bytes() const;
   /// Ends the plan, for a caller that keeps the operations. Needs no memory.
   [[nodiscard]] std::vector<JournalRange> take_operations() && { return std::move(operations_); }
 
-  /// Completes in the journal the blocks that the stages cover only in part: with the archive's own bytes,
-  /// and with the bytes of other stages in the same block. Before, copies what an edit moves. The caller
+  /// Completes in the journal the blocks that the stages cover only in part: with bytes of the archive, and
+  /// with bytes of other stages in the same block. First copies the tensors that an edit moves. The caller
   /// holds the archive's locks on these blocks. May be repeated.
   Result<void> complete_blocks(const File& archive, Journal& journal) const;
 
  private:
   class Planner;
-  /// A copy to a place in the journal, of less than a block or of a tensor that moves.
+  /// A copy to a place in the journal: less than a block, or a tensor that moves.
   struct BlockPart {
     enum class Source : std::uint8_t { Archive, Journal, Zeros };
     Source source = Source::Archive;

@@ -1,4 +1,3 @@
-// Takes the steps of a commit, as commit_protocol.h numbers them.
 #include "core/commit/commit_protocol.h"
 
 #include <fmt/format.h>
@@ -27,11 +26,12 @@ namespace {
 // Smaller journals are closed at once.
 constexpr std::uint64_t kSlowCloseBytes = 16 << 20;
 
-/// The bytes of the archive that were written and may wait for the disk: not too many.
+/// The bytes of the archive that were written and may still wait for the disk. Limits their number.
 class PiecesOnTheWay {
  public:
-  /// Bytes are written in ascending order.
-  /// @param has_company  other commits run beside this one. Without any, fewer waits make this one faster.
+  /// Notes written bytes, in ascending order.
+  /// @param has_company  other commits run beside this one. Without them, this commit is faster with fewer
+  ///                     waits.
   Result<void> add(File& archive, ByteRange piece, bool has_company) {
     newer_ = newer_.empty() ? piece : ByteRange{newer_.offset, piece.end() - newer_.offset};
     if (newer_.size_bytes < (has_company ? Writeback::kWindowBytes : kManyBytes)) return {};
@@ -46,8 +46,9 @@ class PiecesOnTheWay {
   ByteRange newer_;
 };
 
-/// Returns a larger number than any earlier commit of the archive has. Their numbers came from the same
-/// clock, or from the archive's mtime if it was ahead of the clock. `last` covers this process's own commits.
+/// Returns a number above the numbers of all earlier commits of the archive. Their numbers came from the same
+/// clock, or from the archive's mtime if it was ahead of the clock. `last` covers earlier commits of this
+/// process.
 std::uint64_t next_sequence(std::int64_t archive_mtime_ns) {
   static std::atomic<std::uint64_t> last = 0;
   const auto least = static_cast<std::uint64_t>(std::max(wall_clock_ns(Clock::Fine), archive_mtime_ns + 1));
@@ -59,7 +60,7 @@ std::uint64_t next_sequence(std::int64_t archive_mtime_ns) {
   return next;
 }
 
-/// An old place of bytes, and where they are now.
+/// Returns an old place of bytes with their present place.
 JournalRange moved_to(ByteRange old_place, std::uint64_t to) {
   return {.archive = old_place, .journal_offset = to, .new_hashes = {}, .old_hashes = {}};
 }
@@ -97,18 +98,18 @@ Result<void> CommitProtocol::commit_unguarded() {
   std::ranges::sort(parts_, {}, [](const Part& part) { return part.archive().real_path(); });
   std::vector<Part*> changed;
   for (Part& part : parts_) {
-    if (auto prepared = prepare(part); !prepared) return prepared;
+    RETURN_IF_ERROR(prepare(part));
     if (!part.plan.is_empty()) changed.push_back(&part);
   }
-  if (auto executed = execute(changed); !executed) return executed;
+  RETURN_IF_ERROR(execute(changed));
   for (Part& part : parts_) end_stages(part);
   return {};
 }
 
 Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
   if (parts.empty()) return {};
-  // The part that replaces the index comes last: before that, the old index names all archives. The new one
-  // names the archive of that part (ModelEdit::begin_index()).
+  // The part that replaces the index is the last one: before that, the old index names all archives. The new
+  // index names the archive of that part (ModelEdit::begin_index()).
   std::vector<Part*> in_order = parts;
   std::stable_partition(in_order.begin(), in_order.end(), [](const Part* part) { return !part->index; });
   Archive& first = in_order.back()->index ? in_order.back()->archive() : parts.front()->archive();
@@ -126,7 +127,7 @@ Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
                               first.real_path().string(), path.string()));
     }
     auto created = GroupRecord::create(first.storage(), first.real_path(), first.file(), others);
-    if (!created) return pass_on(std::move(created));
+    RETURN_IF_ERROR(created);
     group_record = std::move(*created);
   }
 
@@ -137,14 +138,14 @@ Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
                !only.transaction->patches_ && !only.journal().is_in_memory() &&
                only.archive().tells_writes_apart();
   for (Part* part : parts) {
-    if (auto sealed = seal(*part, group_record ? group_record->name() : ""); !sealed) return sealed;
+    RETURN_IF_ERROR(seal(*part, group_record ? group_record->name() : ""));
     if (group_record) journals.push_back(part->journal().path().filename().string());
   }
   if (group_record) {
-    if (auto sealed = group_record->seal(journals, durability); !sealed) return sealed;
+    RETURN_IF_ERROR(group_record->seal(journals, durability));
   }
 
-  // Nothing from here on needs memory outside of its own guard: the commit may have happened.
+  // From here on, all code that needs memory has a guard: the commit may have happened.
   Result<void> done;
   std::size_t published = 0;
   while (done && published < parts.size()) {
@@ -159,16 +160,18 @@ Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
 
   for (Part* part : parts) part->reserved.keep();
   for (Part* part : in_order) {
-    // Once the index is replaced, nobody may look for the journal of another archive.
+    // After a failure of another archive the old index stays: the new index may not name that archive, and
+    // then no process would find its journal.
     auto finished = apply(*part, part->index && !done ? &done.error() : nullptr);
     if (finished) finished = retire(*part);
     if (finished) end_stages(*part);
     if (!finished && done) done = std::move(finished);
   }
-  // Only now: whoever sees that an archive is free finds the whole group, and its sync state.
+  // The locks end here, not earlier: a process that finds an archive free then finds the whole group, and its
+  // sync state.
   for (Part* part : parts) part->locks.release();
-  // After a failure the group record stays: the journals that are left are committed by it. A group record
-  // without journals says nothing, so failing to remove it is no error: recovery removes it.
+  // After a failure the group record stays, because it commits the journals that are left. A group record
+  // without journals has no meaning, so a failed removal is no error: recovery removes it.
   if (done && group_record) static_cast<void>(group_record->remove());
   return done;
 }
@@ -176,47 +179,46 @@ Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
 Result<void> CommitProtocol::prepare(Part& part) {
   Archive& archive = part.archive();
   Transaction& transaction = *part.transaction;
-  // The other commit must see that writing was stopped.
+  // A commit beside a large one does not resume writing, so that the large one sees that writing was stopped.
   if (auto resumed = part.options->is_beside ? Result<void>{} : archive.resume_writing(); !resumed)
     return resumed;
-  if (auto writable = archive.check_writable(); !writable) return writable;
+  RETURN_IF_ERROR(archive.check_writable());
   if (transaction.journal_ && transaction.journal_->spoiled())
     return tl::unexpected(*transaction.journal_->spoiled());
-  if (auto sizes = transaction.check_sizes(); !sizes) return sizes;
-  if (auto places = transaction.check_places(); !places) return places;
+  RETURN_IF_ERROR(transaction.check_sizes());
+  RETURN_IF_ERROR(transaction.check_places());
   auto plan = CommitProtocol::plan(part);
-  if (!plan) return pass_on(std::move(plan));
+  RETURN_IF_ERROR(plan);
   part.plan = std::move(*plan);
   if (part.plan.is_empty()) return {};
   auto locks = transaction.patches_ ? Result<ArchiveLocks>(std::move(transaction.patches_->locks))
                : part.plan.after()  ? lock_for_edit(archive, *part.options)
                                     : lock_for_commit(archive, part.plan.locks(), *part.options);
-  if (!locks) return pass_on(std::move(locks));
+  RETURN_IF_ERROR(locks);
   part.locks = std::move(*locks);
-  if (auto same = check_archive(archive, *part.options); !same) return same;
+  RETURN_IF_ERROR(check_archive(archive, *part.options));
   const EditLayout* layout = transaction.layout();
   if (layout != nullptr && layout->needs_all_readers_out && part.options->uses_locks) {
     auto kept_out = ReadersKeptOut::of(archive);
-    if (!kept_out) return pass_on(std::move(kept_out));
+    RETURN_IF_ERROR(kept_out);
     part.readers_kept_out = std::move(*kept_out);
   }
   if (layout != nullptr) {
     auto reserved = ReservedSpace::of(archive, *layout);
-    if (!reserved) return pass_on(std::move(reserved));
+    RETURN_IF_ERROR(reserved);
     part.reserved = std::move(*reserved);
-    if (auto copied = copy_before(part, *layout); !copied) return copied;
+    RETURN_IF_ERROR(copy_before(part, *layout));
   }
   if (part.index) {
     const std::filesystem::path path = archive.real_path().parent_path() / part.index->name;
-    if (auto replaceable = archive.storage().check_replaceable(path); !replaceable) return replaceable;
+    RETURN_IF_ERROR(archive.storage().check_replaceable(path));
     auto prepared = prepare_index(archive.storage(), archive.real_path(), archive.file(),
                                   part.journal().file(), *part.index);
-    if (!prepared) return pass_on(std::move(prepared));
+    RETURN_IF_ERROR(prepared);
     part.prepared_index = std::move(*prepared);
   }
-  if (auto completed = part.plan.complete_blocks(archive.file(), part.journal()); !completed)
-    return completed;
-  // Allocate now what a failure after the commit point will need.
+  RETURN_IF_ERROR(part.plan.complete_blocks(archive.file(), part.journal()));
+  // Allocate now the memory that a failure after the commit point will need.
   archive.overlay().reserve();
   part.readers.make_ready();
   return {};
@@ -227,7 +229,7 @@ Result<void> CommitProtocol::copy_before(const Part& part, const EditLayout& lay
   Archive& archive = part.archive();
   auto copied = copy_to_free_space(archive.file(), layout.copies, part.options->on_copy);
   if (!copied) return tl::unexpected(std::move(copied).error().within(archive.path().string()));
-  // No journal has these bytes: the header that names them must not be there before them.
+  // No journal has these bytes: they must be on the disk before the header that names them.
   return archive.sync();
 }
 
@@ -287,7 +289,8 @@ Result<void> CommitProtocol::seal(Part& part, std::string group_record) {
   Journal& journal = part.journal();
   const CommitOptions& options = *part.options;
   const bool goes_through_lanes = journal.is_in_memory() && group_record.empty();
-  // This commit takes long. Settle first: meanwhile nobody settles the other journals.
+  // This commit takes long. Settle the other journals first, because nothing else settles them during this
+  // commit.
   if (!goes_through_lanes && options.settle_others) options.settle_others();
   const std::filesystem::path& path = goes_through_lanes ? archive.lane_journal().path() : journal.path();
   part.stopped = {
@@ -296,13 +299,12 @@ Result<void> CommitProtocol::seal(Part& part, std::string group_record) {
           "the change is committed in {} and this mount shows it; the archive takes no more writes until "
           "`stfs recover {}` has finished it",
           path.empty() ? "a journal" : path.string(), shell_word(archive.path().native()))};
-  // Recovery will compare the archive's blocks with this commit's old and new ones. An older state that a
-  // power loss brings back would be neither.
-  // A patch needs the old content around its bytes as well.
+  // Recovery will compare the archive's blocks with this commit's old and new blocks. After a power loss, an
+  // older state of a block would be neither. A patch needs the old content around its bytes also.
   const bool are_blocks_asked = goes_through_lanes || part.plan.after() || part.transaction->patches_ ||
                                 part.plan.before().birth_ns == 0;
   if (are_blocks_asked && part.durability() == Durability::Power) {
-    if (auto synced = archive.sync_what_others_wrote(); !synced) return synced;
+    RETURN_IF_ERROR(archive.sync_what_others_wrote());
   }
   JournalRecord record{.id = {},
                        .archive = part.plan.before(),
@@ -313,7 +315,7 @@ Result<void> CommitProtocol::seal(Part& part, std::string group_record) {
                        .after = part.plan.after(),
                        .index = part.index,
                        .ranges = part.plan.operations()};
-  if (auto shared = share_old_blocks(record, archive.file(), journal); !shared) return shared;
+  RETURN_IF_ERROR(share_old_blocks(record, archive.file(), journal));
   const std::uint64_t total = part.plan.size_bytes();
   std::uint64_t hashed = 0;
   const auto count = [&](std::uint64_t bytes) {
@@ -321,7 +323,7 @@ Result<void> CommitProtocol::seal(Part& part, std::string group_record) {
     if (options.on_progress) options.on_progress(hashed / 2, total);  // the first half
     lend(part);
   };
-  JournalRecord sizes;  // of the archive: what blocks_with_old_content() asks for
+  JournalRecord sizes;  // the archive's sizes, as blocks_with_old_content() needs them
   sizes.archive = record.archive;
   sizes.after = record.after;
   const auto hash = [&](JournalRange& range) {
@@ -337,7 +339,7 @@ Result<void> CommitProtocol::seal(Part& part, std::string group_record) {
   auto done = journal.seal(std::move(record), part.durability(), hash, &archive.lane_journal(), around_sync);
   if (!done && done.error().code == ErrorCode::CommitUnknown)
     archive.stop_writing(done.error(), journal.path());
-  // A commit that ran meanwhile may have stopped all writing.
+  // A commit that ran during this one may have stopped all writing.
   return done && part.lends ? archive.check_writable() : done;
 }
 
@@ -347,15 +349,16 @@ void CommitProtocol::lend(Part& part, const std::function<void()>& work) {
 
 Result<void> CommitProtocol::lend_while_applied(Part& part, bool& is_known) {
   Archive& archive = part.archive();
-  // Commits beside this one must not count our writes as foreign. We must not count foreign writes as ours.
+  // Commits beside this one must not take our writes for foreign writes. We must not take foreign writes for
+  // ours.
   if (is_known) {
     const auto now = archive.file().status();
-    if (!now) return tl::unexpected(now.error());
-    if (auto adopted = archive.adopt_own_change(now->identity); !adopted) return adopted;
+    RETURN_IF_ERROR(now);
+    RETURN_IF_ERROR(archive.adopt_own_change(now->identity));
   }
   lend(part);
   is_known = archive.is_as_known();
-  // A sync that has failed meanwhile may have lost what we have written: recovery writes it again.
+  // A sync that failed in between may have lost bytes that we have written: recovery writes them again.
   return archive.check_writable();
 }
 
@@ -367,7 +370,7 @@ Result<void> CommitProtocol::publish(Part& part) {
 }
 
 void CommitProtocol::withdraw(Part& part, const Error& why) {
-  // If the group record may exist after a crash, its journals must exist too.
+  // If the group record may exist after a crash, its journals must exist also.
   if (why.code == ErrorCode::CommitUnknown) {
     part.archive().stop_writing(why, part.journal().path());
   } else {
@@ -381,9 +384,9 @@ Result<void> CommitProtocol::apply(Part& part, const Error* others_failure) {
   const std::vector<JournalRange>& operations = part.plan.operations();
   const std::uint64_t total = part.plan.size_bytes();
   std::uint64_t done = 0;
-  // Others write to other blocks meanwhile. Their writes must not count as ours, or readers here would never
-  // see them. Only writes that come during our own writes can't be told apart.
-  // After an edit the archive has another header: its next opening shows it.
+  // Other processes may write to other blocks during the commit. If we took these writes for ours, readers
+  // here would never see them. Only writes at the moment of our own writes can't be told apart. After an edit
+  // the archive has another header, and the next opening shows it.
   bool is_known = !part.plan.after() && archive.is_as_known();
   auto applied = guard_memory([&]() -> Result<void> {
     // Writing waits for the disk when too many pages are dirty. Readers do not wait.
@@ -396,9 +399,10 @@ Result<void> CommitProtocol::apply(Part& part, const Error* others_failure) {
       done += piece.size_bytes;
       if (options.on_progress) options.on_progress(total / 2 + done / 2, total);
       if (!part.lends) return {};
-      // A commit that runs meanwhile syncs the archive. It must not wait for all that we have written.
+      // A commit that runs beside this one syncs the archive. That sync must not wait for all bytes that we
+      // have written.
       if (part.durability() == Durability::Power) {
-        if (auto bounded = on_the_way.add(archive.file(), piece, part.has_company); !bounded) return bounded;
+        RETURN_IF_ERROR(on_the_way.add(archive.file(), piece, part.has_company));
       }
       return lend_while_applied(part, is_known);
     };
@@ -414,13 +418,12 @@ Result<void> CommitProtocol::apply(Part& part, const Error* others_failure) {
   });
   auto settled = guard_memory([&]() -> Result<void> {
     if (part.durability() == Durability::Power) {
-      if (auto synced = archive.sync(); !synced) return synced;
+      RETURN_IF_ERROR(archive.sync());
     }
     if (part.index) {
-      auto replaced =
-          replace_index(archive.storage(), part.journal().path(), part.journal().file(), *part.index,
-                        RightOf::Process, part.durability(), std::move(part.prepared_index));
-      if (!replaced) return replaced;
+      RETURN_IF_ERROR(replace_index(archive.storage(), part.journal().path(), part.journal().file(),
+                                    *part.index, RightOf::Process, part.durability(),
+                                    std::move(part.prepared_index)));
     }
     return is_known ? archive.adopt_own_change(written->identity) : Result<void>{};
   });
@@ -428,7 +431,7 @@ Result<void> CommitProtocol::apply(Part& part, const Error* others_failure) {
 }
 
 Result<void> CommitProtocol::retire(Part& part) {
-  // Recovery would apply a journal that stays again, over newer commits.
+  // Recovery would apply a journal that stays once more, over newer commits.
   auto retired = guard_memory([&] { return part.journal().retire(part.durability()); });
   if (!retired) return stop(std::move(retired).error(), part);
   free_fillers(part);
@@ -451,18 +454,19 @@ void CommitProtocol::adopt_edit(Part& part) {
   const EditLayout* layout = part.transaction->layout();
   if (layout == nullptr) return;
   static_cast<void>(guard_memory([&]() -> Result<void> {
-    NameMap<std::string_view, TensorId> before;
+    std::vector<Archive::KeptTensor> kept;
+    kept.reserve(part.transaction->edit_->edit.tensors.size());
     for (const EditedTensor& tensor : part.transaction->edit_->edit.tensors) {
-      if (tensor.from) before.emplace(tensor.name, *tensor.from);
+      if (tensor.from) kept.push_back({tensor.name, *tensor.from});
     }
-    return part.archive().adopt_own_edit(layout->header, before);
+    return part.archive().adopt_own_edit(layout->header, kept);
   }));
 }
 
 Result<void> CommitProtocol::stop(Error why, Part& part) {
   Archive& archive = part.archive();
   Transaction& transaction = *part.transaction;
-  // stop() must not need memory up to its last step.
+  // stop() must not need memory before its last step.
   part.stopped.code = why.code;
   part.stopped.errno_value = why.errno_value;
   std::filesystem::path journal = transaction.journal_->take_path();
@@ -478,7 +482,7 @@ Result<void> CommitProtocol::stop(Error why, Part& part) {
   archive.stop_writing(std::move(part.stopped), std::move(journal));
   transaction.clear();
   transaction.journal_.reset();
-  // Tell the caller that the change is not undone. Without memory the caller gets only the reason.
+  // Add to the message that the change is not undone. Without memory the caller gets only the reason.
   static_cast<void>(guard_memory([&] {
     auto stopped = archive.check_writable();
     if (!stopped) why.message = fmt::format("{}; {}", why.message, stopped.error().message);

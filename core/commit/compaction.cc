@@ -1,4 +1,4 @@
-// Plans a step for the arrangement at hand. The forecast plans one after the other, on paper.
+// Plans one step for an arrangement. The forecast plans all steps, one after the other, without making them.
 #include "core/commit/compaction.h"
 
 #include <fmt/format.h>
@@ -26,32 +26,32 @@ std::uint64_t first_gap_bytes(const Arrangement& now) {
 
 class Compaction {
  public:
-  /// HeaderTooLarge (EFBIG).
+  /// Fails with HeaderTooLarge (EFBIG).
   static Result<Compaction> of(const ArchiveVersion& version, Gaps gaps) {
     Compaction made(version);
     auto header = made.format(made.now_);
-    if (!header) return pass_on(std::move(header));
+    RETURN_IF_ERROR(header);
     made.now_.least_data_at = kHeaderLengthBytes + header->json.size();
     if (gaps == Gaps::Cheap) leave_costly_gaps(made.now_);
     made.gaps_ = gaps;
     return made;
   }
 
-  /// Plans the next step, and takes it as done.
+  /// Plans the next step, and applies it to the arrangement.
   Result<std::optional<EditLayout>> next() {
     auto moves = next_moves(now_);
     if (!moves) return std::optional<EditLayout>();
     auto header = format(moves->after);
-    if (!header) return pass_on(std::move(header));
+    RETURN_IF_ERROR(header);
     const std::uint64_t least_bytes = kHeaderLengthBytes + header->json.size();
     if (least_bytes > moves->after.data_at) {
       auto roomy = make_room(least_bytes);
-      if (!roomy) return pass_on(std::move(roomy));
+      RETURN_IF_ERROR(roomy);
       if (gaps_ == Gaps::Cheap && roomy->moved_bytes() > most_moved_bytes(0))
         return std::optional<EditLayout>();
       moves = std::move(*roomy);
       header = format(moves->after);
-      if (!header) return pass_on(std::move(header));
+      RETURN_IF_ERROR(header);
     }
     const std::uint64_t gap_bytes = first_gap_bytes(moves->after);
     EditLayout layout{.header = pad_header(header->json, moves->after.data_at),
@@ -71,14 +71,14 @@ class Compaction {
 
   [[nodiscard]] ArchiveEdit take_edit() && { return std::move(edit_); }
   [[nodiscard]] std::uint64_t size_bytes() const { return now_.size_bytes; }
-  /// The size of all gaps, and of the fillers that stay.
+  /// Returns the size of all gaps, including fillers that stay.
   [[nodiscard]] std::uint64_t gap_bytes() const {
     std::uint64_t total = 0;
     for (const Gap& gap : gaps_of(now_)) total += gap.size_bytes();
     for (const Block& block : now_.blocks) total += block.is_filler ? block.range.size_bytes : 0;
     return total;
   }
-  /// Of the gap that is to be filled next, if its disk space is not given back meanwhile.
+  /// Returns the size of the next gap that is filled; 0 if a step frees its disk space.
   [[nodiscard]] std::uint64_t kept_gap_bytes() const {
     const std::uint64_t gap_bytes = first_gap_bytes(now_);
     return gap_bytes > kMostStepBytes ? 0 : gap_bytes;
@@ -105,7 +105,7 @@ class Compaction {
     std::erase_if(after.blocks, &Block::is_filler);
     const std::uint64_t room_bytes = kHeaderRoomBytes + kRoomPerTensorBytes * now_.blocks.size();
     const auto data_at = data_offset_with_room(least_bytes, room_bytes);
-    if (!data_at) return tl::unexpected(data_at.error());
+    RETURN_IF_ERROR(data_at);
     after.data_at = *data_at;
     std::uint64_t end = std::max(now_.size_bytes, after.data_at);
     for (std::size_t at = 0; at < after.blocks.size(); ++at) {
@@ -133,7 +133,7 @@ class Compaction {
   Gaps gaps_ = Gaps::All;
 };
 
-/// Tensors that move through the journal are written twice.
+/// Counts tensors that move through the journal twice: they are written twice.
 std::uint64_t bytes_written_by(const EditLayout& layout) {
   std::uint64_t total = 0;
   for (const EditLayout::Copy& copy : layout.copies) total += copy.size_bytes;
@@ -147,10 +147,10 @@ Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version, Ga
   return guard_memory([&]() -> Result<CompactionForecast> {
     CompactionForecast forecast;
     auto compaction = Compaction::of(version, gaps);
-    if (!compaction) return pass_on(std::move(compaction));
+    RETURN_IF_ERROR(compaction);
     for (;;) {
       auto layout = compaction->next();
-      if (!layout) return pass_on(std::move(layout));
+      RETURN_IF_ERROR(layout);
       if (!*layout) break;
       ++forecast.steps;
       const std::uint64_t moved_bytes = bytes_written_by(**layout);
@@ -170,9 +170,9 @@ Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version, Ga
 Result<std::optional<CompactionStep>> next_compaction_step(const ArchiveVersion& version, Gaps gaps) {
   return guard_memory([&]() -> Result<std::optional<CompactionStep>> {
     auto compaction = Compaction::of(version, gaps);
-    if (!compaction) return pass_on(std::move(compaction));
+    RETURN_IF_ERROR(compaction);
     auto layout = compaction->next();
-    if (!layout) return pass_on(std::move(layout));
+    RETURN_IF_ERROR(layout);
     if (!*layout) return std::optional<CompactionStep>();
     return std::optional(CompactionStep{std::move(*compaction).take_edit(), std::move(**layout)});
   });
@@ -192,14 +192,13 @@ Result<bool> compact_once(Archive& archive, const CommitOptions& options, Gaps g
   auto step = next_compaction_step(*version, gaps);
   if (!step) return tl::unexpected(std::move(step).error().within(archive.path().string()));
   if (!*step) return false;
-  if (auto opened = archive.open_for_writing(); !opened) return pass_on(std::move(opened));
-  if (auto alone = check_alone(archive, options.uses_locks); !alone) return pass_on(std::move(alone));
+  RETURN_IF_ERROR(archive.open_for_writing());
+  RETURN_IF_ERROR(check_alone(archive, options.uses_locks));
   Transaction transaction(archive);
-  if (auto begun = transaction.edit(std::move((*step)->edit), std::move((*step)->layout)); !begun)
-    return pass_on(std::move(begun));
-  ReaderWriterLock lock;  // nobody reads through this archive
+  RETURN_IF_ERROR(transaction.edit(std::move((*step)->edit), std::move((*step)->layout)));
+  ReaderWriterLock lock;  // this process has no readers of the archive
   auto done = transaction.commit(options, [&lock](TensorId) -> ReaderWriterLock& { return lock; });
-  if (!done) return pass_on(std::move(done));
+  RETURN_IF_ERROR(done);
   archive.end_move();
   return true;
 }
@@ -207,7 +206,7 @@ Result<bool> compact_once(Archive& archive, const CommitOptions& options, Gaps g
 Result<void> close_cheap_gaps(Archive& archive, std::uint64_t steps, const CommitOptions& options) {
   for (std::uint64_t step = 0; step < steps; ++step) {
     const auto done = compact_once(archive, options, Gaps::Cheap);
-    if (!done) return tl::unexpected(done.error());
+    RETURN_IF_ERROR(done);
     if (!*done) break;
   }
   return {};

@@ -1,20 +1,22 @@
-// How an archive gets rid of its fillers: a series of edits, each of which moves some tensors down.
+// Compaction removes the fillers of an archive by a series of edits. Each edit moves some tensors down.
 //
 //   before      header  A  ----  B  C  D
 //   a step      header  A  B  ----  C  D       B's bytes are copied to the filler, then the header names them
 //   afterwards  header  A  B  C  D             the archive ends with its last tensor
 //
 // Bytes are copied to space that no tensor has, and synced, before the edit begins that names their new place
-// (edit_space.h). So they are written once, and after a crash the archive is the one before a step or after
-// it. A series that was interrupted needs no record: the next step follows from the archive alone.
+// (edit_space.h). The bytes are therefore written once. After a crash the archive is the one before a step or
+// the one after it. A series that was interrupted needs no record: the next step follows from the archive
+// alone.
 //
-// Where tensors near the end of the archive fill a filler exactly (gap_fill.h), they alone go there, and not
-// all tensors behind it: a deleted layer's space takes the last layer. The order of the tensors changes for
-// that. Tensors whose size is no multiple of 8 bytes go to the end where alignment would need a filler.
+// If tensors near the end of the archive fill a filler exactly (gap_fill.h), only these tensors are moved
+// there, and not all tensors behind the filler: the last layer takes the space of a deleted layer. This
+// changes the order of the tensors. Tensors whose size is no multiple of 8 bytes go to the end if alignment
+// would need a filler.
 //
-// A tensor that is larger than the filler before it would overlap its own copy. Then it moves to a later
-// filler, or through the journal to the end of the archive: the gap that it leaves takes the next tensors,
-// and so moves to the end. The same is done with some tensors where a small filler would need too many steps.
+// A tensor that is larger than the filler before it would overlap its own copy. This tensor moves to a
+// later filler, or through the journal to the end of the archive. The next tensors move into its gap, and so
+// the gap moves to the end. Some tensors move in the same way if a small filler would need too many steps.
 //
 // A header without room to name other places gets room first, as in every edit (commit/archive_edit.h).
 #pragma once
@@ -29,25 +31,25 @@
 
 namespace stfs {
 
-/// Which gaps are closed.
+/// The gaps that a compaction closes.
 enum class Gaps {
   All,
-  Cheap,  // an edit closes these by itself (compaction_moves.h)
+  Cheap,  // the gaps that an edit closes by itself (compaction_moves.h)
 };
 
 struct CompactionForecast {
   std::uint64_t steps = 0;
-  std::uint64_t moved_bytes = 0;   // that are written; tensors in the journal count twice
+  std::uint64_t moved_bytes = 0;   // bytes that are written; tensors in the journal twice
   std::uint64_t needed_bytes = 0;  // the most disk space that a step takes until it has ended
   std::uint64_t freed_bytes = 0;   // by which the archive becomes shorter; 0 if room in its header takes more
-  std::uint64_t left_bytes = 0;    // of fillers that stay
+  std::uint64_t left_bytes = 0;    // the size of the fillers that stay
 };
 
 /// Plans all steps. Changes nothing. No steps: the archive is compact.
 /// @return HeaderTooLarge (EFBIG).
 Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version, Gaps gaps = Gaps::All);
 
-/// What one step makes of the archive.
+/// The plan of one step.
 struct CompactionStep {
   ArchiveEdit edit;
   EditLayout layout;
@@ -56,17 +58,17 @@ struct CompactionStep {
 Result<std::optional<CompactionStep>> next_compaction_step(const ArchiveVersion& version,
                                                            Gaps gaps = Gaps::All);
 
-/// Busy (EBUSY): another process has the archive open, and finds its tensors where they are.
+/// Busy (EBUSY): another process has the archive open, and expects its tensors at their places.
 Result<void> check_alone(const Archive& archive, bool uses_locks);
 
-/// Carries out the next step in a transaction of its own. No reader in this process may use the version
-/// before: it names places whose bytes are gone. A caller that opens the archive again for each step lets
-/// others edit it in between.
-/// @return false: the archive is compact. Busy (EBUSY): another process has it open. The errors of a
-///   Transaction's commit, and those of CommitOptions::on_copy.
+/// Makes the next step in a separate transaction. Afterwards, no reader in this process may use the version
+/// before: it names places whose bytes are overwritten. Between two steps, a caller that opens the archive
+/// again for each step lets other processes edit it.
+/// @return false: the archive is compact. Busy (EBUSY): another process has the archive open. Otherwise the
+///   errors of a Transaction's commit and of CommitOptions::on_copy.
 Result<bool> compact_once(Archive& archive, const CommitOptions& options, Gaps gaps = Gaps::All);
 
-/// Carries out the steps of a forecast with Gaps::Cheap, one after the other. The errors of compact_once().
+/// Makes the steps of a forecast with Gaps::Cheap, one after the other. Returns the errors of compact_once().
 Result<void> close_cheap_gaps(Archive& archive, std::uint64_t steps, const CommitOptions& options);
 
 }  // namespace stfs

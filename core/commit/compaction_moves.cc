@@ -13,16 +13,16 @@ constexpr std::uint64_t kPageSize = 4096;
 constexpr std::uint64_t kLargestAlignment = 8;  // of the elements of all dtypes
 constexpr std::uint64_t kFewSteps = 64;
 constexpr std::uint64_t kGapsInRest = 32;  // a gap is widened to this part of the bytes behind it
-// A reader of the header passes over so much padding in a few milliseconds.
+// A reader of the header skips this much padding in a few milliseconds.
 constexpr std::uint64_t kMostPaddingBytes = 8 << 20;
-constexpr std::uint64_t kCheapPadding = 256;  // times less than what would have to move instead
+constexpr std::uint64_t kCheapPadding = 256;  // padding must save this many times its size in moved bytes
 
-// Of costly gaps:
+// For costly gaps:
 constexpr std::uint64_t kAlwaysMovedBytes = 1ULL << 30U;
-constexpr unsigned kMostSteps = 10'000;  // on paper
+constexpr unsigned kMostSteps = 10'000;  // planned steps
 constexpr unsigned kMostTried = 64;      // gaps
 
-/// Moves as many tensors down into the gap as fit beside each other.
+/// Moves down into the gap as many tensors as fit beside each other.
 Moves slide(const Arrangement& now, const Gap& gap) {
   Moves moves{.after = now, .copies = {}, .placed = {}};
   std::uint64_t end = gap.begin;
@@ -40,8 +40,8 @@ Moves slide(const Arrangement& now, const Gap& gap) {
   return moves;
 }
 
-/// Moves as many of the blocks to the end of the gap as one step moves. The header's padding takes what is
-/// left before them.
+/// Moves as many of the blocks to the end of the gap as one step moves. The header's padding takes the bytes
+/// that are left before them.
 Moves fill(const Arrangement& now, const Gap& gap, const std::vector<std::size_t>& blocks) {
   Moves moves{.after = now, .copies = {}, .placed = {}};
   std::uint64_t begin = gap.end;
@@ -59,7 +59,7 @@ Moves fill(const Arrangement& now, const Gap& gap, const std::vector<std::size_t
   return moves;
 }
 
-/// A later gap for the tensors behind a gap, if there is one.
+/// Returns the place of a later gap for the tensors behind a gap, if there is one.
 std::optional<std::uint64_t> place_behind(const Arrangement& now, std::size_t first, std::size_t last,
                                           std::uint64_t size_bytes) {
   const std::uint64_t in_page = now.blocks[first].range.offset % kPageSize;  // blocks can then be cloned
@@ -77,8 +77,8 @@ bool is_ragged(const Block& block) {
   return !block.is_filler && block.range.size_bytes % kLargestAlignment != 0;
 }
 
-/// Moves blocks to the end, through the journal. Those whose size is no multiple of 8 bytes come last, in the
-/// order of their alignment: behind the others, and between each other, no byte is left.
+/// Moves blocks to the end, through the journal. Blocks whose size is no multiple of 8 bytes are last, in the
+/// order of their alignment. This leaves no gap behind the others, and none between these blocks.
 void move_to_end(Moves& moves, std::vector<std::size_t> blocks) {
   std::vector<Block>& all = moves.after.blocks;
   std::ranges::stable_sort(blocks, std::ranges::greater{}, [&](std::size_t at) {
@@ -93,7 +93,7 @@ void move_to_end(Moves& moves, std::vector<std::size_t> blocks) {
   moves.after.sort();
 }
 
-/// Makes the gap larger: tensors behind it move to where there is room, or through the journal to the end.
+/// Makes the gap larger: tensors behind it move to a later gap, or through the journal to the end.
 Moves widen(const Arrangement& now, const Gap& gap, std::uint64_t rest_bytes) {
   Moves moves{.after = now, .copies = {}, .placed = {}};
   const std::uint64_t wanted = std::min(rest_bytes / kGapsInRest, kMostStepBytes);
@@ -125,8 +125,8 @@ Moves widen(const Arrangement& now, const Gap& gap, std::uint64_t rest_bytes) {
   return moves;
 }
 
-/// Closes a gap that only alignment needs: the tensors before it whose size is no multiple of 8 bytes go to
-/// the end, with all others of that kind behind it.
+/// Closes a gap that only alignment needs. The tensors before it whose size is no multiple of 8 bytes go to
+/// the end, with all others of that kind behind the gap.
 std::optional<Moves> move_ragged(const Arrangement& now, const Gap& gap) {
   const auto is_aligned = [&](std::size_t at) {
     return now.blocks[at].range.offset % kLargestAlignment == 0;
@@ -148,7 +148,7 @@ std::optional<Moves> move_ragged(const Arrangement& now, const Gap& gap) {
   return moves;
 }
 
-/// How much of a gap before the first tensor the header's padding may take.
+/// Returns how much of a gap before the first tensor the header's padding may take.
 std::uint64_t most_padding_over(const Arrangement& now, const Gap& gap, std::uint64_t rest_bytes) {
   const std::uint64_t padding_bytes = now.data_at - std::min(now.least_data_at, now.data_at);
   if (gap.begin != now.data_at || gap.end % kLargestAlignment != 0) return 0;
@@ -171,7 +171,7 @@ std::optional<Moves> close(const Arrangement& now, const Gap& gap, bool is_only_
   const bool may_slide = behind_fillers == gap.next;
   const std::uint64_t slack_bytes = most_padding_over(now, gap, rest_bytes);
   if (gap.size_bytes() <= slack_bytes) return fill(now, gap, {});
-  // Else what is behind the gap stays where a later gap can't be closed without it.
+  // Otherwise the tensors behind the gap stay if a later gap can't be closed without them.
   const bool may_fill = gap.end % kLargestAlignment == 0 || is_only_gap || !may_slide;
   const auto filling = !may_fill   ? std::nullopt
                        : may_slide ? best_fit(now, gap, gap.next + 1, rest_bytes / 2, slack_bytes)
@@ -184,7 +184,7 @@ std::optional<Moves> close(const Arrangement& now, const Gap& gap, bool is_only_
   return fits && !is_small ? slide(now, gap) : widen(now, gap, rest_bytes);
 }
 
-/// Whether all gaps can be closed, and are cheap to close.
+/// Returns true if all gaps can be closed, and if that is cheap.
 bool is_cheap(Arrangement now) {
   std::uint64_t gap_bytes = 0;
   for (const Gap& gap : gaps_of(now)) gap_bytes += gap.size_bytes();

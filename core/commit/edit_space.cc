@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
+#include <string>
 #include <utility>
 
 #include "core/commit/commit_locks.h"
@@ -13,11 +15,12 @@
 namespace stfs {
 namespace {
 
-constexpr std::uint64_t kLeastClonedBytes = 1 << 20;  // less is copied as quickly
+constexpr std::uint64_t kLeastClonedBytes = 1 << 20;  // a smaller copy is as quick as a clone
 // One call of a clone takes the file system's lock on the file.
 constexpr std::uint64_t kCloneAtOnceBytes = 1ULL << 30U;
 
-/// Clones the blocks that lie alike in both places, and copies what is before and behind them.
+/// Clones the blocks that have the same alignment in both places, and copies the bytes before and behind
+/// them.
 class SpaceCopy {
  public:
   SpaceCopy(File& archive, const OnCopy& on_copy) : archive_(archive), on_copy_(on_copy) {}
@@ -42,8 +45,8 @@ class SpaceCopy {
   Result<void> clone(std::uint64_t from, ByteRange to) {
     while (!to.empty()) {
       const ByteRange piece = {to.offset, std::min(to.size_bytes, kCloneAtOnceBytes)};
-      if (auto cloned = archive_.clone_from(archive_, from, piece); !cloned) return cloned;
-      if (auto goes_on = tell(piece.size_bytes); !goes_on) return goes_on;
+      RETURN_IF_ERROR(archive_.clone_from(archive_, from, piece));
+      RETURN_IF_ERROR(tell(piece.size_bytes));
       from += piece.size_bytes;
       to = {piece.end(), to.size_bytes - piece.size_bytes};
     }
@@ -53,9 +56,9 @@ class SpaceCopy {
   Result<void> write(EditLayout::Copy copy) {
     while (copy.size_bytes > 0) {
       const ByteRange piece = {copy.to, std::min(Writeback::kWindowBytes, copy.size_bytes)};
-      if (auto copied = archive_.copy_from(archive_, copy.from, piece); !copied) return copied;
+      RETURN_IF_ERROR(archive_.copy_from(archive_, copy.from, piece));
       writeback_.follow(archive_, piece);
-      if (auto goes_on = tell(piece.size_bytes); !goes_on) return goes_on;
+      RETURN_IF_ERROR(tell(piece.size_bytes));
       copy = {copy.from + piece.size_bytes, piece.end(), copy.size_bytes - piece.size_bytes};
     }
     return {};
@@ -71,7 +74,7 @@ class SpaceCopy {
   Writeback writeback_;
 };
 
-/// The parts of a range that lie in fillers, so that no byte of them counts yet.
+/// Adds the parts of a range that are in fillers, so that no tensor has their bytes yet.
 void add_free_parts(const ArchiveVersion& version, ByteRange range, std::vector<ByteRange>& parts) {
   for (const ByteRange filler : version.header->content.fillers) {
     const ByteRange part = version.file_range(filler).intersection(range);
@@ -90,13 +93,13 @@ Result<std::uint64_t> data_offset_with_room(std::uint64_t least_bytes, std::uint
                           data_at - kHeaderLengthBytes, kMaxHeaderBytes));
 }
 
-// Empty tensors come first, then tensors and fillers in the order of their bytes.
+// Lists empty tensors first, then tensors and fillers in the order of their bytes.
 Result<EditHeader> format_edit_header(const ArchiveEdit& edit, std::span<const TensorAt> placed,
                                       std::uint64_t data_at, std::uint64_t end) {
-  std::vector<TensorSpec> specs;
-  specs.reserve(edit.tensors.size() + 8);
+  std::vector<Tensor> listed;
+  listed.reserve(edit.tensors.size());
   const auto add = [&](std::uint32_t at) {
-    specs.push_back({edit.tensors[at].name, edit.tensors[at].dtype, edit.tensors[at].shape});
+    listed.push_back({edit.tensors[at].name, edit.tensors[at].dtype, edit.tensors[at].shape, {}});
   };
   std::vector<bool> has_bytes(edit.tensors.size());
   for (const TensorAt& tensor : placed) has_bytes[tensor.tensor] = true;
@@ -104,11 +107,15 @@ Result<EditHeader> format_edit_header(const ArchiveEdit& edit, std::span<const T
     if (!has_bytes[at]) add(at);
   }
   std::vector<ByteRange> fillers;
+  std::deque<std::string> filler_names;
+  std::deque<std::uint64_t> filler_sizes;
   std::uint64_t covered = data_at;
   const auto fill_up_to = [&](std::uint64_t next) {
     if (covered >= next) return;
-    specs.push_back({fmt::format("{}{}", kFillerPrefix, fillers.size()), Dtype::U8, {next - covered}});
-    fillers.push_back({covered, next - covered});
+    const std::string& name = filler_names.emplace_back(fmt::format("{}{}", kFillerPrefix, fillers.size()));
+    const std::uint64_t& size_bytes = filler_sizes.emplace_back(next - covered);
+    listed.push_back({name, Dtype::U8, {&size_bytes, 1}, {}});
+    fillers.push_back({covered, size_bytes});
   };
   for (const TensorAt& tensor : placed) {
     fill_up_to(tensor.range.offset);
@@ -116,8 +123,8 @@ Result<EditHeader> format_edit_header(const ArchiveEdit& edit, std::span<const T
     covered = tensor.range.end();
   }
   fill_up_to(end);
-  auto json = format_header_json(specs, edit.metadata);
-  if (!json) return pass_on(std::move(json));
+  auto json = format_header_json(listed, edit.metadata);
+  RETURN_IF_ERROR(json);
   return EditHeader{std::move(*json), std::move(fillers)};
 }
 
@@ -125,7 +132,7 @@ Result<void> copy_to_free_space(File& archive, std::span<const EditLayout::Copy>
                                 const OnCopy& on_copy) {
   SpaceCopy all(archive, on_copy);
   for (const EditLayout::Copy& copy : copies) {
-    if (auto copied = all.run(copy); !copied) return copied;
+    RETURN_IF_ERROR(all.run(copy));
   }
   return {};
 }
@@ -139,7 +146,7 @@ Result<ReservedSpace> ReservedSpace::of(Archive& archive, const EditLayout& layo
     add_free_parts(*version, placed.file_range, reserved.holes_);
   }
   std::vector<ByteRange> wanted = reserved.holes_;
-  // Copies to fillers come before the commit point: no space is reserved for them, and a clone needs none.
+  // Copies to fillers precede the commit point, so no space is reserved for them, and a clone needs none.
   for (const EditLayout::Copy& copy : layout.copies) reserved.holes_.push_back({copy.to, copy.size_bytes});
   if (layout.size_bytes > end) wanted.push_back({end, layout.size_bytes - end});
   for (const ByteRange range : wanted) {
@@ -152,8 +159,8 @@ Result<ReservedSpace> ReservedSpace::of(Archive& archive, const EditLayout& layo
 
 ReservedSpace::~ReservedSpace() {
   if (archive_ == nullptr) return;
-  // The cut to the present size frees what was reserved behind the end.
-  // A failure leaves space in use and changes no byte that counts.
+  // The cut to the present size frees the space that was reserved behind the end. A failure leaves space in
+  // use and changes no byte of a tensor.
   for (const ByteRange hole : holes_) static_cast<void>(archive_->file().punch(whole_blocks_in(hole)));
   static_cast<void>(archive_->file().resize(archive_->stamp().size_bytes));
 }
@@ -161,14 +168,13 @@ ReservedSpace::~ReservedSpace() {
 Result<void> give_back_fillers(Archive& archive, std::span<const ByteRange> kept,
                                const CommitOptions& options) {
   return guard_memory([&]() -> Result<void> {
-    if (auto opened = archive.open_for_writing(); !opened) return opened;
-    const auto locks = lock_for_edit(archive, options);
-    if (!locks) return tl::unexpected(locks.error());
-    if (auto same = check_archive(archive, options); !same) return same;
+    RETURN_IF_ERROR(archive.open_for_writing());
+    RETURN_IF_ERROR(lock_for_edit(archive, options));
+    RETURN_IF_ERROR(check_archive(archive, options));
     ReadersKeptOut readers;
     if (options.uses_locks) {
       auto kept_out = ReadersKeptOut::of(archive);
-      if (!kept_out) return pass_on(std::move(kept_out));
+      RETURN_IF_ERROR(kept_out);
       readers = std::move(*kept_out);
     }
     std::vector<ByteRange> stays(kept.begin(), kept.end());
@@ -182,10 +188,10 @@ Result<void> give_back_fillers(Archive& archive, std::span<const ByteRange> kept
       };
       for (const ByteRange other : stays) {
         if (other.end() <= begin || other.offset >= range.end()) continue;
-        if (auto punched = punch_up_to(other.offset); !punched) return punched;
+        RETURN_IF_ERROR(punch_up_to(other.offset));
         begin = other.end();
       }
-      if (auto punched = punch_up_to(range.end()); !punched) return punched;
+      RETURN_IF_ERROR(punch_up_to(range.end()));
     }
     const auto written = archive.file().status();
     return written ? archive.adopt_own_change(written->identity) : tl::unexpected(written.error());

@@ -1,5 +1,5 @@
 // The space of an archive in an edit or a compaction: the header with a filler for each gap, copies of bytes
-// to fillers, the disk space that an edit will need, and the disk space that fillers give back.
+// to fillers, the disk space that an edit will need, and the disk space that fillers free.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace stfs {
 
 inline constexpr std::uint64_t kHeaderRoomBytes = 64 * 1024;  // for later edits
 
-/// Where the data begin, at a page, behind a header of least_bytes that also has room. HeaderTooLarge
-/// (EFBIG).
+/// Returns the place where the data begin: at a page, behind a header of least_bytes with room for room_bytes
+/// more. HeaderTooLarge (EFBIG).
 Result<std::uint64_t> data_offset_with_room(std::uint64_t least_bytes, std::uint64_t room_bytes);
 
 /// A tensor with bytes.
@@ -32,40 +32,41 @@ struct TensorAt {
 
 struct EditHeader {
   std::string json;  // without padding
-  /// Of all gaps: absolute, ascending.
+  /// The places of all gaps: absolute, ascending.
   std::vector<ByteRange> fillers;
 };
 
-/// Formats the header, with a filler for each gap between data_at and `end`. It may be larger than data_at.
-/// @param placed  all tensors that have bytes, ascending. Those that are left out are empty.
+/// Formats the header, with a filler for each gap between data_at and `end`. The header may be larger than
+/// data_at.
+/// @param placed  all tensors that have bytes, ascending. Other tensors of the edit are empty.
 /// @return the errors of format_header_json().
 Result<EditHeader> format_edit_header(const ArchiveEdit& edit, std::span<const TensorAt> placed,
                                       std::uint64_t data_at, std::uint64_t end);
 
-/// Called with the bytes of each piece. A failure ends the copying.
+/// Called with the size of each piece. A failure ends the copying.
 using OnCopy = std::function<Result<void>(std::uint64_t size_bytes)>;
 
-/// Copies bytes of an archive to space of it that no tensor has: a filler. Nobody reads that space, so a
-/// crash in the middle leaves a valid archive, and no journal is needed.
+/// Copies bytes of an archive to space of the archive that no tensor has: a filler. No reader uses that
+/// space, so a crash in the middle leaves a valid archive, and no journal is needed.
 ///
-/// Clones whole blocks where the file system can, and copies the other bytes. No space is reserved: a write
-/// that fails for lack of it has changed no byte that counts. The caller holds the archive's lock for edits,
+/// Clones whole blocks if the file system can, and copies the other bytes. No space is reserved: a write that
+/// fails for lack of space has changed no byte of a tensor. The caller holds the archive's lock for edits,
 /// keeps readers out, and syncs the archive afterwards.
 /// @param copies  no target overlaps a source.
-/// @return also ENOSPC, EDQUOT. What was copied by then is in space that no tensor has.
+/// @return also ENOSPC, EDQUOT. Bytes that were copied before the failure are in space that no tensor has.
 Result<void> copy_to_free_space(File& archive, std::span<const EditLayout::Copy> copies,
                                 const OnCopy& on_copy);
 
-/// Disk space that an edit will need in the archive, reserved before its commit point: later a full disk
-/// would leave the archive hidden until there is room again. Move-only.
+/// Disk space that an edit will need in the archive, reserved before its commit point: a full disk
+/// after that point would leave the archive hidden until there is room again. Move-only.
 ///
-/// Gives the space back at its end, unless keep() was called. For one thread, which holds the archive's lock
-/// for edits meanwhile.
+/// Frees the space at its end, unless keep() was called. Used by one thread, which holds the archive's lock
+/// for edits during this object's lifetime.
 class ReservedSpace {
  public:
   ReservedSpace() = default;
-  /// Reserves the bytes by which the archive becomes longer, and those of fillers that become tensors: they
-  /// may be holes. ENOSPC, EDQUOT. Does nothing where the file system can't reserve.
+  /// Reserves the bytes by which the archive becomes longer, and the bytes of fillers that become tensors,
+  /// which may be holes. ENOSPC, EDQUOT. Does nothing if the file system can't reserve space.
   static Result<ReservedSpace> of(Archive& archive, const EditLayout& layout);
   ReservedSpace(ReservedSpace&& other) noexcept { swap(other); }
   ReservedSpace& operator=(ReservedSpace&& other) noexcept {
@@ -74,7 +75,7 @@ class ReservedSpace {
   }
   ~ReservedSpace();
 
-  /// Call it when the edit has its commit point.
+  /// Called when the edit has reached its commit point.
   void keep() { archive_ = nullptr; }
 
  private:
@@ -87,12 +88,12 @@ class ReservedSpace {
   std::vector<ByteRange> holes_;
 };
 
-/// Frees what fillers take on the disk, except for kept ranges: the space of deleted tensors whose bytes an
-/// edit has kept, because a program was reading them (ArchiveEdit::keeps_deleted). Punches holes under the
-/// locks of an edit. The archive's bytes that tensors have do not change, so a crash at any moment harms
-/// nothing. No commit of this Archive may run meanwhile.
+/// Frees the disk space of fillers, except for kept ranges. This is the space of deleted tensors whose bytes
+/// an edit has kept because a program was reading them (ArchiveEdit::keeps_deleted). Punches holes under the
+/// locks of an edit. The bytes of tensors do not change, so a crash at any moment does no harm. No commit of
+/// this Archive may run during the call.
 /// @param kept  absolute.
-/// @return Busy (EBUSY): another process reads the archive or changes it.
+/// @return Busy (EBUSY): another process reads or changes the archive.
 Result<void> give_back_fillers(Archive& archive, std::span<const ByteRange> kept,
                                const CommitOptions& options);
 

@@ -10,10 +10,10 @@ namespace {
 constexpr std::size_t kMostSums = 4096;
 constexpr std::size_t kMostAdditions = 500'000;
 
-/// How a sum was reached.
+/// The step that reached a sum.
 struct Reached {
-  std::size_t block = 0;     // the last one that was added
-  std::uint64_t before = 0;  // the sum without it
+  std::size_t block = 0;     // the block that was added last
+  std::uint64_t before = 0;  // the sum without this block
 };
 using Sums = std::unordered_map<std::uint64_t, Reached>;
 
@@ -63,7 +63,7 @@ std::optional<std::vector<std::size_t>> best_fit(const Arrangement& now, const G
       const Reached last{block, reached[of]};
       if (wanted - sum <= slack_bytes) {
         if (auto blocks = in_order(now, gap, sums, sum, last)) return blocks;
-        // Alignment left bytes. Another combination, or one with more blocks, may not.
+        // Alignment left bytes. Another combination, or one with more blocks, may leave none.
       }
       if (reached.size() < kMostSums && sums.emplace(sum, last).second) reached.push_back(sum);
     }

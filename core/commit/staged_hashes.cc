@@ -1,4 +1,3 @@
-// Hashes the whole blocks of a write, and the block that two successive writes share.
 #include "core/commit/staged_hashes.h"
 
 #include <cstring>

@@ -1,8 +1,8 @@
-// Hashes whole blocks of large writes while their bytes are in the processor's cache. The commit would
-// otherwise have to read the bytes again.
+// Hashes whole blocks of large writes while their bytes are in the processor's cache. Otherwise the commit
+// would have to read the bytes again.
 //
-// The hashes lie in a region of the journal, so that memory does not grow with the tensor. They are an
-// optimization: the commit itself hashes every block whose hash is not known here.
+// The hashes are in a region of the journal, so that memory does not grow with the tensor. This is only an
+// optimization: the commit hashes every block whose hash is not known here.
 #pragma once
 
 #include <array>
@@ -26,12 +26,12 @@ class StagedHashes {
   /// @param blocks  the whole blocks that may be written.
   StagedHashes(Journal& journal, ByteRange blocks) : journal_(journal), blocks_(blocks) {}
 
-  /// Call this after these bytes have been staged. May throw std::bad_alloc.
+  /// Called after these bytes have been staged. May throw std::bad_alloc.
   void note_write(std::span<const std::byte> bytes, std::uint64_t offset);
   /// Forgets the hashes of a range that is staged in any other way.
   void forget(ByteRange range);
 
-  /// The first run of whole blocks in `range` whose hashes are known.
+  /// Returns the first run of whole blocks in `range` whose hashes are known.
   [[nodiscard]] std::optional<ByteRange> first_run(ByteRange range) const;
   /// Reads the hashes of a run that first_run() has returned.
   Result<void> read(ByteRange run, std::span<std::uint64_t> hashes) const;

@@ -1,4 +1,3 @@
-// Keeps the written extents of a region of the journal.
 #include "core/commit/staging.h"
 
 #include <fmt/format.h>
@@ -40,7 +39,7 @@ Result<void> Staging::write_unguarded(std::span<const std::byte> from, std::uint
   }
   if (from.empty()) return {};
   reserve_ahead(*range);
-  if (auto written = put(from, offset); !written) return written;
+  RETURN_IF_ERROR(put(from, offset));
   note_unguarded(from, offset);
   return {};
 }
@@ -63,7 +62,7 @@ void Staging::note_unguarded(std::span<const std::byte> from, std::uint64_t offs
   add_extent(offset, end);
   size_bytes_ = std::max(size_bytes_, end);
   is_dirty_ = true;
-  // A reservation covers one write: rewriting a block may need a new one.
+  // A reservation covers one write: to rewrite a block may need a new reservation.
   if (end > reserved_.offset && offset < reserved_.end()) {
     const std::uint64_t begin = std::min(end, reserved_.end());
     reserved_ = {begin, reserved_.end() - begin};
@@ -77,10 +76,11 @@ void Staging::note_run(ByteRange range) {
 
 void Staging::reserve_ahead(ByteRange range) {
   // Sequential writers usually continue. Reserved blocks cost the file system far less than blocks that it
-  // has to find at writeback. Reserve as much again as was written, so that a small patch stays small.
+  // has to find at writeback. Reserve as many bytes as were written so far, so that a small patch stays
+  // small.
   note_run(range);
   if (!may_reserve_ || run_.size_bytes < kReserveFromBytes || reserved_.contains(range)) return;
-  // Reserve only up to bytes that were written already: a reservation covers a first write only.
+  // Reserve only up to bytes that were written already: a reservation covers only a first write.
   const auto next = extents_.upper_bound(range.offset);
   if (next != extents_.begin() && std::prev(next)->second > range.offset) return;
   const std::uint64_t limit = next == extents_.end() ? target_.size_bytes : next->first;
@@ -88,7 +88,7 @@ void Staging::reserve_ahead(ByteRange range) {
   if (!reserved_.contains({range.offset, 0})) reserved_ = {range.offset, 0};
   const std::uint64_t end = std::min(run_.end() + std::min(run_.size_bytes, kReserveBytes), limit);
   const std::uint64_t begin = reserved_.end();
-  // The reservation is an optimization. If it does not fit, the write itself tells how much does.
+  // The reservation is an optimization. If it does not fit, the write itself reports the lack of space.
   may_reserve_ = journal_.reserve({place(begin), end - begin}).has_value();
   if (may_reserve_) reserved_.size_bytes = end - reserved_.offset;
 }
@@ -103,8 +103,8 @@ Result<void> Staging::write_all(std::uint64_t size_bytes, const ReadBase& read_p
   std::vector<std::byte> buffer;
   for (std::uint64_t done = 0; done < size_bytes; done += buffer.size()) {
     buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, size_bytes - done)));
-    if (auto got = read_piece(buffer, done); !got) return got;
-    if (auto written = write(buffer, done); !written) return written;
+    RETURN_IF_ERROR(read_piece(buffer, done));
+    RETURN_IF_ERROR(write(buffer, done));
   }
   return {};
 }
@@ -119,7 +119,8 @@ Result<void> Staging::resize_unguarded(std::uint64_t size_bytes) {
         ErrorCode::WrongSize, EFBIG,
         fmt::format("a size of {} bytes exceeds the tensor's size of {}", size_bytes, target_.size_bytes));
   }
-  // Keep a no-op a no-op: a tool that "truncates" to the current size has written nothing.
+  // A size that stays the same changes nothing: a tool that "truncates" to the current size has written
+  // nothing.
   if (size_bytes == size_bytes_) return {};
   if (size_bytes == 0) {
     if (auto reserved = journal_.reserve({place(0), target_.size_bytes}); !reserved) return reserved;
@@ -160,7 +161,7 @@ Result<void> Staging::read(std::span<std::byte> to, std::uint64_t offset, const 
     } else {
       std::ranges::fill(part, std::byte{0});
     }
-    if (!read) return read;
+    RETURN_IF_ERROR(read);
     if (is_staged && end == extent->second) ++extent;
     to = to.subspan(part.size());
     offset = end;
@@ -183,7 +184,7 @@ Result<std::vector<ByteRange>> Staging::pieces_unguarded() {
   }
   if (at < size_bytes_) gaps.push_back({at, size_bytes_ - at});
   for (const ByteRange gap : gaps) {
-    if (auto filled = fill_gap(gap.offset, gap.end()); !filled) return pass_on(std::move(filled));
+    RETURN_IF_ERROR(fill_gap(gap.offset, gap.end()));
   }
   std::vector<ByteRange> pieces;
   pieces.reserve(extents_.size());
@@ -211,12 +212,12 @@ void Staging::drop_extents_from(std::uint64_t begin) {
 }
 
 Result<void> Staging::fill_gap(std::uint64_t begin, std::uint64_t end) {
-  // Write the zeros explicitly: bytes that were staged before a cut may still lie there.
+  // Write the zeros explicitly: the region may still have bytes that were staged before a cut.
   const std::vector<std::byte> zeroes(static_cast<std::size_t>(std::min(kZeroesAtOnceBytes, end - begin)));
   for (std::uint64_t at = begin; at < end; at += zeroes.size()) {
     const auto part =
         std::span(zeroes).first(std::min<std::size_t>(zeroes.size(), static_cast<std::size_t>(end - at)));
-    if (auto written = journal_.write(part, place(at)); !written) return written;
+    RETURN_IF_ERROR(journal_.write(part, place(at)));
   }
   hashes_.forget({target_.offset + begin, end - begin});
   add_extent(begin, end);

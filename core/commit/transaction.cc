@@ -1,4 +1,3 @@
-// Keeps the stages of one archive, and the journal that they lie in.
 #include "core/commit/transaction.h"
 
 #include <fmt/format.h>
@@ -28,12 +27,12 @@ Result<Staging*> Transaction::begin_stage(TensorId tensor) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 fmt::format("{}: the tensor was deleted", archive_.path().string()));
   }
-  if (auto opened = archive_.open_for_writing(); !opened) return pass_on(std::move(opened));
+  RETURN_IF_ERROR(archive_.open_for_writing());
   if (!journal_) {
     const bool is_kept = archive_.lane_journal().is_ready();
     auto journal = Journal::create(archive_.storage(), archive_.real_path(), archive_.file(),
                                    is_kept ? Journal::Place::Memory : Journal::Place::Disk);
-    if (!journal) return pass_on(std::move(journal));
+    RETURN_IF_ERROR(journal);
     journal_ = std::move(*journal);
   }
   const auto found = stages_.find(tensor);
@@ -48,13 +47,13 @@ Result<void> Transaction::edit(ArchiveEdit edit, bool uses_locks) {
 
 Result<void> Transaction::edit(ArchiveEdit edit, EditLayout layout) {
   return guard_memory([&]() -> Result<void> {
-    if (auto opened = archive_.open_for_writing(); !opened) return opened;
+    RETURN_IF_ERROR(archive_.open_for_writing());
     return begin_edit(std::move(edit), std::move(layout));
   });
 }
 
 Result<void> Transaction::begin_edit(ArchiveEdit edit, bool uses_locks) {
-  if (auto opened = archive_.open_for_writing(); !opened) return opened;
+  RETURN_IF_ERROR(archive_.open_for_writing());
   auto layout = lay_out(*version_, edit, uses_locks && archive_.has_other_readers());
   if (!layout) return tl::unexpected(std::move(layout).error().within(archive_.path().string()));
   return begin_edit(std::move(edit), std::move(*layout));
@@ -62,28 +61,28 @@ Result<void> Transaction::begin_edit(ArchiveEdit edit, bool uses_locks) {
 
 Result<void> Transaction::begin_edit(ArchiveEdit edit, EditLayout layout) {
   auto journal = Journal::create(archive_.storage(), archive_.real_path(), archive_.file());
-  if (!journal) return pass_on(std::move(journal));
+  RETURN_IF_ERROR(journal);
   journal_ = std::move(*journal);
   auto pending = std::make_unique<PendingEdit>();
   pending->edit = std::move(edit);
   pending->layout = std::move(layout);
   const std::string& header = pending->layout.header;
   pending->header = std::make_unique<Staging>(*journal_, ByteRange{0, header.size()});
-  if (auto written = pending->header->write(std::as_bytes(std::span(header)), 0); !written) return written;
+  RETURN_IF_ERROR(pending->header->write(std::as_bytes(std::span(header)), 0));
   for (const EditLayout::Placed& placed : pending->layout.placed) {
     auto stage = std::make_unique<Staging>(*journal_, placed.file_range);
     if (placed.moved_from) {
       stage->expect_all();
-    } else if (auto emptied = stage->resize(0); !emptied) {
-      return emptied;
-    }
+    } else
+      RETURN_IF_ERROR(stage->resize(0));
     pending->placed.push_back(std::move(stage));
   }
   edit_ = std::move(pending);
   return {};
 }
 
-Result<void> Transaction::replace_index(const std::filesystem::path& path, std::string_view text) {
+Result<void> Transaction::replace_index(const std::filesystem::path& path, std::string_view before,
+                                        std::string_view text) {
   return guard_memory([&]() -> Result<void> {
     const std::filesystem::path real_path = stfs::real_path(path);
     if (real_path.parent_path() != archive_.real_path().parent_path()) {
@@ -91,18 +90,15 @@ Result<void> Transaction::replace_index(const std::filesystem::path& path, std::
                   fmt::format("{} and {} lie in different directories: one transaction cannot change both",
                               real_path.string(), archive_.real_path().string()));
     }
-    // A rename would replace it all the same: its owner does not want that.
-    if (auto writable = archive_.storage().check_writable(real_path); !writable) return writable;
-    auto old_hash = hash_of_index(archive_.storage(), real_path);
-    if (!old_hash) return pass_on(std::move(old_hash));
-    if (*old_hash == 0) return fail_system(ENOENT, real_path.string(), "open");
-    return replace_file(real_path.filename().string(), *old_hash, text);
+    // A rename would replace a read-only index also, and its owner does not want that.
+    RETURN_IF_ERROR(archive_.storage().check_writable(real_path));
+    return replace_file(real_path.filename().string(), XXH3_64bits(before.data(), before.size()), text);
   });
 }
 
 Result<void> Transaction::replace_file(std::string name, std::uint64_t old_hash, std::string_view text) {
   const std::uint64_t place = journal_->allocate(text.size());
-  if (auto written = journal_->write(std::as_bytes(std::span(text)), place); !written) return written;
+  RETURN_IF_ERROR(journal_->write(std::as_bytes(std::span(text)), place));
   index_ = {.name = std::move(name),
             .in_journal = {place, text.size()},
             .new_hash = XXH3_64bits(text.data(), text.size()),
@@ -112,11 +108,11 @@ Result<void> Transaction::replace_file(std::string name, std::uint64_t old_hash,
 
 Result<void> Transaction::begin_patches(std::span<const TensorId> tensors, const CommitOptions& options) {
   return guard_memory([&]() -> Result<void> {
-    if (auto opened = archive_.open_for_writing(); !opened) return opened;
-    if (auto resumed = archive_.resume_writing(); !resumed) return resumed;
-    if (auto writable = archive_.check_writable(); !writable) return writable;
+    RETURN_IF_ERROR(archive_.open_for_writing());
+    RETURN_IF_ERROR(archive_.resume_writing());
+    RETURN_IF_ERROR(archive_.check_writable());
     auto journal = Journal::create(archive_.storage(), archive_.real_path(), archive_.file());
-    if (!journal) return pass_on(std::move(journal));
+    RETURN_IF_ERROR(journal);
     journal_ = std::move(*journal);
     auto pending = std::make_unique<PendingPatches>();
     std::vector<ByteRange> ranges;
@@ -124,9 +120,9 @@ Result<void> Transaction::begin_patches(std::span<const TensorId> tensors, const
     if (const std::uint64_t end = version_->stamp.size_bytes; end > data_offset)
       ranges.push_back({data_offset, end - data_offset});
     auto locks = lock_for_commit(archive_, ranges, options);
-    if (!locks) return pass_on(std::move(locks));
+    RETURN_IF_ERROR(locks);
     pending->locks = std::move(*locks);
-    if (auto same = check_archive(archive_, options); !same) return same;
+    RETURN_IF_ERROR(check_archive(archive_, options));
     pending->tensors.assign(tensors.begin(), tensors.end());
     patches_ = std::move(pending);
     return check_places();
@@ -135,7 +131,7 @@ Result<void> Transaction::begin_patches(std::span<const TensorId> tensors, const
 
 Result<void> Transaction::patch(std::uint64_t offset, std::span<const std::byte> before,
                                 std::span<const std::byte> after, Patches& patches) {
-  // Short enough for one read of a patch to stay in the L2 cache.
+  // The size is small enough for one read of a patch to stay in the L2 cache.
   constexpr std::size_t kPieceBytes = 1 << 20;
   static_assert(kPieceBytes <= kMostPatchedBytes);
   return guard_memory([&]() -> Result<void> {
@@ -144,7 +140,7 @@ Result<void> Transaction::patch(std::uint64_t offset, std::span<const std::byte>
       std::vector<std::byte>& scratch = patches.scratch;
       if (encode_patch({offset, size}, before.first(size), after.first(size), scratch)) {
         const std::uint64_t place = journal_->allocate(scratch.size());
-        if (auto written = journal_->write(scratch, place); !written) return written;
+        RETURN_IF_ERROR(journal_->write(scratch, place));
         patches.ranges.push_back({.type = OperationType::PatchBytes,
                                   .archive = {offset, size},
                                   .journal_offset = place,
@@ -178,7 +174,7 @@ Result<void> Transaction::replace_sync_state(std::string_view text) {
   if (!has_patches()) return {};
   return guard_memory([&]() -> Result<void> {
     auto old_hash = hash_of_index(archive_.storage(), archive_.real_path().parent_path() / kSyncStateName);
-    if (!old_hash) return pass_on(std::move(old_hash));
+    RETURN_IF_ERROR(old_hash);
     return replace_file(std::string(kSyncStateName), *old_hash, text);
   });
 }
@@ -201,7 +197,7 @@ void Transaction::clear() {
 
 void Transaction::drop(TensorId tensor) {
   stages_.erase(tensor);
-  // An empty journal is no loss, and a journal that a failed sync has spoiled must not outlive its stages.
+  // An empty journal is no loss. A journal that a failed sync has spoiled must not outlive its stages.
   if (stages_.empty()) journal_.reset();
 }
 

@@ -1,4 +1,3 @@
-// The table of dtypes: one row per element type, in the order of the enumeration.
 #include "core/format/dtype.h"
 
 namespace stfs {

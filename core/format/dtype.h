@@ -10,7 +10,7 @@
 namespace stfs {
 
 /// Spelled as in an archive's header (safetensors/src/tensor.rs, enum Dtype), and in the order of that enum:
-/// ascending alignment, by which writers sort.
+/// ascending alignment. Writers sort by alignment.
 enum class Dtype : std::uint8_t {
   BOOL,
   F4,

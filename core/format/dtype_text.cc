@@ -1,4 +1,3 @@
-// A table of the names that are not the header's.
 #include "core/format/dtype_text.h"
 
 #include <algorithm>
@@ -48,7 +47,7 @@ constexpr std::array kAliases = std::to_array<DtypeAlias>({
     {"float4_e2m1fn_x2", Dtype::F4},
 });
 
-/// ASCII only: the locale has no say.
+/// Converts ASCII only, so that the locale changes nothing.
 char upper_case(char c) {
   return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
 }

@@ -8,9 +8,9 @@
 
 namespace stfs {
 
-/// The header's name of a dtype in any case, or its name in NumPy, ml_dtypes or PyTorch, also with "torch."
-/// before it: "bf16", "bfloat16", "float32", "fp16", "half", "float8_e4m3fn". Names whose meaning differs
-/// between these libraries ("float", "int", "long") are no dtype.
+/// Accepts a dtype's name in the header, in any case, and its names in NumPy, ml_dtypes and PyTorch, also
+/// after "torch.": "bf16", "bfloat16", "float32", "fp16", "half", "float8_e4m3fn". Rejects names whose
+/// meaning differs between these libraries ("float", "int", "long").
 std::optional<Dtype> parse_dtype(std::string_view text);
 
 }  // namespace stfs

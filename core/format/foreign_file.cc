@@ -1,4 +1,4 @@
-// The first bytes of formats that people take for archives.
+// Lists the first bytes of formats that users confuse with archives.
 #include "core/format/foreign_file.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ constexpr std::array kKinds = {
     Kind{"\x80\x03", kPickle},
     Kind{"\x80\x04", kPickle},
     Kind{"\x80\x05", kPickle},
-    // Protocols 0 and 1 have no mark of their own: a dictionary, a list, an object.
+    // Protocols 0 and 1 have no magic bytes. The entries below are the first bytes of common objects.
     Kind{"(dp", kPickle},
     Kind{"(lp", kPickle},
     Kind{"}q\x00"sv, kPickle},

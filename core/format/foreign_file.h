@@ -1,4 +1,4 @@
-// Tells what a file is that is no archive, by its first bytes, so that an error can name it.
+// Recognizes the format of a file that is no archive, by its first bytes, for error messages.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace stfs {
 
-/// As many bytes are enough for foreign_file().
+/// foreign_file() needs at most this many bytes.
 inline constexpr std::size_t kForeignBytes = 64;
 
-/// What the file is instead of an archive, for the end of a message; empty for unknown files.
+/// Returns a phrase that names the file's format, for the end of a message; empty for unknown formats.
 /// @param start  the file's first bytes, as many as it has, at most kForeignBytes.
 std::string_view foreign_file(std::span<const std::byte> start);
 

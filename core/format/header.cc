@@ -20,7 +20,7 @@ tl::unexpected<Error> invalid(ErrorCode code, std::string message) {
   return fail(code, EINVAL, std::move(message));
 }
 
-// A shape for a message. Of thousands of dimensions it shows only the first.
+// Returns a shape for a message. Shows the first 16 dimensions of a longer shape.
 std::string shown(std::span<const std::uint64_t> shape) {
   constexpr std::size_t kShownDimensions = 16;
   if (shape.size() <= kShownDimensions) return shape_text(shape);
@@ -65,8 +65,8 @@ Result<void> validate(const TensorIndex& tensors, std::optional<std::uint64_t> o
   std::uint64_t covered_bytes = 0;
   for (std::uint32_t i = 0; i < tensors.size(); ++i) {
     const Tensor tensor = tensors[i];
-    if (auto ok = check_offsets(tensor, covered_bytes); !ok) return ok;
-    if (auto ok = check_size(tensor); !ok) return ok;
+    RETURN_IF_ERROR(check_offsets(tensor, covered_bytes));
+    RETURN_IF_ERROR(check_size(tensor));
     covered_bytes = tensor.data.end();
   }
   const std::uint64_t data_size_bytes = of_file.value_or(covered_bytes);
@@ -85,7 +85,7 @@ bool is_filler(const Tensor& tensor) {
   return tensor.dtype == Dtype::U8 && tensor.shape.size() == 1 && tensor.name.starts_with(kFillerPrefix);
 }
 
-/// Takes the fillers out.
+/// Moves the fillers from the tensors to Header::fillers.
 Header split(TensorIndex tensors, Metadata metadata) {
   Header header{.tensors = {}, .metadata = std::move(metadata), .fillers = {}};
   for (std::uint32_t at = 0; at < tensors.size(); ++at) {
@@ -107,7 +107,7 @@ Header split(TensorIndex tensors, Metadata metadata) {
 
 Result<Header> parse_and_validate(std::string_view json, std::optional<std::uint64_t> data_size_bytes) {
   Result<ParsedHeader> parsed = parse_header_json(json);
-  if (!parsed) return pass_on(std::move(parsed));
+  RETURN_IF_ERROR(parsed);
   auto tensors = std::move(parsed->tensors).build();
   if (!tensors) {
     const DuplicateName& twins = tensors.error();
@@ -115,8 +115,8 @@ Result<Header> parse_and_validate(std::string_view json, std::optional<std::uint
                    fmt::format("tensor {} is given twice, at bytes {} and {} of the header",
                                in_quotes(twins.name), twins.first_key_at, twins.second_key_at));
   }
-  if (auto ok = validate(*tensors, data_size_bytes); !ok) return pass_on(std::move(ok));
-  parsed->metadata.keep_last_values();  // so does the reference
+  RETURN_IF_ERROR(validate(*tensors, data_size_bytes));
+  parsed->metadata.keep_last_values();  // as the reference does
   return split(std::move(*tensors), std::move(parsed->metadata));
 }
 
@@ -133,7 +133,8 @@ Result<std::uint64_t> header_length(std::span<const std::byte> first, std::uint6
   for (std::size_t i = 0; i < kHeaderLengthBytes; ++i) {
     length |= std::to_integer<std::uint64_t>(first[i]) << (8 * i);
   }
-  // The file may be no archive, and private: a message shows none of its bytes, so not this number either.
+  // The file may be private and no archive. A message shows none of its bytes, and this number is made of
+  // them.
   if (length > kMaxHeaderBytes) {
     return invalid(ErrorCode::HeaderTooLarge,
                    fmt::format("not a safetensors file: its first {} bytes name a header of more than the {} "

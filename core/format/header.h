@@ -18,10 +18,10 @@
 //    4  the header is UTF-8
 //    5  it is JSON of the form above, without NULs, comments, a byte order mark, lone surrogates, or numbers
 //       that are negative or have a fraction or an exponent; each field once, each dtype a known one
-//    6  in order of data_offsets, each tensor begins where the one before it ends, an empty one as well
+//    6  in order of data_offsets, each tensor, even an empty one, begins where the previous one ends
 //    7  the number of elements and of bits fits into 64 bits
 //    8  the bits are whole bytes
-//    9  end - begin is the size that shape and dtype tell
+//    9  end - begin is the size that shape and dtype give
 //   10  the last tensor ends with the file
 #pragma once
 
@@ -50,8 +50,8 @@ struct Header {
   std::vector<ByteRange> fillers;  // ascending; relative to the first byte of data, as Tensor::data
 };
 
-/// A filler is a U8 tensor of one dimension whose name begins so. It stands for bytes that no tensor uses:
-/// the format has no gaps. Edits make fillers, and use them for new tensors.
+/// The beginning of each filler's name. A filler is a U8 tensor of one dimension. It covers bytes that no
+/// tensor uses, because the format has no gaps. Edits make fillers, and use them for new tensors.
 inline constexpr std::string_view kFillerPrefix = "__safetensorsfs.free.";
 
 /// Decodes the first eight bytes of a file of file_size_bytes and checks them (checks 1 to 3).
@@ -61,8 +61,8 @@ Result<std::uint64_t> header_length(std::span<const std::byte> first, std::uint6
 
 /// Parses and validates the N bytes of JSON (checks 4 to 10), and takes the fillers out of the tensors. Peak
 /// memory is at most 4 times json.size() plus a constant. The depth of the document is bounded. Never throws.
-/// @param data_size_bytes  size of the file minus 8 minus N. Nothing: the data are still to come, and have
-///                         the size that the tensors need.
+/// @param data_size_bytes  size of the file minus 8 minus N. Nothing: the data are still to come. Their size
+///                         is then the size that the tensors need.
 Result<Header> parse_header(std::string_view json, std::optional<std::uint64_t> data_size_bytes);
 
 /// Describes a tensor for a new header. Names need not be sorted. The data follow in the order of the specs.
@@ -75,7 +75,7 @@ struct TensorSpec {
 /// Returns the size of a tensor's data in bytes. Makes checks 7 and 8.
 Result<std::uint64_t> data_size_bytes(Dtype dtype, std::span<const std::uint64_t> shape);
 
-/// Whether the reference writes tensor `a` before tensor `b`: by descending alignment, then by name.
+/// Returns true if the reference writes tensor `a` before `b`: by descending alignment, then by name.
 bool is_written_before(Dtype dtype_a, std::string_view name_a, Dtype dtype_b, std::string_view name_b);
 /// Sorts as the reference writes tensors.
 void sort_for_writing(std::vector<TensorSpec>& tensors);
@@ -88,7 +88,10 @@ Result<std::string> format_header(std::span<const TensorSpec> tensors, const Met
                                   std::uint64_t alignment, std::uint64_t slack_bytes);
 /// The JSON alone, without padding. Also refuses a JSON over the limit.
 Result<std::string> format_header_json(std::span<const TensorSpec> tensors, const Metadata& metadata);
-/// Returns the 8 length bytes and the JSON, padded to data_offset bytes in all. It must fit.
+/// Does the same for tensors that exist. Ignores Tensor::data: the data follow in the order of the tensors.
+Result<std::string> format_header_json(std::span<const Tensor> tensors, const Metadata& metadata);
+/// Returns the 8 length bytes and the JSON, padded to data_offset bytes in all. data_offset must be large
+/// enough for both.
 std::string pad_header(std::string_view json, std::uint64_t data_offset);
 
 }  // namespace stfs

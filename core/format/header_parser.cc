@@ -1,7 +1,6 @@
-// The grammar of a header: which value stands where, and where the value goes.
+// The grammar of a header: reads each value, and stores it in the index or the metadata.
 //
-// Types and fields are checked as strictly as the reference's serde does. -0 is none of its whole numbers,
-// for one.
+// Types and fields are checked as strictly as the reference's serde does. For example, -0 is no whole number.
 #include "core/format/header_parser.h"
 
 #include <fmt/format.h>
@@ -35,7 +34,7 @@ class HeaderReader {
   explicit HeaderReader(std::string_view json) : json_(json) {}
 
   Result<ParsedHeader> read() {
-    // Such a file is no archive, and may be private: the message shows none of its bytes.
+    // The file is no archive, and may be private: the message shows none of its bytes.
     if (json_.peek() != '{') return refuse("the header: expected an object of tensors");
     bool has_metadata = false;
     auto read = json_.for_each_member([&](std::string_view name, std::size_t name_at) -> Result<void> {
@@ -47,7 +46,7 @@ class HeaderReader {
       parsed_.tensors.begin_tensor(name, static_cast<std::uint32_t>(name_at));
       return read_tensor();
     });
-    if (!read) return pass_on(std::move(read));
+    RETURN_IF_ERROR(read);
     return std::move(parsed_);
   }
 
@@ -68,7 +67,7 @@ class HeaderReader {
     });
   }
 
-  /// Of the tensor that was begun last.
+  /// Reads the entry of the tensor that was begun last.
   Result<void> read_tensor() {
     if (json_.peek() != '{') return mismatch(subject(), "an object with dtype, shape and data_offsets");
     unsigned fields = 0;
@@ -86,7 +85,7 @@ class HeaderReader {
       json_.take_value();
       return {};
     });
-    if (!read) return read;
+    RETURN_IF_ERROR(read);
     const std::string_view missing = (fields & kDtype) == 0     ? "dtype"
                                      : (fields & kShape) == 0   ? "shape"
                                      : (fields & kOffsets) == 0 ? "data_offsets"
@@ -140,7 +139,7 @@ class HeaderReader {
       json_ = before;
       return mismatch(subject("data_offsets"), kTwoOffsets, offset ? "a third number" : "");
     });
-    if (!read) return read;
+    RETURN_IF_ERROR(read);
     if (count != offsets.size()) {
       return refuse(fmt::format("{}: found {} at byte {}, expected {}", subject("data_offsets"),
                                 count == 0 ? "none" : "only one", at, kTwoOffsets));
@@ -161,7 +160,7 @@ class HeaderReader {
     return refuse(fmt::format("{}: found {} at byte {}, expected {}", subject, found.empty() ? kind() : found,
                               at, expected));
   }
-  /// Of the value at the cursor.
+  /// Describes the value at the cursor for a message.
   std::string kind() {
     switch (json_.peek()) {
       case '{': return "an object";
@@ -189,7 +188,7 @@ Result<ParsedHeader> parse_header_json(std::string_view json) {
   if (const std::size_t valid = valid_utf8_prefix(json); valid != json.size()) {
     return fail(ErrorCode::InvalidHeader, EINVAL, fmt::format("byte {}: not UTF-8", valid));
   }
-  // The reference refuses a number that no double can hold, also in a field that nobody reads.
+  // The reference refuses numbers that no double can hold, even in ignored fields.
   if (const auto error = find_json_error(json, kMaxHeaderDepth, Numbers::Doubles))
     return refuse(fmt::format("byte {}: not JSON: {}", error->position, error->why));
   return HeaderReader(json).read();

@@ -2,7 +2,7 @@
 //
 // This is the only reader of JSON for files that come from outside: headers, indexes and records of
 // checksums. Its two steps are find_json_error(), which decides whether the text is JSON, and JsonCursor,
-// which walks over the text. Neither copies the text, and both take constant memory beside what they return.
+// which walks over the text. Neither copies the text. Both take constant memory in addition to their results.
 // nlohmann_json cannot keep that promise: its message cites the last token several times, so refusing a
 // header of 100 MB of line feeds took 2.7 GB.
 #pragma once

@@ -2,16 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
-#include <iterator>
+#include <charconv>
 #include <new>
 #include <utility>
 
-#include "core/base/name_hash.h"
 #include "core/base/utf8.h"
 #include "core/format/header.h"
 #include "core/format/json_string.h"
+#include "core/format/tensor_index_builder.h"
 
 namespace stfs {
 namespace {
@@ -25,9 +26,24 @@ tl::unexpected<Error> given_twice(std::string_view what, std::string_view key) {
   return fail(ErrorCode::DuplicateKey, EINVAL, fmt::format("{} {} is given twice", what, in_quotes(key)));
 }
 
-Result<void> check_key(NameSet<std::string_view>& seen, std::string_view what, std::string_view key) {
-  if (auto ok = check_text(what, key); !ok) return ok;
-  return seen.insert(key).second ? Result<void>() : given_twice(what, key);
+void append_number(std::string& json, std::uint64_t number) {
+  std::array<char, 20> digits{};
+  char* const end = std::to_chars(digits.begin(), digits.end(), number).ptr;
+  json.append(digits.begin(), end);
+}
+
+/// Checks that all names are different and can be the name of a tensor.
+Result<void> check_names(std::span<const Tensor> tensors) {
+  TensorIndex::Builder names;
+  for (std::uint32_t at = 0; at < tensors.size(); ++at) {
+    if (tensors[at].name == "__metadata__") {
+      return fail(ErrorCode::InvalidArgument, EINVAL, "a tensor can't be named __metadata__");
+    }
+    RETURN_IF_ERROR(check_text("tensor", tensors[at].name));
+    names.begin_tensor(tensors[at].name, at);
+  }
+  const auto built = std::move(names).build();
+  return built ? Result<void>() : given_twice("tensor", built.error().name);
 }
 
 Result<void> append_metadata(std::string& json, const Metadata& metadata) {
@@ -36,8 +52,8 @@ Result<void> append_metadata(std::string& json, const Metadata& metadata) {
   json += "\"__metadata__\":{";
   bool is_first = true;
   for (const auto& [key, value] : metadata) {
-    if (auto ok = check_text("__metadata__ key", key); !ok) return ok;
-    if (auto ok = check_text("__metadata__ value", value); !ok) return ok;
+    RETURN_IF_ERROR(check_text("__metadata__ key", key));
+    RETURN_IF_ERROR(check_text("__metadata__ value", value));
     if (!std::exchange(is_first, false)) json += ',';
     append_json_string(json, key);
     json += ':';
@@ -48,7 +64,7 @@ Result<void> append_metadata(std::string& json, const Metadata& metadata) {
 }
 
 // Appends the entry of one tensor whose data begin at `offset`, and moves `offset` to their end.
-Result<void> append_tensor(std::string& json, const TensorSpec& tensor, std::uint64_t& offset) {
+Result<void> append_tensor(std::string& json, const Tensor& tensor, std::uint64_t& offset) {
   const Result<std::uint64_t> size = data_size_bytes(tensor.dtype, tensor.shape);
   if (!size) return tl::unexpected(Error(size.error()).within("tensor " + in_quotes(tensor.name)));
   const auto range = ByteRange::checked(offset, *size);
@@ -58,32 +74,50 @@ Result<void> append_tensor(std::string& json, const TensorSpec& tensor, std::uin
   }
   if (json.size() > 1) json += ',';
   append_json_string(json, tensor.name);
-  fmt::format_to(std::back_inserter(json), ":{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}",
-                 name_of(tensor.dtype), shape_text(tensor.shape), range->offset, range->end());
+  json += ":{\"dtype\":\"";
+  json += name_of(tensor.dtype);
+  json += "\",\"shape\":[";
+  for (std::size_t at = 0; at < tensor.shape.size(); ++at) {
+    if (at > 0) json += ',';
+    append_number(json, tensor.shape[at]);
+  }
+  json += "],\"data_offsets\":[";
+  append_number(json, range->offset);
+  json += ',';
+  append_number(json, range->end());
+  json += "]}";
   offset = range->end();
   return {};
 }
 
-Result<std::string> format_json(std::span<const TensorSpec> tensors, const Metadata& metadata) {
-  std::string json = "{";
-  if (auto ok = append_metadata(json, metadata); !ok) return pass_on(std::move(ok));
-  NameSet<std::string_view> seen;
+Result<std::string> format_json(std::span<const Tensor> tensors, const Metadata& metadata) {
+  constexpr std::size_t kBytesBesideName = 100;  // of most tensors
+  std::size_t likely_bytes = 2;
+  for (const Tensor& tensor : tensors) likely_bytes += tensor.name.size() + kBytesBesideName;
+  std::string json;
+  json.reserve(likely_bytes);
+  json = "{";
+  RETURN_IF_ERROR(append_metadata(json, metadata));
+  RETURN_IF_ERROR(check_names(tensors));
   std::uint64_t offset = 0;
-  for (const TensorSpec& tensor : tensors) {
-    if (tensor.name == "__metadata__") {
-      return fail(ErrorCode::InvalidArgument, EINVAL, "a tensor can't be named __metadata__");
-    }
-    if (auto ok = check_key(seen, "tensor", tensor.name); !ok) return pass_on(std::move(ok));
-    if (auto ok = append_tensor(json, tensor, offset); !ok) return pass_on(std::move(ok));
+  for (const Tensor& tensor : tensors) {
+    RETURN_IF_ERROR(append_tensor(json, tensor, offset));
   }
   json += '}';
   return json;
 }
 
+std::vector<Tensor> tensors_of(std::span<const TensorSpec> specs) {
+  std::vector<Tensor> tensors;
+  tensors.reserve(specs.size());
+  for (const TensorSpec& spec : specs) tensors.push_back({spec.name, spec.dtype, spec.shape, {}});
+  return tensors;
+}
+
 Result<std::string> format_padded(std::span<const TensorSpec> tensors, const Metadata& metadata,
                                   std::uint64_t alignment, std::uint64_t slack_bytes) {
-  Result<std::string> json = format_json(tensors, metadata);
-  if (!json) return json;
+  Result<std::string> json = format_json(tensors_of(tensors), metadata);
+  RETURN_IF_ERROR(json);
   const std::uint64_t least = kHeaderLengthBytes + json->size() + slack_bytes;
   const std::uint64_t length = (least + alignment - 1) / alignment * alignment - kHeaderLengthBytes;
   if (json->size() > kMaxHeaderBytes || length > kMaxHeaderBytes) {
@@ -123,6 +157,10 @@ Result<std::string> format_header(std::span<const TensorSpec> tensors, const Met
 }
 
 Result<std::string> format_header_json(std::span<const TensorSpec> tensors, const Metadata& metadata) {
+  return guard_memory([&] { return format_header_json(tensors_of(tensors), metadata); });
+}
+
+Result<std::string> format_header_json(std::span<const Tensor> tensors, const Metadata& metadata) {
   return guard_memory([&]() -> Result<std::string> {
     auto json = format_json(tensors, metadata);
     if (!json || json->size() <= kMaxHeaderBytes) return json;

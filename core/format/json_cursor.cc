@@ -1,4 +1,3 @@
-// Takes strings, and finds the ends of values.
 #include "core/format/json_cursor.h"
 
 #include <charconv>

@@ -1,6 +1,6 @@
 // Reads a text that is known to be JSON (find_json_error() has accepted it) without a tree in memory: callers
-// take members in the order of the text, and skip the others. Of any other text the values mean nothing, but
-// nothing outside the text is read, and every walk ends.
+// take members in the order of the text, and skip the others. If the text is not JSON, the values are
+// unspecified, but no byte outside the text is read, and every walk ends.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,7 @@ class JsonCursor {
       skip_space();
       skip_byte();  // the colon
       skip_space();
-      if (auto taken = callback(key, key_at); !taken) return taken;
+      RETURN_IF_ERROR(callback(key, key_at));
       next();
     }
     skip_byte();
@@ -53,7 +53,7 @@ class JsonCursor {
     skip_byte();
     skip_space();
     while (is_before(']')) {
-      if (auto taken = callback(); !taken) return taken;
+      RETURN_IF_ERROR(callback());
       next();
     }
     skip_byte();

@@ -1,4 +1,3 @@
-// Escapes text for JSON and for messages.
 #include "core/format/json_string.h"
 
 #include <fmt/format.h>
@@ -13,6 +12,7 @@
 namespace stfs {
 namespace {
 
+/// Appends a quote, a backslash or a control character.
 void append_escaped(std::string& out, char c) {
   switch (c) {
     case '"': out += "\\\""; return;
@@ -24,11 +24,7 @@ void append_escaped(std::string& out, char c) {
     case '\t': out += "\\t"; return;
     default: break;
   }
-  if (static_cast<std::uint8_t>(c) < 0x20) {
-    fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned>(c));
-  } else {
-    out += c;
-  }
+  fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned>(c));
 }
 
 /// Four hexadecimal digits.
@@ -60,8 +56,16 @@ void append_utf8(std::string& out, char32_t code_point) {
 }  // namespace
 
 void append_json_string(std::string& out, std::string_view text) {
+  const auto is_escaped = [](char c) { return c == '"' || c == '\\' || static_cast<std::uint8_t>(c) < 0x20; };
   out += '"';
-  for (const char c : text) append_escaped(out, c);
+  for (;;) {
+    const auto plain = std::ranges::find_if(text, is_escaped) - text.begin();
+    out += text.substr(0, static_cast<std::size_t>(plain));
+    text.remove_prefix(static_cast<std::size_t>(plain));
+    if (text.empty()) break;
+    append_escaped(out, text.front());
+    text.remove_prefix(1);
+  }
   out += '"';
 }
 
@@ -83,7 +87,7 @@ std::string unescaped_json(std::string_view inside) {
       case 'u': {
         char32_t code_point = code_unit(inside.substr(0, 4));
         skip(4);
-        if (code_point >= 0xD800 && code_point < 0xDC00) {  // the other half is an escape as well
+        if (code_point >= 0xD800 && code_point < 0xDC00) {  // a second escape has the other half
           skip(2);
           code_point = 0x10000 + ((code_point - 0xD800) << 10) + (code_unit(inside.substr(0, 4)) - 0xDC00);
           skip(4);

@@ -21,7 +21,7 @@ bool is_hex(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-/// Whether a number in JSON's form is too large for a double.
+/// Returns true if a number in JSON's form is too large for a double.
 bool is_beyond_double(std::string_view number) {
   constexpr std::size_t kSafeDigits = 308;  // of any number without an exponent
   const std::size_t exponent_at = number.find_first_of("eE");
@@ -29,7 +29,8 @@ bool is_beyond_double(std::string_view number) {
   double value = 0;
   const char* end = number.data() + number.size();
   if (std::from_chars(number.data(), end, value).ec != std::errc::result_out_of_range) return false;
-  // Too large, or too close to 0, which is no error: the first digit that is not 0 tells.
+  // The number is too large, or too close to 0, which is no error. The place of its first digit above 0
+  // decides.
   const std::string_view mantissa = number.substr(0, exponent_at);
   const auto point = static_cast<std::int64_t>(std::min(mantissa.find('.'), mantissa.size()));
   const auto first = static_cast<std::int64_t>(mantissa.find_first_of("123456789"));
@@ -74,7 +75,8 @@ class Checker {
     at_ = at;
     return stop(std::move(why));
   }
-  /// A text whose first character begins no value may be any file, and private: its bytes are not shown.
+  /// If the first character begins no value, the text may be any file, and private: the message shows no
+  /// bytes.
   bool unexpected(std::string_view due) {
     if (at_ == first_ && at_ < text_.size()) return stop(fmt::format("expected {}", due));
     if (at_ == text_.size()) return stop(fmt::format("the text ends, expected {}", due));
@@ -176,7 +178,7 @@ bool Checker::escape() {
   return true;
 }
 
-// What follows \u: one code unit, or a surrogate pair.
+// Checks the rest of an escape after \u: one code unit, or a surrogate pair.
 bool Checker::unicode_escape() {
   unsigned unit = 0;
   if (!code_unit(unit) || (unit >= 0xDC00 && unit <= 0xDFFF)) return false;

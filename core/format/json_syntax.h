@@ -1,4 +1,4 @@
-// Decides whether a text is JSON. If the text is not JSON, says where and why, in constant memory.
+// Decides whether a text is JSON. If it is not, gives the place and the reason. Takes constant memory.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ struct JsonError {
   std::string why;
 };
 
-/// Which numbers are allowed: all, or those that a double can hold.
+/// The numbers that are allowed: all, or only numbers that a double can hold.
 enum class Numbers : std::uint8_t { All, Doubles };
 
 /// Returns the first violation of RFC 8259 in the text, or nothing. Does not check UTF-8 (core/base/utf8.h).
-/// Of numbers it checks the form, the length and, if asked to, the size.
+/// Checks the form and the length of numbers, and their size if `numbers` is Doubles.
 /// @param max_depth  how many objects and arrays may be open at a time.
 std::optional<JsonError> find_json_error(std::string_view text, unsigned max_depth,
                                          Numbers numbers = Numbers::All);

@@ -1,4 +1,3 @@
-// Finds a key by its place in the order of all keys.
 #include "core/format/metadata.h"
 
 #include <algorithm>

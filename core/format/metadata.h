@@ -39,14 +39,14 @@ class Metadata {
   }
   [[nodiscard]] const_iterator begin() const;
   [[nodiscard]] const_iterator end() const;
-  /// The first value of the key. Compares few keys after sort_keys(), else each key.
+  /// Returns the first value of the key. Compares few keys after sort_keys(), otherwise each key.
   [[nodiscard]] std::optional<std::string_view> find(std::string_view key) const;
-  /// Makes find() fast, for 4 bytes a pair. Call it when the last pair is there: find() does not use the
-  /// order of fewer pairs. Calling it again costs little more than sorting the pairs added meanwhile.
+  /// Makes find() fast, for 4 bytes a pair. Call it after the last pair was added: find() ignores an order
+  /// that lacks pairs. A repeated call costs little more than sorting the pairs that were added since.
   void sort_keys() { sort_more(order_); }
   /// A key that more than one pair has; nothing if all keys are different.
   [[nodiscard]] std::optional<std::string_view> repeated_key() const;
-  /// Removes each pair whose key comes again later. Then find() is fast.
+  /// Removes each pair whose key occurs again later, and sorts the keys for find().
   void keep_last_values();
 
   /// Throws std::length_error if all text together exceeds 4 GiB. No header can hold that much.
@@ -64,7 +64,7 @@ class Metadata {
   }
 
  private:
-  // Where the key and the value of a pair end in text_. The key starts where the previous pair ends.
+  // The ends of a pair's key and value in text_. The key starts where the previous pair ends.
   struct Ends {
     std::uint32_t key = 0;
     std::uint32_t value = 0;

@@ -13,7 +13,7 @@
 
 namespace stfs {
 
-/// Never given to another tensor of the same archive, or of the same model, while it is open.
+/// While an archive or a model is open, no two of its tensors get the same id.
 enum class TensorId : std::uint32_t {};
 
 /// The number of an id, for arrays that hold something for each id.
@@ -38,7 +38,7 @@ class TensorIds {
     for (std::uint32_t at = 0; at < tensors_; ++at) positions_[number_of(ids_[at])] = at;
   }
 
-  /// The ids of the header that follows this one. May throw std::bad_alloc.
+  /// Returns the ids of the header that follows this one. May throw std::bad_alloc.
   /// @param before  for each position in the next header: the same tensor's position in this one. Nothing for
   ///                a new tensor, which gets a new id.
   [[nodiscard]] TensorIds next(std::span<const std::optional<std::uint32_t>> before) const {
@@ -53,7 +53,7 @@ class TensorIds {
   [[nodiscard]] TensorId of(std::uint32_t position) const {
     return ids_.empty() ? TensorId{position} : ids_[position];
   }
-  /// Nothing if the header has no tensor of that id, or not any more.
+  /// Returns nothing if the header has no tensor of that id, for example after a deletion.
   [[nodiscard]] std::optional<std::uint32_t> position(TensorId id) const {
     if (number_of(id) >= end_) return std::nullopt;
     if (ids_.empty()) return number_of(id) < tensors_ ? std::optional(number_of(id)) : std::nullopt;

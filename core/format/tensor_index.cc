@@ -1,4 +1,3 @@
-// Looks up tensors by position and name, and builds the hash table of names.
 #include "core/format/tensor_index.h"
 
 #include <fmt/format.h>
@@ -14,7 +13,7 @@
 namespace stfs {
 namespace {
 
-// The hash bits that a slot holds: those that the position does not use.
+// Returns the bits of the hash that a slot holds: all bits that the position does not use.
 std::uint32_t tag_of(std::uint64_t hash, std::uint32_t slot_mask) {
   return static_cast<std::uint32_t>(hash >> 32) & ~slot_mask;
 }

@@ -1,7 +1,7 @@
 // The tensors of one archive, by position and by name.
 //
 // A million tensors must stay small: 256 bytes each at the most, including the file system's part. So names
-// and shapes lie in two shared arenas, and an entry holds positions in them. Immutable once built: any number
+// and shapes are in two shared arenas, and an entry holds positions in them. Immutable once built: any number
 // of threads may read it.
 #pragma once
 

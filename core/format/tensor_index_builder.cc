@@ -1,4 +1,3 @@
-// Sorts the tensors from the header's order to the order of offsets.
 #include "core/format/tensor_index_builder.h"
 
 #include <algorithm>

@@ -34,7 +34,7 @@ class TensorIndex::Builder {
   /// Adds a whole tensor.
   void add(const Tensor& tensor, std::uint32_t key_at);
 
-  /// Sorts by offset and indexes by name. A range whose end lies before its begin gets a size that overflows
+  /// Sorts by offset and indexes by name. If a range ends before it begins, its size overflows
   /// (ByteRange::checked() detects it).
   tl::expected<TensorIndex, DuplicateName> build() &&;
 

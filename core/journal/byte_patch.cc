@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kPartHashBytes = 8;
 constexpr std::size_t kWordBytes = 8;
-/// A gap that is not longer costs more as a gap of its own than as bytes.
+/// A gap up to this size costs more as an entry's gap than as copied bytes.
 constexpr std::size_t kJoinedGapBytes = 2;
 constexpr std::size_t kMostNumberBytes = 4;  // of a number below 2^28
 
@@ -21,7 +21,7 @@ std::size_t parts_of(ByteRange range) {
   return (round_up_to_block(range.end()) - round_down_to_block(range.offset)) / kBlockBytes;
 }
 
-/// The part of the range in the block at that position.
+/// Returns the part of the range in the block at that position.
 ByteRange part_of(ByteRange range, std::size_t position) {
   const std::uint64_t block = round_down_to_block(range.offset) + position * kBlockBytes;
   return range.intersection({block, kBlockBytes});
@@ -50,12 +50,12 @@ std::uint64_t word_at(std::span<const std::byte> bytes, std::size_t at) {
   return word;
 }
 
-/// Calls on_run(begin, end) for each run of differences. Short gaps belong to a run.
+/// Calls on_run(begin, end) for each run of differences. A run includes short gaps.
 template <class OnRun>
 void for_each_difference(std::span<const std::byte> before, std::span<const std::byte> after,
                          const OnRun& on_run) {
   std::size_t begin = 0;
-  std::size_t end = 0;  // of the last run; 0: there is none
+  std::size_t end = 0;  // the end of the last run; 0: there is none
   const auto add = [&](std::size_t first, std::size_t behind) {
     if (end == 0 || first > end + kJoinedGapBytes) {
       if (end != 0) on_run(begin, end);
@@ -93,10 +93,10 @@ struct Entry {
 /// Walks over entries.
 class EntryReader {
  public:
-  /// @param end  where the entry before ends in the range.
+  /// @param end  the end, in the range, of the entry before the first one here.
   explicit EntryReader(std::span<const std::byte> in, std::size_t end = 0) : in_(in), end_(end) {}
 
-  /// Nothing at the end, and where the entries are damaged.
+  /// Returns nothing at the end, and if the entries are damaged.
   std::optional<Entry> next() {
     const auto gap = number();
     const auto size = number();
@@ -107,7 +107,7 @@ class EntryReader {
     return entry;
   }
   [[nodiscard]] bool is_at_end() const { return in_.empty(); }
-  /// Where the last entry ends in the range.
+  /// The end of the last entry in the range.
   [[nodiscard]] std::size_t end() const { return end_; }
   /// The entries that were not read.
   [[nodiscard]] std::span<const std::byte> rest() const { return in_; }
@@ -135,7 +135,7 @@ bool encode_patch(ByteRange range, std::span<const std::byte> before, std::span<
                   std::vector<std::byte>& region) {
   const std::size_t parts = parts_of(range);
   const std::size_t hashes = 2 * kPartHashBytes * parts;
-  // An entry is hardly longer than the bytes that it stands for, with the gap before it.
+  // An entry is hardly longer than its bytes and the gap before them.
   region.resize(hashes + before.size() + before.size() / 1024 + 4 * kMostNumberBytes);
   std::byte* out = region.data() + hashes;
   std::size_t last_end = 0;
@@ -212,7 +212,7 @@ Result<void> BytePatch::for_each_run(const std::function<Result<void>(const Run&
     if (!entry) return is_first ? Result<void>{} : finish();
     const std::uint64_t begin = range_.offset + entry->offset;
     if (!is_first && round_down_to_block(begin) > end_block) {
-      if (auto done = finish(); !done) return done;
+      RETURN_IF_ERROR(finish());
       is_first = true;
     }
     if (is_first) run = {.range = {round_down_to_block(begin), 0}, .entries = rest, .end_before = end_before};
@@ -222,7 +222,7 @@ Result<void> BytePatch::for_each_run(const std::function<Result<void>(const Run&
 
 Result<BytePatch> read_patch(const File& journal, const JournalRange& range, std::vector<std::byte>& region) {
   region.resize(static_cast<std::size_t>(range.patch_size_bytes));
-  if (auto read = journal.read(region, range.journal_offset); !read) return pass_on(std::move(read));
+  RETURN_IF_ERROR(journal.read(region, range.journal_offset));
   if (XXH3_64bits(region.data(), region.size()) != range.patch_hash) {
     return damaged("the hash of a patch does not match");
   }

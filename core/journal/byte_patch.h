@@ -1,10 +1,10 @@
-// The bytes in which a range's new content differs from its old content: what a journal holds of a patch by
+// The bytes in which a range's new content differs from its old content. A journal stores them as a patch by
 // bytes (journal_format.h, operation type 4).
 //
-// A patch lies in a region of a journal:
+// The layout of a patch in a region of a journal:
 //
 // clang-format off
-//   hashes of the new content, then of the old one: XXH3-64 of each part of the range that lies in one
+//   hashes of the new content, then of the old one: XXH3-64 of each part of the range that is in one
 //   4096-byte block of the archive
 //   entries in ascending order: gap since the end of the last entry, size in bytes, new bytes
 // clang-format on
@@ -38,7 +38,7 @@ inline constexpr std::uint64_t kMostPatchBytes = 2 * kMostPatchedBytes;
 bool encode_patch(ByteRange range, std::span<const std::byte> before, std::span<const std::byte> after,
                   std::vector<std::byte>& region);
 
-/// One patch, decoded where it lies. Immutable.
+/// One decoded patch. Refers to the region's bytes. Immutable.
 class BytePatch {
  public:
   /// Any bytes are safe input. InvalidArgument: damaged.
@@ -50,7 +50,7 @@ class BytePatch {
   /// @param offset  in the archive, of the first byte.
   void apply(std::span<std::byte> to, std::uint64_t offset) const;
 
-  /// A part of the range: what lies of it in one block of the archive.
+  /// The part of the range that is in one block of the archive.
   struct Part {
     ByteRange range;  // in the archive
     std::uint64_t new_hash = 0;
@@ -62,12 +62,12 @@ class BytePatch {
   /// A run of parts with changed bytes.
   struct Run {
     ByteRange range;                     // in the archive
-    std::span<const std::byte> entries;  // from its first one on
-    std::size_t end_before = 0;          // where the entry before ends in the patch's range
+    std::span<const std::byte> entries;  // from the run's first one on
+    std::size_t end_before = 0;          // the end of the previous entry in the patch's range
   };
   /// Calls `changed` for each run in ascending order, until it fails.
   [[nodiscard]] Result<void> for_each_run(const std::function<Result<void>(const Run& run)>& changed) const;
-  /// As apply(), to the content of a run.
+  /// Does the same as apply() for the content of a run.
   void apply(const Run& run, std::span<std::byte> to) const;
 
  private:

@@ -1,4 +1,3 @@
-// Takes locks in ascending order, retries until the deadline, and releases them.
 #include "core/journal/file_lock.h"
 
 #include <fmt/format.h>
@@ -95,7 +94,7 @@ Result<ArchiveLocks> ArchiveLocks::take(File& archive, const std::filesystem::pa
   const auto lock = [&](ByteRange range, LockKind kind) -> Result<void> {
     for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
       auto conflict = archive.try_lock(range, kind);
-      if (!conflict) return pass_on(std::move(conflict));
+      RETURN_IF_ERROR(conflict);
       if (!*conflict) {
         locks.held_.push_back(range);
         return {};
@@ -114,10 +113,10 @@ Result<ArchiveLocks> ArchiveLocks::take(File& archive, const std::filesystem::pa
     }
   };
   if (of_header) {
-    if (auto taken = lock(kHeaderByte, *of_header); !taken) return pass_on(std::move(taken));
+    RETURN_IF_ERROR(lock(kHeaderByte, *of_header));
   }
   for (const ByteRange range : lock_ranges(std::move(ranges))) {
-    if (auto taken = lock(range, LockKind::Exclusive); !taken) return pass_on(std::move(taken));
+    RETURN_IF_ERROR(lock(range, LockKind::Exclusive));
   }
   return locks;
 }

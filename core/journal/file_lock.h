@@ -5,8 +5,8 @@
 // patch holds the header's byte shared and its blocks exclusively. An edit of the structure holds the
 // header's byte exclusively, so it has the archive to itself.
 //
-// Whoever reads an archive holds the readers' byte shared while it has it open. An edit overwrites, cuts off
-// and gives back bytes of deleted or moved tensors only if it holds the readers' byte exclusively.
+// Every reader holds the readers' byte shared while it has the archive open. An edit overwrites, cuts off and
+// frees bytes of deleted or moved tensors only while it holds the readers' byte exclusively.
 #pragma once
 
 #include <chrono>
@@ -43,21 +43,22 @@ class ArchiveLocks {
       std::chrono::milliseconds patience,
       std::optional<std::chrono::milliseconds> has_waited = std::chrono::milliseconds(0));
 
-  /// The same without the header's byte: another commit that uses this File holds it, and holds it longer.
+  /// Does the same without the header's byte. Another commit that uses this File holds that byte, and holds
+  /// it longer.
   static Result<ArchiveLocks> for_blocks(
       File& archive, const std::filesystem::path& path, std::vector<ByteRange> ranges,
       std::chrono::milliseconds patience,
       std::optional<std::chrono::milliseconds> has_waited = std::chrono::milliseconds(0));
 
-  /// The same for an edit, which needs no ranges: takes the header's byte exclusively.
+  /// Does the same for an edit, which needs no ranges: takes the header's byte exclusively.
   static Result<ArchiveLocks> for_edit(
       File& archive, const std::filesystem::path& path, std::chrono::milliseconds patience,
       std::optional<std::chrono::milliseconds> has_waited = std::chrono::milliseconds(0));
 
-  /// Whether another process holds the lock of an edit. False where the file system has no locks.
+  /// Returns true if another process holds the lock of an edit. False if the file system has no locks.
   static bool is_edited_by_other(const File& archive);
-  /// Whether another process holds the lock of a commit or an edit: it may be writing to the archive. False
-  /// where the file system has no locks.
+  /// Returns true if another process holds the lock of a commit or an edit: it may be writing to the archive.
+  /// False if the file system has no locks.
   static bool is_changed_by_other(const File& archive);
 
   /// Releases the locks now. Does nothing without locks.

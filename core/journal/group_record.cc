@@ -1,4 +1,3 @@
-// Encodes, decodes, publishes and finds group records: the names of a group's journals, and a hash over them.
 #include "core/journal/group_record.h"
 
 #include <fmt/format.h>
@@ -30,14 +29,14 @@ std::string hash_text(std::string_view bytes) {
 
 using Names = std::vector<std::string>;
 
-/// Begins the text of the file's numbers, which follows the names. No name begins like this.
+/// The first character of the file's numbers, which follow the names. No name begins with this character.
 constexpr char kNumbersMark = '#';
 
 std::string text_of(const FileNumbers& own) {
   return fmt::format("{}{:016x}{:016x}", kNumbersMark, own.inode, static_cast<std::uint64_t>(own.birth_ns));
 }
 
-/// Nothing if the text is of no numbers.
+/// Returns nothing if the text has no numbers.
 std::optional<FileNumbers> numbers_in(std::string_view text) {
   constexpr std::size_t kDigits = 16;
   if (text.size() != 1 + 2 * kDigits || text.front() != kNumbersMark) return std::nullopt;
@@ -50,43 +49,44 @@ std::optional<FileNumbers> numbers_in(std::string_view text) {
   return FileNumbers{numbers[0], static_cast<std::int64_t>(numbers[1])};
 }
 
-/// False for a long record that is mostly a hole. No commit writes one: names have no zeros.
+/// Returns false for a long record that is mostly a hole. No commit writes such a record: names have no
+/// zeros.
 bool may_be_text(const File& file, std::uint64_t size_bytes) {
   constexpr std::uint64_t kShortBytes = 1 << 20;
   if (size_bytes <= kShortBytes || file.descriptor() < 0) return true;
   return has_bytes(file.descriptor(), {0, size_bytes}, size_bytes / 2);
 }
 
-/// Nothing if the file is void.
+/// Returns nothing if the file is void.
 Result<std::optional<GroupContent>> content_of(const File& file) {
   auto size_bytes = file.size_bytes();
-  if (!size_bytes) return pass_on(std::move(size_bytes));
+  RETURN_IF_ERROR(size_bytes);
   if (*size_bytes > kMaxBytes) return damaged("it is longer than the largest record");
   if (!may_be_text(file, *size_bytes)) return damaged("it is a hole");
   const auto text = read_text(file, {0, *size_bytes});
-  if (!text) return tl::unexpected(text.error());
+  RETURN_IF_ERROR(text);
   // The file is void: a power loss left it empty, or its owner has taken it back by zeroing the first byte. A
   // write of one byte is never torn.
   if (text->empty() || text->front() == '\0') return std::optional<GroupContent>();
   auto content = decode_group_record(*text);
-  if (!content) return pass_on(std::move(content));
+  RETURN_IF_ERROR(content);
   return std::optional(std::move(*content));
 }
 
-/// None if the record is void.
+/// Returns no names if the record is void.
 Result<Names> names_in(const File& record) {
   auto content = content_of(record);
-  if (!content) return pass_on(std::move(content));
+  RETURN_IF_ERROR(content);
   return *content ? std::move((*content)->journals) : Names{};
 }
 
-/// None if no writer of the archive can have made the file.
+/// Returns no names if no writer of the archive can have made the file.
 Result<Names> names_of_writer(Storage& storage, const std::filesystem::path& path,
                               const FileStatus& archive) {
   const auto file = storage.open_no_link(path, Access::ReadOnly);
-  if (!file) return tl::unexpected(file.error());
+  RETURN_IF_ERROR(file);
   const auto opened = (*file)->status();
-  if (!opened) return tl::unexpected(opened.error());
+  RETURN_IF_ERROR(opened);
   return is_of_writer(storage, *opened, archive) ? names_in(**file) : Names{};
 }
 
@@ -98,12 +98,12 @@ GroupVerdict ignored(const std::filesystem::path& path, std::string_view why) {
   return {GroupState::Absent, fmt::format("{} {}: ignored", path.filename().string(), why)};
 }
 
-/// The verdict if the record could not be opened.
+/// Returns the verdict on a record that could not be opened.
 Result<GroupVerdict> without_file(Storage& storage, const std::filesystem::path& path, const Error& why,
                                   const FileStatus& archive) {
   switch (why.errno_value) {
     case ENOENT: return GroupVerdict{};
-    // No writer has made these.
+    // No writer has made a file like this.
     case ELOOP: return ignored(path, "is a symbolic link");
     case EISDIR:
     case EINVAL: return ignored(path, "is not a regular file");
@@ -119,17 +119,17 @@ Result<GroupVerdict> without_file(Storage& storage, const std::filesystem::path&
   return tl::unexpected(Error(why).within(path.string()));
 }
 
-/// Only users who may write each of the archives may write the record. Everybody may read its names.
+/// Lets only users who may write each of the archives write the record. All users may read its names.
 Result<void> restrict_to_writers_of_all(Storage& storage, File& record, const File& archive,
                                         std::span<const File* const> others) {
   const auto first = strict_status_of(archive);
-  if (!first) return tl::unexpected(first.error());
+  RETURN_IF_ERROR(first);
   bool is_same = true;
   bool has_same_users = true;
   std::uint32_t mode = first->mode;
   for (const File* const opened : others) {
     const auto other = strict_status_of(*opened);
-    if (!other) return tl::unexpected(other.error());
+    RETURN_IF_ERROR(other);
     is_same = is_same && other->mode == first->mode;
     has_same_users = has_same_users && other->uid == first->uid && other->gid == first->gid;
     mode &= other->mode;
@@ -137,10 +137,10 @@ Result<void> restrict_to_writers_of_all(Storage& storage, File& record, const Fi
   if (is_same && has_same_users) return {};
   constexpr std::uint32_t kReadableForAll = 0644;
   const auto own = record.status();
-  if (!own) return tl::unexpected(own.error());
+  RETURN_IF_ERROR(own);
   if (has_same_users) return record.set_mode((own->mode & mode & 0666U) | kReadableForAll);
   if (own->uid != storage.user()) {
-    if (auto given = record.set_owner(storage.user(), own->gid); !given) return given;
+    RETURN_IF_ERROR(record.set_owner(storage.user(), own->gid));
   }
   return record.set_mode(kReadableForAll);
 }
@@ -197,7 +197,7 @@ Result<GroupVerdict> look_at_group_record(Storage& storage, const std::filesyste
   auto file = storage.open_no_link(path, Access::ReadOnly);
   if (!file) return without_file(storage, path, file.error(), archive);
   const auto opened = (*file)->status();
-  if (!opened) return tl::unexpected(opened.error());
+  RETURN_IF_ERROR(opened);
   if (const auto doubt = why_not_believed(storage, *opened, (*file)->descriptor(), archive)) {
     if (doubt->is_of_stranger) return ignored(path, doubt->why);
     return fail(ErrorCode::InvalidArgument, EINVAL, fmt::format("{}: {}", path.string(), doubt->why));
@@ -205,9 +205,9 @@ Result<GroupVerdict> look_at_group_record(Storage& storage, const std::filesyste
   auto content = content_of(**file);
   if (!content) return tl::unexpected(std::move(content).error().within(path.string()));
   if (!*content) {
-    // Its owner may have died before that was on the disk. A loss of power must not bring the record back
-    // after some of its journals have gone.
-    if (auto synced = (*file)->sync(); !synced) return pass_on(std::move(synced));
+    // The owner may have died before the zero was on the disk. A loss of power must not bring the record back
+    // after some of its journals were removed.
+    RETURN_IF_ERROR((*file)->sync());
     return GroupVerdict{};
   }
   if (is_of_other_file(storage, (*content)->own, path, *opened, (*file)->descriptor(), archive))
@@ -223,10 +223,10 @@ Result<std::map<std::string, std::string>> find_group_records(Storage& storage,
   std::map<std::string, std::string> found;
   if (journals.empty()) return found;
   auto listed = storage.list(directory, ".");
-  if (!listed) return pass_on(std::move(listed));
+  RETURN_IF_ERROR(listed);
   for (const std::string& name : *listed) {
     if (!is_group_record_name(name)) continue;
-    // Skip a group record that can't be read: it is for the recovery of the archive that it lies beside.
+    // Skip a group record that can't be read. The recovery of the archive beside it handles that.
     const auto named = names_of_writer(storage, directory / name, archive);
     if (!named) continue;
     for (const std::string& journal : *named) {
@@ -239,19 +239,19 @@ Result<std::map<std::string, std::string>> find_group_records(Storage& storage,
 Result<std::vector<std::string>> journals_of_group(Storage& storage, const std::filesystem::path& path) {
   const auto file = storage.open_no_link(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return Names{};
-  if (!file) return tl::unexpected(file.error());
+  RETURN_IF_ERROR(file);
   return names_in(**file);
 }
 
 Result<bool> has_journals(const File& record, const DirectoryNames& later) {
   const auto journals = names_in(record);
-  if (!journals) return tl::unexpected(journals.error());
+  RETURN_IF_ERROR(journals);
   return std::ranges::any_of(*journals, [&](const std::string& journal) { return later.has(journal); });
 }
 
 Result<bool> has_journals(Storage& storage, const std::filesystem::path& path, const File& record) {
   const auto journals = names_in(record);
-  if (!journals) return tl::unexpected(journals.error());
+  RETURN_IF_ERROR(journals);
   return std::ranges::any_of(*journals, [&](const std::string& journal) {
     const auto there = storage.status(path.parent_path() / journal);
     return there || !says_gone(there.error());
@@ -264,10 +264,10 @@ Result<void> remove_without_journals(Storage& storage, const std::filesystem::pa
   if (!file) return file.error().errno_value == ENOENT ? Result<void>{} : tl::unexpected(file.error());
   auto has = has_journals(**file, later);
   if (has && !*has) has = has_journals(storage, path, **file);
-  if (!has) return tl::unexpected(has.error());
+  RETURN_IF_ERROR(has);
   if (*has) return {};
-  // Another recovery of the group may have removed it. Where only its owner may remove it, it stays: without
-  // journals it says nothing.
+  // Another recovery of the group may have removed the record. If only its owner may remove it, it stays:
+  // without journals it has no effect.
   auto removed = remove_if_there(storage, path);
   return removed || !is_forbidden(removed.error()) ? Result<void>{} : removed;
 }
@@ -275,26 +275,25 @@ Result<void> remove_without_journals(Storage& storage, const std::filesystem::pa
 Result<GroupRecord> GroupRecord::create(Storage& storage, const std::filesystem::path& archive_path,
                                         const File& archive, std::span<const File* const> others) {
   auto made = create_journal_file(storage, archive_path, archive, kGroupSuffix);
-  if (!made) return pass_on(std::move(made));
-  if (auto own = restrict_to_writers_of_all(storage, *made->file, archive, others); !own)
-    return pass_on(std::move(own));
+  RETURN_IF_ERROR(made);
+  RETURN_IF_ERROR(restrict_to_writers_of_all(storage, *made->file, archive, others));
   return GroupRecord(storage, std::move(*made));
 }
 
 Result<void> GroupRecord::seal(const std::vector<std::string>& journals, Durability durability) {
   const std::string bytes = encode_group_record({journals, made_.own});
-  if (auto written = made_.file->write(std::as_bytes(std::span(bytes)), 0); !written) return written;
+  RETURN_IF_ERROR(made_.file->write(std::as_bytes(std::span(bytes)), 0));
   return durability == Durability::Power ? made_.file->sync() : Result<void>{};
 }
 
 Result<void> GroupRecord::publish(Durability durability) {
   // Allocate before publishing, as in Journal::publish().
   const std::filesystem::path directory = made_.path.parent_path();
-  if (auto named = storage_->publish(*made_.file, made_.path); !named) return named;
+  RETURN_IF_ERROR(storage_->publish(*made_.file, made_.path));
   if (durability == Durability::Process) return {};
   auto done = storage_->sync_directory(directory);
   if (done) return done;
-  // Whether the name would survive a crash is unknown: take back the content, or the name.
+  // A crash may keep or lose the name. Take back the content, or the name.
   const bool is_void = make_void(*made_.file, {0, 1}).has_value();
   const bool is_removed = storage_->remove(made_.path).has_value();
   if (is_void || (is_removed && storage_->sync_directory(directory))) return done;

@@ -2,8 +2,9 @@
 //
 // A transaction over the shards of a model writes one journal per shard. Each journal names the group record.
 // The group record, `.NAME.stj.ID.group`, is written last, beside the archive whose journal replaces the
-// index, else beside the first one. Once its name is on stable storage, all of its journals are committed;
-// before that, none is. The group record is removed when the last of its journals is gone.
+// index. If no journal does, it is beside the first archive. All of its journals are committed as soon as its
+// name is on stable storage, and none before that. The group record is removed after the last of its
+// journals.
 #pragma once
 
 #include <filesystem>
@@ -22,19 +23,20 @@
 namespace stfs {
 
 inline constexpr std::string_view kGroupSuffix = ".group";
-/// More than any model has shards.
+/// More journals than any model has shards.
 inline constexpr std::uint32_t kMaxGroupJournals = 1 << 16;
 
 struct GroupContent {
   std::vector<std::string> journals;  // file names in one directory
-  FileNumbers own{};                  // of the record's file
+  FileNumbers own{};                  // the numbers of the record's file
 };
 /// Encodes the content, and a hash over it.
 std::string encode_group_record(const GroupContent& content);
-/// Any bytes are safe input. InvalidArgument: damaged. With errno EPROTONOSUPPORT: of another version.
+/// Any bytes are safe input. InvalidArgument: damaged. With errno EPROTONOSUPPORT: another version wrote
+/// them.
 Result<GroupContent> decode_group_record(std::string_view bytes);
 
-/// Whether a file in the directory of its journals can have this name and be a group record.
+/// Returns true if a file of this name, in the directory of its journals, can be a group record.
 bool is_group_record_name(std::string_view name);
 
 enum class GroupState : std::uint8_t {
@@ -44,18 +46,18 @@ enum class GroupState : std::uint8_t {
 struct GroupVerdict {
   GroupState state = GroupState::Absent;
   std::string
-      ignored{};  // names a file at the path that is not believed, and says why; empty if there is none
+      ignored{};  // names a file at the path that is not believed, with the reason; empty if there is none
 };
-/// Reads what the group record at `path` says of a journal. Absent also if the file is void, and if its owner
-/// may not write the archive: that file is ignored. InvalidArgument: it is damaged, or does not name the
-/// journal, or others than the writers of the archive may have written or linked it, or it was not made as a
-/// group record.
-/// @param archive  of the journal: strict_status_of() (core/storage/permissions.h).
+/// Reads whether the group record at `path` names a journal. Absent if there is no file, if the file is void,
+/// and if its owner may not write the archive: that file is ignored. InvalidArgument: the record is damaged,
+/// or does not name the journal, or users who may not write the archive may have written or linked it, or the
+/// file was not made as a group record.
+/// @param archive  strict_status_of() of the journal's archive (core/storage/permissions.h).
 Result<GroupVerdict> look_at_group_record(Storage& storage, const std::filesystem::path& path,
                                           const std::string& journal, const FileStatus& archive);
-/// Finds the group records that name journals whose own records are gone. Reads each group record of the
+/// Finds the group records that name journals whose own records are void. Reads each group record of the
 /// directory once, if a writer of the archive may have made it.
-/// @param archive  of the journals: strict_status_of().
+/// @param archive  strict_status_of() of the journals' archive.
 /// @return the file name of the group record of each journal that has one.
 Result<std::map<std::string, std::string>> find_group_records(Storage& storage,
                                                               const std::filesystem::path& directory,
@@ -63,11 +65,12 @@ Result<std::map<std::string, std::string>> find_group_records(Storage& storage,
                                                               const FileStatus& archive);
 /// The names of the group record's journals; none if it does not exist or is void.
 Result<std::vector<std::string>> journals_of_group(Storage& storage, const std::filesystem::path& path);
-/// Whether one of the group record's journals still has its name.
-/// @param later  of its directory, listed after the group record was found. Its journals are older than it.
+/// Returns true if one of the group record's journals still has its name.
+/// @param later  the names in its directory, listed after the group record was found. Its journals are older
+///               than it.
 Result<bool> has_journals(const File& record, const DirectoryNames& later);
-/// Asks for each journal by its name, before a record is removed: where a network file system keeps a
-/// listing, that one may be older than the record.
+/// Asks for each journal by its name, before a record is removed: on a network file system, a cached listing
+/// may be older than the record.
 Result<bool> has_journals(Storage& storage, const std::filesystem::path& path, const File& record);
 /// Removes a group record if none of its journals has its name.
 Result<void> remove_without_journals(Storage& storage, const std::filesystem::path& path,
@@ -76,10 +79,10 @@ Result<void> remove_without_journals(Storage& storage, const std::filesystem::pa
 /// Writes a group record, publishes it and removes it. For one thread.
 class GroupRecord {
  public:
-  /// @param archive_path  of one of the archives.
+  /// @param archive_path  the path of one of the archives.
   /// @param archive  that archive, open.
   /// @param others  the other archives, open. If users or modes differ, only the maker may write the record,
-  ///   and everybody may read its names: it must be believed for each of the archives.
+  ///                and all users may read its names: it must be believed for each of the archives.
   static Result<GroupRecord> create(Storage& storage, const std::filesystem::path& archive_path,
                                     const File& archive, std::span<const File* const> others = {});
 

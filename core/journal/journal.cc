@@ -1,4 +1,3 @@
-// Implements staging, seal(), publish() and retire().
 #include "core/journal/journal.h"
 
 #include <fmt/format.h>
@@ -52,9 +51,8 @@ Result<std::unique_ptr<Journal>> Journal::create(Storage& storage, const std::fi
     auto memory = std::make_unique<StagingBuffer>();
     journal->memory_ = memory.get();
     journal->file_ = std::move(memory);
-  } else if (auto moved = journal->move_to_disk(); !moved) {
-    return pass_on(std::move(moved));
-  }
+  } else
+    RETURN_IF_ERROR(journal->move_to_disk());
   return journal;
 }
 
@@ -68,9 +66,9 @@ Result<void> Journal::check_step_to(State next) const {
 
 Result<void> Journal::move_to_disk() {
   auto made = create_journal_file(storage_, archive_path_, archive_);
-  if (!made) return pass_on(std::move(made));
+  RETURN_IF_ERROR(made);
   if (memory_ != nullptr) {
-    if (auto copied = memory_->copy_to(*made->file); !copied) return copied;
+    RETURN_IF_ERROR(memory_->copy_to(*made->file));
   }
   path_ = std::move(made->path);
   id_ = made->id;
@@ -83,9 +81,9 @@ Result<void> Journal::move_to_disk() {
 Result<void> Journal::move_to_new_file() {
   writeback_.finish();
   auto made = create_journal_file(storage_, archive_path_, archive_);
-  if (!made) return pass_on(std::move(made));
+  RETURN_IF_ERROR(made);
   const ByteRange regions = {kBlockBytes, end_bytes_ - kBlockBytes};
-  if (auto copied = made->file->copy_from(*file_, regions.offset, regions); !copied) return copied;
+  RETURN_IF_ERROR(made->file->copy_from(*file_, regions.offset, regions));
   path_ = std::move(made->path);
   id_ = made->id;
   own_ = made->own;
@@ -96,7 +94,7 @@ Result<void> Journal::move_to_new_file() {
 Result<void> Journal::write(std::span<const std::byte> from, std::uint64_t offset) {
   const MutexLock lock(mutex_);
   if (memory_ != nullptr && memory_->blocks_with({offset, from.size()}) > kLaneBlocks) {
-    if (auto moved = move_to_disk(); !moved) return moved;
+    RETURN_IF_ERROR(move_to_disk());
   }
   auto written = file_->write(from, offset);
   // Start writeback while the rest still arrives: the commit waits for these bytes.
@@ -112,7 +110,7 @@ Result<void> Journal::read(std::span<std::byte> to, std::uint64_t offset) const 
 Result<void> Journal::reserve(ByteRange range) {
   const MutexLock lock(mutex_);
   if (memory_ != nullptr && memory_->blocks_with(range) > kLaneBlocks) {
-    if (auto moved = move_to_disk(); !moved) return moved;
+    RETURN_IF_ERROR(move_to_disk());
   }
   return file_->reserve(range);
 }
@@ -148,9 +146,9 @@ Result<std::optional<std::uint64_t>> Journal::share(File& archive, ByteRange blo
 Result<void> Journal::seal(JournalRecord record, Durability durability, const HashRange& hash,
                            LaneJournal* lane_journal, const AroundSync& around_sync) {
   if (spoiled_) return tl::unexpected(*spoiled_);
-  if (auto allowed = check_step_to(State::Staging); !allowed) return allowed;
+  RETURN_IF_ERROR(check_step_to(State::Staging));
   if (state_ == State::TakenBack) {
-    if (auto moved = move_to_new_file(); !moved) return moved;
+    RETURN_IF_ERROR(move_to_new_file());
   }
   state_ = State::Staging;
   record.owner_pid = ::getpid();
@@ -161,25 +159,24 @@ Result<void> Journal::seal(JournalRecord record, Durability durability, const Ha
       if (auto hashed = hash ? hash(range) : Result<void>{}; !hashed) return hashed;
     }
     path_ = lane_journal->path();
-    auto committed = lane_journal->commit(std::move(record), *file_, durability);
-    if (!committed) return committed;
+    RETURN_IF_ERROR(lane_journal->commit(std::move(record), *file_, durability));
     lane_journal_ = lane_journal;
     state_ = State::Sealed;
     return {};
   }
   if (memory_ != nullptr) {
-    const MutexLock lock(mutex_);  // another thread may read the staged bytes meanwhile
-    if (auto moved = move_to_disk(); !moved) return moved;
+    const MutexLock lock(mutex_);  // another thread may be reading the staged bytes
+    RETURN_IF_ERROR(move_to_disk());
   }
   // Recovery must not apply this process's earlier commit over the new one.
   if (lane_journal != nullptr) {
-    if (auto settled = lane_journal->settle(durability); !settled) return settled;
+    RETURN_IF_ERROR(lane_journal->settle(durability));
   }
   record.id = id_;
   const auto head = write_record(std::move(record), hash);
-  if (!head) return tl::unexpected(head.error());
+  RETURN_IF_ERROR(head);
   const std::string block = encode_head(*head);
-  if (auto written = file_->write(std::as_bytes(std::span(block)), 0); !written) return written;
+  RETURN_IF_ERROR(file_->write(std::as_bytes(std::span(block)), 0));
   if (durability == Durability::Process) {
     state_ = State::Sealed;
     return {};
@@ -218,9 +215,9 @@ Result<JournalHead> Journal::write_record(JournalRecord record, const HashRange&
     text += encode_range(range);
     range.new_hashes = range.old_hashes = {};
     if (text.size() < kRecordPieceBytes) continue;
-    if (auto written = write_out(); !written) return pass_on(std::move(written));
+    RETURN_IF_ERROR(write_out());
   }
-  if (auto written = write_out(); !written) return pass_on(std::move(written));
+  RETURN_IF_ERROR(write_out());
   return JournalHead{.id = id_,
                      .record = {end_bytes_, end - end_bytes_},
                      .record_hash = XXH3_64bits_digest(hashing.get()),
@@ -230,7 +227,7 @@ Result<JournalHead> Journal::write_record(JournalRecord record, const HashRange&
 
 Result<void> Journal::publish(Durability durability) {
   if (spoiled_) return tl::unexpected(*spoiled_);
-  if (auto allowed = check_step_to(State::Committed); !allowed) return allowed;
+  RETURN_IF_ERROR(check_step_to(State::Committed));
   if (lane_journal_ != nullptr) {
     state_ = State::Committed;
     return {};
@@ -247,8 +244,8 @@ Result<void> Journal::publish(Durability durability) {
   }
   spoiled_ = done.error();
   if (!is_named) return done;
-  // Whether the name would survive a crash is unknown now. Make the content invalid as well, so that a
-  // surviving name is no commit.
+  // A crash may keep or lose the name now. Make the content invalid as well, so that a surviving name is no
+  // commit.
   const bool is_void = make_void(*file_, kHead).has_value();
   const bool is_removed = storage_.remove(path_).has_value();
   if (is_void || (is_removed && storage_.sync_directory(directory))) return done;
@@ -277,7 +274,7 @@ void Journal::take_back(Durability durability) {
 }
 
 Result<void> Journal::retire(Durability durability) {
-  if (auto allowed = check_step_to(State::Gone); !allowed) return allowed;
+  RETURN_IF_ERROR(check_step_to(State::Gone));
   auto ended = end(durability);
   if (ended) state_ = State::Gone;
   return ended;
@@ -286,8 +283,8 @@ Result<void> Journal::retire(Durability durability) {
 Result<void> Journal::end(Durability durability) {
   // A lane journal's owner settles it later (lane_journal.h, invariant 4).
   if (lane_journal_ != nullptr) return {};
-  // Also with durability=process: another user may have given the journal another name for a while.
-  if (auto gone = make_void(*file_, kHead, durability); !gone) return gone;
+  // Even with durability=process: another user may have given the journal another name for a while.
+  RETURN_IF_ERROR(make_void(*file_, kHead, durability));
   return storage_.remove(path_);
 }
 

@@ -14,16 +14,16 @@
 // fails with "internal error". A failed sync leaves the state as it is, but spoils the journal: seal() and
 // publish() then fail with spoiled().
 //
-// With a lane journal, a small change stays in memory until seal() hands it over. seal() is then the
-// commit point, may not be repeated, and publish() only changes the state.
+// With a lane journal, a small change stays in memory until seal() passes it to the lane journal. seal() is
+// then the commit point, may not be repeated, and publish() only changes the state.
 //
 // Invariants:
 //  1. The archive is not touched before the journal is committed.
 //  2. A journal gets its final name only after all of its bytes are on stable storage.
 //  3. The journal is committed when the directory that holds its name is on stable storage. Before that, the
 //     caller holds the archive's locks on every block that the journal names.
-//  4. While its owner lives, the owner holds an exclusive lock on the journal. So a journal under its final
-//     name that can be locked belongs to a dead owner.
+//  4. While its owner lives, the owner holds an exclusive lock on the journal. If a journal under its final
+//     name can be locked, its owner is dead.
 //  5. The journal is retired only after the archive's bytes that it names are on stable storage. The locks on
 //     these bytes are held until the journal is void on stable storage.
 //     Releasing the locks as soon as the archive is written would lead to the same states. The next holder of
@@ -35,13 +35,13 @@
 //      c. No journal. It was void on stable storage before its name was removed. With durability=process
 //         nothing has to survive a power loss, but it was void too: a name that another user has moved away
 //         and brings back promises nothing.
-//     The locks put waiting writers in order and tell which process is in the way. A commit that neither
+//     The locks put waiting writers in order and show which process blocks them. A commit that neither
 //     finds the locks held nor waits for the journal is lost where both share a block (protocol_mutants.py).
 //  6. Applying a journal again changes nothing.
 //  7. After a failed sync of the archive the journal stays, and the archive is not written again.
 //  8. On a file system without birth times, the archive's content under the journal's blocks is on stable
-//     storage before the journal is committed: these old blocks prove that the journal belongs to the archive
-//     (journal_verdict.h).
+//     storage before the journal is committed: these old blocks prove that the journal was made for this
+//     archive (journal_verdict.h).
 #pragma once
 
 #include <cstdint>
@@ -69,13 +69,13 @@ class Journal {
  public:
   enum class Place : std::uint8_t {
     Disk,    // an unnamed file beside the archive
-    Memory,  // in memory while it fits into a lane journal's lane; then a file as well
+    Memory,  // in memory; a file once it is too large for a lane journal's lane
   };
   /// The states of the drawing. Not synchronized with threads that stage.
   enum class State : std::uint8_t { Staging, Sealed, Committed, Gone, TakenBack, GivenUp };
   [[nodiscard]] State state() const { return state_; }
   /// Makes a journal in the state "staging".
-  /// @param archive  see create_journal_file(). It must be open while the journal is staged and sealed.
+  /// @param archive  see create_journal_file(). Keep it open while the journal is staged and sealed.
   static Result<std::unique_ptr<Journal>> create(Storage& storage, const std::filesystem::path& archive_path,
                                                  const File& archive, Place place = Place::Disk);
 
@@ -104,25 +104,25 @@ class Journal {
   using HashRange = std::function<Result<void>(JournalRange& range)>;
   using AroundSync = std::function<Result<void>(const std::function<Result<void>()>& sync)>;
   /// Writes and syncs the record and the head. May be repeated until publish(), but not after a failed sync:
-  /// the kernel may then call pages clean that never reached the disk, so the journal is spoiled for good.
+  /// the kernel may then mark pages clean that never reached the disk, so seal() always fails from then on.
   /// @param hash  is called for each range just before it is written, so that not all hashes are in memory at
   ///              once. Without it the record must have its hashes.
-  /// @param around_sync  calls the function that it gets, which syncs the file: that takes long, and uses
-  ///                     nothing but the file. Without it seal() calls that function.
+  /// @param around_sync  calls the function that it gets, which syncs the file. The sync takes long, and uses
+  ///                     only the file. Without around_sync, seal() calls that function.
   /// @param lane_journal  if ready, takes a journal that is still in memory. Then seal() is the commit point.
   Result<void> seal(JournalRecord record, Durability durability, const HashRange& hash = {},
                     LaneJournal* lane_journal = nullptr, const AroundSync& around_sync = {});
   /// The commit point. If the record names a group record, the group record's publish() is the commit point,
-  /// and this is a precondition of it. After a failure the journal is spoiled and its name is gone. If the
-  /// name could not be removed either, the error's code is CommitUnknown.
+  /// and this call is a precondition. A failure spoils the journal and removes its name. If the name could
+  /// not be removed either, the error's code is CommitUnknown.
   Result<void> publish(Durability durability);
   /// Withdraws a published journal whose group record was not published: makes the journal void and removes
-  /// its name. The staged bytes stay, and the next seal() moves them to another file. Does nothing in another
-  /// state than "committed".
+  /// its name. The staged bytes stay, and the next seal() moves them to another file. Does nothing unless the
+  /// state is "committed".
   void take_back(Durability durability);
-  /// Makes the journal void and removes its name. A name may come back after a power loss, or by a user who
-  /// may write the directory: recovery would then apply a journal that still had its record over newer
-  /// commits. With durability=process nothing is synced.
+  /// Makes the journal void and removes its name. A power loss, or a user who may write the directory, may
+  /// bring the name back: recovery would then apply a journal that still had its record over newer commits.
+  /// With durability=process nothing is synced.
   Result<void> retire(Durability durability);
   /// Takes the file of a retired journal. Closing the file frees its space, which takes time.
   [[nodiscard]] std::unique_ptr<File> take_file();
@@ -132,8 +132,8 @@ class Journal {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   /// Takes the path, for a caller that has finished with the journal. Needs no memory.
   [[nodiscard]] std::filesystem::path take_path() { return std::move(path_); }
-  /// Gives up the lock of a journal that could not be applied. The journal stays: any process with the right
-  /// to do so may now recover it, and readers use the returned file until then. Null in another state than
+  /// Releases the lock of a journal that could not be applied. The journal stays: any process with the right
+  /// to do so may now recover it, and readers use the returned file until then. Null unless the state is
   /// "committed".
   [[nodiscard]] std::unique_ptr<File> give_up();
 

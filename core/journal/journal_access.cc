@@ -1,4 +1,3 @@
-// Implements the tables of journal_access.h.
 #include "core/journal/journal_access.h"
 
 #include <fmt/format.h>
@@ -15,26 +14,28 @@ namespace {
 constexpr std::uint32_t kReadWriteForAll = 0666;
 constexpr std::uint32_t kReadWriteForOwner = 0600;
 
-/// Whether an owner or a group may not be given. EINVAL: a user namespace has no number for that group.
+/// Returns true if this process may not give the file to that owner or group. EINVAL: the user namespace has
+/// no number for it.
 bool may_not_be_given(const Error& error) {
   return is_forbidden(error) || error.errno_value == EINVAL;
 }
 
-/// For a file whose group has no more right to the archive than others have.
+/// Gives the group the same bits as others, for a file with a group other than the archive's.
 std::uint32_t without_group(std::uint32_t permissions) {
   return (permissions & 0707U) | ((permissions & 0007U) << 3U);
 }
 
-/// A user who may read a directory's names may also search it.
+/// Adds the right to search a directory to each class of users that may read it.
 std::uint32_t with_search(std::uint32_t permissions) {
   return permissions | ((permissions & 0444U) >> 2U);
 }
 
-/// Nothing if the user may write the archive; else what more there is to say, which may be nothing.
+/// Returns nothing if the user may write the archive. Otherwise returns the rest of the explanation, which
+/// may be empty.
 std::optional<std::string> why_not_believed_owner(const Storage& storage, std::uint32_t owner,
                                                   const FileStatus& archive) {
   if (owner == 0 || owner == storage.user() || (archive.mode & S_IWOTH) != 0) return std::nullopt;
-  // Also if the archive shows the same number: these may be two users.
+  // Also if the archive shows the same number: the two files may have different owners.
   if (is_of_many(storage, owner)) return ": this user namespace does not have that user";
   if (owner == archive.uid) return std::nullopt;
   if ((archive.mode & S_IWGRP) == 0) return "";
@@ -46,13 +47,13 @@ std::optional<std::string> why_not_believed_owner(const Storage& storage, std::u
   return fmt::format(": this host does not know whether that user is in group {}", archive.gid);
 }
 
-/// Whether a user may write the file who may not write the archive.
+/// Returns true if a user who may not write the archive may write the file.
 bool has_other_writers(const FileStatus& found, int descriptor, const FileStatus& archive) {
   if ((archive.mode & S_IWOTH) != 0) return false;
   if ((found.mode & S_IWOTH) != 0) return true;
   if ((found.mode & S_IWGRP) == 0) return false;
   const bool may_group = found.gid == archive.gid && (archive.mode & S_IWGRP) != 0;
-  // With a list, the group's bits are a mask: single users may have them.
+  // If there is a list, the group's bits are a mask: single users may have them.
   return !may_group || has_access_list(descriptor);
 }
 
@@ -60,25 +61,25 @@ bool has_other_writers(const FileStatus& found, int descriptor, const FileStatus
 
 Result<FileStatus> give_access(Storage& storage, File& journal, const FileStatus& archive) {
   auto own = journal.status();
-  if (!own) return pass_on(std::move(own));
+  RETURN_IF_ERROR(own);
   std::uint32_t permissions = (archive.mode & kReadWriteForAll) | kReadWriteForOwner;
   const bool is_root = storage.user() == 0;
   const std::uint32_t owner = is_root ? archive.uid : own->uid;
   if (own->uid != owner || own->gid != archive.gid) {
     auto given = journal.set_owner(owner, archive.gid);
-    // Root without its capabilities, or on another host's disk, may do no more than other users.
+    // Root without its capabilities, or on another host's disk, may have only the rights of other users.
     if (!given && may_not_be_given(given.error()) && owner != own->uid && own->gid != archive.gid) {
       given = journal.set_owner(own->uid, archive.gid);
     }
     if (!given && !may_not_be_given(given.error())) return pass_on(std::move(given));
     own = journal.status();
-    if (!own) return pass_on(std::move(own));
+    RETURN_IF_ERROR(own);
     if (own->gid != archive.gid) permissions = without_group(permissions);
   }
   // Without the group's bits, the entries of a list have no effect.
   if ((permissions & 0070U) != 0) drop_access_list(journal.descriptor());
   if ((own->mode & 07777U) == permissions) return own;
-  if (auto set = journal.set_mode(permissions); !set) return pass_on(std::move(set));
+  RETURN_IF_ERROR(journal.set_mode(permissions));
   return own;
 }
 
@@ -127,8 +128,8 @@ bool is_of_writer(const Storage& storage, const FileStatus& found, const FileSta
 
 bool is_of_other_file(Storage& storage, const FileNumbers& told, const std::filesystem::path& path,
                       const FileStatus& file, int descriptor, const FileStatus& archive) {
-  // The journals of tests may tell none.
-  const bool is_real = &storage == &system_storage();
+  // The journals of tests may have no numbers.
+  const bool is_real = storage.is_system();
   if (!told.are_of_other_file(file, is_real ? descriptor : -1)) return false;
   if (told.inode != file.identity.inode || told.birth_ns != 0) return true;
   const auto directory = open_directory(storage, path.parent_path(), LastLink::Followed);
@@ -140,7 +141,7 @@ std::string settlers_of(const FileStatus& journal) {
 }
 
 std::string settling_advice(const FileStatus& journal, std::uint32_t user) {
-  // Root is stopped by a server of files, by a container, or by a read-only mount.
+  // A server of files, a container or a read-only mount can refuse root.
   if (user == 0 && journal.uid == 0) return "run `stfs recover` on a host whose root may write it";
   if (user == 0) {
     return fmt::format("run `stfs recover` as user {}, or on a host whose root may write it", journal.uid);

@@ -1,22 +1,23 @@
-// Decides who may read and settle a journal, and whose journals are believed.
+// Decides which users may read and settle a journal, and which users' journals are believed.
 //
-// The promise: whoever may write an archive can see, finish and remove each of its journals, whoever made it.
-// So a new journal gets the archive's mode and group, and also its owner if this process is root. The umask
-// does not count. The archive is the open file: its name may lead to another user's file by then.
+// The promise: each user who may write an archive can see, finish and remove each of its journals, no matter
+// which user made it. A new journal gets the archive's mode and group, and also its owner if this process is
+// root. The umask has no effect. The archive is the open file: its name may lead to another user's file by
+// then.
 //
 //   the maker                              owner            group            mode
 //   root                                   the archive's    the archive's    the archive's, rw for the owner
 //   another user, of the archive's group   this user        the archive's    the archive's, rw for the owner
-//   another user, not of that group        this user        as created       the same, but the group's bits
-//                                                                            are those of others
+//   another user, not of that group        this user        as created       the same, but the group has
+//                                                                            the bits of others
 //
 // In the last line, members of the archive's group may have no access to the journal although they have
-// access to the archive. An access control list is never copied, and the list that a directory gives to new
-// files is taken away. A process that can't read the journal may
-// not commit, and its error names the users that can settle the journal.
+// access to the archive. An access control list is never copied. If the directory gives a list to the new
+// file, the list is removed. A process that can't read the journal may not commit, and its error names the
+// users that can settle the journal.
 //
-// A journal says what to write into the archive. So a journal is never applied if its owner may not write the
-// archive. The owners of these journals are believed:
+// A journal says what to write into the archive. If a journal's owner may not write the archive, the journal
+// is never applied. The owners of these journals are believed:
 //
 //   a journal of               when
 //   root                       always
@@ -25,17 +26,17 @@
 //   anybody                    others may write the archive
 //   a member of its group      the group may write the archive
 //
-// The user database of this host says who is a member (core/storage/group_members.h). The group of a file
-// proves nothing: a directory can give its own group to the files of everybody. Nor does the number that a
-// user namespace shows for all users that it does not have. An access control list of the
-// archive counts for a class of users only as far as every entry allows it (core/storage/permissions.h).
+// The user database of this host has the members of groups (core/storage/group_members.h). The group of a
+// file proves nothing: a directory can give its own group to the files of all users. In a user namespace, the
+// number of all users that it does not have proves nothing either. An access control list of the archive
+// gives a class of users only the rights that every entry allows (core/storage/permissions.h).
 //
-// An owner proves nothing about the bytes of a file that somebody else may have written or named. So the
-// mode of a journal must not let anybody write it who may not write the archive, and the journal must have
-// one name only: a hard link makes a journal of any file.
+// An owner proves nothing about the bytes of a file if another user may have written or named it. A user who
+// may not write the archive must not be able to write the journal. The journal must have one name only: a
+// hard link can make a journal of any file.
 //
-// The same rule holds for everything that is found beside an archive and says what to do with it: group
-// records, new indexes, the directory of scratch files, and the directory of a weight sync.
+// The same rule holds for every file beside an archive that says what to do with the archive: group records,
+// new indexes, the directory of scratch files, and the directory of a weight sync.
 //
 // Every other journal blocks commits (journal_scan.h): its owner may have a right to the archive that this
 // process can't see.
@@ -54,38 +55,41 @@
 namespace stfs {
 
 /// Sets owner, group and mode of a new journal as the first table says. Call it before the journal has its
-/// name and its bytes: the sync of the bytes then covers it. A group that may not be given is no failure.
+/// name and its bytes: the sync of the bytes then covers it. Succeeds if this process may not give the group.
 /// @return the journal's status before the last change. Its inode number and birth time never change.
 Result<FileStatus> give_access(Storage& storage, File& journal, const FileStatus& archive);
 
-/// The same for a directory of files beside the archive: who may write the archive may make files there.
+/// Does the same for a directory of files beside the archive: users who may write the archive may make files
+/// in it.
 void give_directory_access(Storage& storage, const OpenDirectory& made, const FileStatus& archive);
-/// The bits that group and others get in such a directory, which has got this group.
+/// Returns the bits that group and others get in such a directory, whose group is `gid`.
 std::uint32_t directory_access_of_others(const FileStatus& archive, std::uint32_t gid);
 
-/// Why a file or a directory is not believed.
+/// The reason not to believe a file or a directory.
 struct Disbelief {
   std::string why;  // a predicate: "belongs to user 1000, who may not write the archive"
-  /// Its owner may not write the archive. Otherwise the owner may, but not all who may write the bytes.
+  /// True: its owner may not write the archive. False: users who may not write the archive may have written
+  /// or linked it.
   bool is_of_stranger = false;
 };
-/// Whether the rule above lets this process believe what it has found beside an archive. Nothing: it does.
-/// @param found       an open file or directory, as fstat(2) has it.
+/// Decides by the rule above whether this process believes a file that it has found beside an archive.
+/// Nothing: the file is believed.
+/// @param found  an open file or directory, as fstat(2) has it.
 /// @param descriptor  the same; -1 in a storage without descriptors.
-/// @param archive     its writers are believed: of strict_status_of() (core/storage/permissions.h).
-/// @param noun        what messages call the archive.
+/// @param archive  strict_status_of() of the archive (core/storage/permissions.h). Its writers are believed.
+/// @param noun  the archive's name in messages.
 std::optional<Disbelief> why_not_believed(const Storage& storage, const FileStatus& found, int descriptor,
                                           const FileStatus& archive, std::string_view noun = "the archive");
 
-/// Whether a writer of the archive may have made the open file: such a user owns it, and it has one name.
-/// Other users may have written to it, so this is enough only for a file that says what may be removed. Else
-/// ask why_not_believed().
+/// Returns true if a writer of the archive may have made the open file: such a user owns it, and it has one
+/// name. Other users may have written to it. So this is enough only for a file that lists things to remove.
+/// For other files call why_not_believed().
 bool is_of_writer(const Storage& storage, const FileStatus& found, const FileStatus& archive);
 
-/// Whether the bytes of a journal or a group record were copied into this file: the record stores an inode
-/// number and a birth time, and the file has other ones. A host without birth times stores 0. A host with
-/// birth times accepts that 0 only in a directory that nobody but the archive's writers may write.
-/// @param told  what the record stores.
+/// Returns true if the bytes of a journal or a group record were copied into this file: the record stores an
+/// inode number and a birth time, and the file has other ones. A host without birth times stores 0. A host
+/// with birth times accepts that 0 only in a directory that only the archive's writers may write.
+/// @param told  the numbers that the record stores.
 /// @param file  the status of the file at the path.
 /// @param descriptor  the same; -1 in a storage without descriptors.
 /// @param archive  as above.
@@ -95,11 +99,11 @@ bool is_of_other_file(Storage& storage, const FileNumbers& told, const std::file
 /// Names the users that can settle the journal, for messages: "user 1000 or root".
 std::string settlers_of(const FileStatus& journal);
 
-/// What a user can do about a journal, or a group record, that this process may not read or write. Root is
-/// not told to become root, nor its owner to ask the owner.
+/// Advises a user about a journal, or a group record, that this process may not read or write. Does not tell
+/// root to become root, or the owner to ask the owner.
 /// @param user  the user of this process.
 std::string settling_advice(const FileStatus& journal, std::uint32_t user);
-/// The same about a journal that is not believed, for any user.
+/// Advises any user about a journal that is not believed.
 std::string disbelief_advice(std::uint32_t owner);
 
 }  // namespace stfs

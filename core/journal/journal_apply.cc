@@ -1,4 +1,3 @@
-// Clones, copies and hashes runs of blocks.
 #include "core/journal/journal_apply.h"
 
 #include <algorithm>
@@ -21,9 +20,9 @@ Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::u
                         Writeback& writeback, const OnWritten& on_written) {
   while (!to.empty()) {
     const ByteRange piece = {to.offset, std::min(Writeback::kWindowBytes, to.size_bytes)};
-    if (auto copied = archive.copy_from(journal, from, piece); !copied) return copied;
+    RETURN_IF_ERROR(archive.copy_from(journal, from, piece));
     writeback.follow(archive, piece);
-    if (auto told = tell(on_written, piece); !told) return told;
+    RETURN_IF_ERROR(tell(on_written, piece));
     from += piece.size_bytes;
     to = {piece.end(), to.size_bytes - piece.size_bytes};
   }
@@ -54,12 +53,12 @@ class Patcher {
  public:
   Result<void> apply(File& archive, const File& journal, const JournalRange& range, Writeback& writeback) {
     auto patch = read_patch(journal, range, region_);
-    if (!patch) return pass_on(std::move(patch));
+    RETURN_IF_ERROR(patch);
     return patch->for_each_run([&](const BytePatch::Run& run) -> Result<void> {
       bytes_.resize(static_cast<std::size_t>(run.range.size_bytes));
-      if (auto read = archive.read(bytes_, run.range.offset); !read) return read;
+      RETURN_IF_ERROR(archive.read(bytes_, run.range.offset));
       patch->apply(run, bytes_);
-      if (auto written = archive.write(bytes_, run.range.offset); !written) return written;
+      RETURN_IF_ERROR(archive.write(bytes_, run.range.offset));
       writeback.follow(archive, run.range);
       return {};
     });
@@ -70,7 +69,7 @@ class Patcher {
   std::vector<std::byte> bytes_;
 };
 
-/// Decoding patches takes longer than writing them: several threads share the work where there is much.
+/// Decoding patches takes longer than writing them: several threads share the work if there are many patches.
 Result<void> apply_patches(File& archive, const File& journal, std::span<const JournalRange> ranges,
                            Writeback& writeback, const OnWritten& on_written) {
   constexpr std::size_t kParallelFrom = 16;  // patches
@@ -78,7 +77,7 @@ Result<void> apply_patches(File& archive, const File& journal, std::span<const J
   std::vector<Patcher> patchers(threads);
   Mutex mutex;  // on_written runs on one thread at a time
   return run_parallel(ranges.size(), threads, [&](std::size_t at, unsigned worker) -> Result<void> {
-    if (auto done = patchers[worker].apply(archive, journal, ranges[at], writeback); !done) return done;
+    RETURN_IF_ERROR(patchers[worker].apply(archive, journal, ranges[at], writeback));
     const MutexLock lock(mutex);
     return tell(on_written, ranges[at].archive);
   });
@@ -90,14 +89,12 @@ Result<void> apply_blocks(File& archive, const File& journal, std::span<const Jo
   Writeback writeback;
   for (std::size_t at = 0; at < ranges.size();) {
     if (!ranges[at].is_patch()) {
-      auto done = write_blocks(archive, journal, ranges[at++], can_clone, writeback, on_written);
-      if (!done) return done;
+      RETURN_IF_ERROR(write_blocks(archive, journal, ranges[at++], can_clone, writeback, on_written));
       continue;
     }
     std::size_t end = at;
     while (end < ranges.size() && ranges[end].is_patch()) ++end;
-    auto done = apply_patches(archive, journal, ranges.subspan(at, end - at), writeback, on_written);
-    if (!done) return done;
+    RETURN_IF_ERROR(apply_patches(archive, journal, ranges.subspan(at, end - at), writeback, on_written));
     at = end;
   }
   return {};
@@ -105,30 +102,30 @@ Result<void> apply_blocks(File& archive, const File& journal, std::span<const Jo
 
 Result<void> apply_edit(File& archive, const File& journal, std::span<const JournalRange> ranges,
                         const ArchiveShape& after, const OnWritten& on_written) {
-  if (auto hidden = archive.write(kNoHeaderLength, 0); !hidden) return hidden;
-  if (auto synced = archive.sync(); !synced) return synced;
+  RETURN_IF_ERROR(archive.write(kNoHeaderLength, 0));
+  RETURN_IF_ERROR(archive.sync());
 
   const JournalRange& front = ranges.front();
   std::array<std::byte, kBlockBytes> block;
   const auto first = std::span(block).first(std::min(kBlockBytes, front.archive.size_bytes));
-  if (auto read = journal.read(first, front.journal_offset); !read) return read;
+  RETURN_IF_ERROR(journal.read(first, front.journal_offset));
   std::array<std::byte, kNoHeaderLength.size()> length{};
   std::ranges::copy(first.first(length.size()), length.begin());
   std::ranges::copy(kNoHeaderLength, first.begin());
-  if (auto written = archive.write(first, 0); !written) return written;
+  RETURN_IF_ERROR(archive.write(first, 0));
   if (auto told = tell(on_written, {0, first.size()}); !told) return told;
   const JournalRange rest{.archive = {first.size(), front.archive.size_bytes - first.size()},
                           .journal_offset = front.journal_offset + first.size(),
                           .new_hashes = {},
                           .old_hashes = {}};
   if (auto written = apply_blocks(archive, journal, {&rest, 1}, on_written); !written) return written;
-  if (auto written = apply_blocks(archive, journal, ranges.subspan(1), on_written); !written) return written;
+  RETURN_IF_ERROR(apply_blocks(archive, journal, ranges.subspan(1), on_written));
   auto size_bytes = archive.size_bytes();
-  if (!size_bytes) return pass_on(std::move(size_bytes));
+  RETURN_IF_ERROR(size_bytes);
   if (*size_bytes != after.size_bytes) {
-    if (auto resized = archive.resize(after.size_bytes); !resized) return resized;
+    RETURN_IF_ERROR(archive.resize(after.size_bytes));
   }
-  if (auto synced = archive.sync(); !synced) return synced;
+  RETURN_IF_ERROR(archive.sync());
 
   return archive.write(length, 0);
 }

@@ -1,4 +1,3 @@
-// Compares hashes block by block, and bytes only where neither hash agrees.
 #include "core/journal/journal_blocks.h"
 
 #include <xxhash.h>
@@ -27,7 +26,7 @@ struct BlockPair {
   [[nodiscard]] std::span<std::byte> archive_bytes() { return std::span(there).first(size_bytes); }
   [[nodiscard]] std::span<std::byte> new_bytes() { return std::span(promised).first(size_bytes); }
 
-  /// Whether the archive's block has at least one sector of the new block.
+  /// Returns true if the archive's block has at least one sector of the new block.
   [[nodiscard]] bool has_new_sector() const {
     for (std::size_t at = 0; at < size_bytes; at += kSectorBytes) {
       const std::size_t size = std::min(kSectorBytes, size_bytes - at);
@@ -55,15 +54,15 @@ std::array<std::byte, kNoHeaderLength.size()> length_bytes(std::uint64_t header_
 
 enum class BlockState : std::uint8_t { Old, New, Torn, Other };
 
-/// Judges a block that is neither the old one nor the new one as it lies there.
-/// @param is_first  of an archive that is being edited.
+/// Judges a block whose bytes are neither the old block nor the new one.
+/// @param is_first  the block is the first one of an archive that is being edited.
 Result<BlockState> judge(const File& archive, std::uint64_t archive_offset, const File& journal,
                          std::uint64_t journal_offset, std::uint64_t old_hash, const JournalRecord& record,
                          std::uint64_t size_bytes, bool is_first) {
   BlockPair block;
   block.size_bytes = static_cast<std::size_t>(size_bytes);
-  if (auto read = archive.read(block.archive_bytes(), archive_offset); !read) return pass_on(std::move(read));
-  if (auto read = journal.read(block.new_bytes(), journal_offset); !read) return pass_on(std::move(read));
+  RETURN_IF_ERROR(archive.read(block.archive_bytes(), archive_offset));
+  RETURN_IF_ERROR(journal.read(block.new_bytes(), journal_offset));
   auto before = block;
   if (is_first && before.put_length(length_bytes(record.archive.header_size_bytes))) {
     if (before.hash() == old_hash) return BlockState::Old;
@@ -73,7 +72,7 @@ Result<BlockState> judge(const File& archive, std::uint64_t archive_offset, cons
   return block.has_new_sector() ? BlockState::Torn : BlockState::Other;
 }
 
-/// What a comparison has found.
+/// The result of a comparison.
 struct Findings {
   bool has_old = false;
   bool has_new = false;
@@ -81,21 +80,21 @@ struct Findings {
   bool has_other = false;
 };
 
-/// Compares the parts of a patch's range. Where the patch makes the new content of neither the old nor the
-/// new one, a power loss has torn the write.
+/// Compares the parts of a patch's range. If a part is neither old nor new, and applying the patch makes it
+/// the new content, a power loss has torn the write.
 Result<void> compare_patch(const File& archive, const File& journal, const JournalRange& range,
                            std::vector<std::byte>& region, Findings& findings) {
   auto patch = read_patch(journal, range, region);
-  if (!patch) return pass_on(std::move(patch));
+  RETURN_IF_ERROR(patch);
   std::array<std::byte, kBlockBytes> block{};
   for (std::size_t position = 0; position < patch->parts(); ++position) {
     const BytePatch::Part part = patch->part(position);
     const auto bytes = std::span(block).first(static_cast<std::size_t>(part.range.size_bytes));
-    if (auto read = archive.read(bytes, part.range.offset); !read) return read;
+    RETURN_IF_ERROR(archive.read(bytes, part.range.offset));
     const auto hash = [&] { return XXH3_64bits(bytes.data(), bytes.size()); };
     const std::uint64_t there = hash();
     if (there == part.old_hash || there == part.new_hash) {
-      // A part that the commit does not change counts as neither.
+      // Skip a part that the commit does not change.
       if (part.old_hash != part.new_hash)
         (there == part.old_hash ? findings.has_old : findings.has_new) = true;
       continue;
@@ -106,7 +105,7 @@ Result<void> compare_patch(const File& archive, const File& journal, const Journ
   return {};
 }
 
-/// Whether applying the record can leave a file of this size.
+/// Returns true if applying the record can leave a file of this size.
 bool is_size_possible(const JournalRecord& record, std::uint64_t size_bytes) {
   if (!record.after) return true;  // each range is checked
   const auto [least, most] = std::minmax(record.archive.size_bytes, record.after->size_bytes);
@@ -123,7 +122,7 @@ ByteRange blocks_with_old_content(const JournalRecord& record, ByteRange range) 
 
 Result<KnownBlocks> compare_blocks(const File& archive, const File& journal, const JournalRecord& record) {
   auto archive_bytes = archive.size_bytes();
-  if (!archive_bytes) return pass_on(std::move(archive_bytes));
+  RETURN_IF_ERROR(archive_bytes);
   if (!is_size_possible(record, *archive_bytes)) return KnownBlocks::Other;
   Findings findings;
   auto& [has_old, has_new, has_torn, has_other] = findings;
@@ -136,20 +135,20 @@ Result<KnownBlocks> compare_blocks(const File& archive, const File& journal, con
     if (range.is_patch()) {
       auto done = compare_patch(archive, journal, range, region, findings);
       if (!done && done.error().code == ErrorCode::InvalidArgument) return KnownBlocks::Other;
-      if (!done) return pass_on(std::move(done));
+      RETURN_IF_ERROR(done);
       if (has_other) return KnownBlocks::Other;
       continue;
     }
     auto hashes = hash_blocks(archive, compared);
-    if (!hashes) return pass_on(std::move(hashes));
+    RETURN_IF_ERROR(hashes);
     auto old_hashes = range.old_offset == 0 ? Result<std::vector<std::uint64_t>>(range.old_hashes)
                                             : hash_blocks(journal, {range.old_offset, compared.size_bytes});
-    if (!old_hashes) return pass_on(std::move(old_hashes));
+    RETURN_IF_ERROR(old_hashes);
     for (std::size_t block = 0; block < hashes->size(); ++block) {
       const std::uint64_t hash = (*hashes)[block];
       const bool is_old = hash == (*old_hashes)[block];
       const bool is_new = hash == range.new_hashes[block];
-      // A block that the commit does not change counts as neither.
+      // A block that the commit does not change is neither old nor new.
       has_old = has_old || (is_old && !is_new);
       has_new = has_new || (is_new && !is_old);
       if (is_old || is_new) continue;
@@ -157,7 +156,7 @@ Result<KnownBlocks> compare_blocks(const File& archive, const File& journal, con
       auto judged = judge(archive, range.archive.offset + at, journal, range.journal_offset + at,
                           (*old_hashes)[block], record, std::min(kBlockBytes, compared.size_bytes - at),
                           record.after && range.archive.offset + at == 0);
-      if (!judged) return pass_on(std::move(judged));
+      RETURN_IF_ERROR(judged);
       if (*judged == BlockState::Other) return KnownBlocks::Other;
       has_old = has_old || *judged == BlockState::Old;
       has_new = has_new || *judged == BlockState::New;

@@ -1,4 +1,3 @@
-// Creates and locks a journal's file, looks it up by name, and makes it void.
 #include "core/journal/journal_file.h"
 
 #include <algorithm>
@@ -16,7 +15,7 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
   // locked, take it for a dead owner's leftover and remove it. Then another file is made.
   constexpr int kAttempts = 8;
   const auto access = strict_status_of(archive);
-  // Nothing will be committed to an archive that is gone, so a journal of it needs no special access.
+  // If the archive was removed, nothing will be committed to it, and its journal needs no special access.
   if (!access && !says_gone(access.error())) return tl::unexpected(access.error());
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     JournalFile made;
@@ -26,17 +25,17 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
     const std::filesystem::path staged_path =
         archive_path.parent_path() / (name + std::string(kStagedSuffix));
     auto file = storage.create_unnamed(staged_path);
-    if (!file) return pass_on(std::move(file));
+    RETURN_IF_ERROR(file);
     made.file = std::move(*file);
     auto conflict = made.file->try_lock(kOwnerByte, LockKind::Exclusive);
-    // GlusterFS says so of an open file whose name another host has removed.
+    // GlusterFS returns this error for an open file whose name another host has removed.
     if (!conflict && says_gone(conflict.error())) continue;
     if (!conflict && !lacks_locks(conflict.error())) return pass_on(std::move(conflict));
     if (conflict && *conflict) continue;
     // Set the access before the file has a name or bytes: their sync then covers it.
     const auto own = access ? give_access(storage, *made.file, *access) : made.file->status();
     if (!own && says_gone(own.error())) continue;
-    if (!own) return tl::unexpected(own.error());
+    RETURN_IF_ERROR(own);
     made.own = FileNumbers::of(*own);
     made.is_locked = conflict.has_value();
     if (!made.file->has_staged_name() || storage.status(staged_path)) return made;
@@ -47,19 +46,19 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
 Result<bool> is_listed(Storage& storage, const std::filesystem::path& journal) {
   const std::string name = journal.filename().string();
   auto names = storage.list(journal.parent_path(), name);
-  if (!names) return pass_on(std::move(names));
+  RETURN_IF_ERROR(names);
   return std::ranges::find(*names, name) != names->end();
 }
 
 Result<bool> has_journal_beside(Storage& storage, const std::filesystem::path& archive_path) {
   auto names = storage.list(archive_path.parent_path(), journal_prefix(archive_path.filename().string()));
-  if (!names) return pass_on(std::move(names));
+  RETURN_IF_ERROR(names);
   return !names->empty();
 }
 
 Result<DirectoryNames> DirectoryNames::list(Storage& storage, const std::filesystem::path& directory) {
   auto listed = storage.list(directory, "");
-  if (!listed) return pass_on(std::move(listed));
+  RETURN_IF_ERROR(listed);
   DirectoryNames names(storage, directory);
   for (std::string& name : *listed) {
     std::string prefix = journal_prefix(name);
@@ -79,7 +78,7 @@ Result<std::filesystem::path> DirectoryNames::archive_of(const std::string& jour
     if (there) return path;
     if (there.error().errno_value != ENOENT) return pass_on(std::move(there));
   }
-  // The journals of an archive with a long name have a part of it, and a hash.
+  // If the archive's name is long, its journals' names have a part of it, and a hash.
   const auto found = archives_.find(prefix);
   return found == archives_.end() ? std::filesystem::path() : directory_ / found->second;
 }

@@ -30,20 +30,21 @@ struct JournalFile {
   bool is_locked = false;      // false where the file system has no locks
 };
 
-/// Creates the file. Whoever may write the archive may read and write this file (journal_access.h).
-/// @param archive_path  the journal gets a name beside it.
-/// @param archive  the open archive: its mode and owner count, whatever file has its name now.
+/// Creates the file. Users who may write the archive may read and write this file (journal_access.h).
+/// @param archive_path  the journal gets a name beside this archive.
+/// @param archive  the open archive. The file gets the mode and owner of this open file, even if its name
+///                 leads elsewhere now.
 /// @param suffix  ends the file's name, after the id.
 Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem::path& archive_path,
                                         const File& archive, std::string_view suffix = {});
 
-/// Whether the directory lists the journal's name. The id is random, so a file of that name is this journal.
-/// A status of the path is not enough: a client of a cluster file system answers from its cache for a second
-/// after another host has removed the name.
+/// Returns true if the directory lists the journal's name. The id is random, so a file of that name is this
+/// journal. A status of the path is not enough: a client of a cluster file system answers from its cache for
+/// a second after another host has removed the name.
 Result<bool> is_listed(Storage& storage, const std::filesystem::path& journal);
 
-/// Whether a file with the name of one of the archive's journals exists. If not, recover() has nothing to do.
-/// Lists names only: opens neither the archive nor a journal.
+/// Returns true if a file with the name of one of the archive's journals exists. If not, recover() has
+/// nothing to do. Lists names only: opens neither the archive nor a journal.
 /// @param archive_path  must have no symbolic links.
 Result<bool> has_journal_beside(Storage& storage, const std::filesystem::path& archive_path);
 
@@ -54,7 +55,7 @@ class DirectoryNames {
 
   [[nodiscard]] const std::set<std::string>& all() const { return all_; }
   [[nodiscard]] bool has(const std::string& name) const { return all_.contains(name); }
-  /// The path of the archive that a journal belongs to; empty if there is no such archive.
+  /// Returns the path of the archive that has this journal; empty if there is no such archive.
   /// @param journal  is_journal_file_name().
   [[nodiscard]] Result<std::filesystem::path> archive_of(const std::string& journal) const;
 
@@ -68,9 +69,9 @@ class DirectoryNames {
   std::map<std::string, std::string> archives_;  // with long names, by the prefix of their journals
 };
 
-/// Writes zeros over a journal's heads and syncs them. Only this ends the journal's promise for good: a
-/// removed name may come back after a power loss, and the file's content with it. With Durability::Process
-/// nothing is synced.
+/// Writes zeros over a journal's heads and syncs them. Only this ends the journal's promise: a removed name
+/// may come back after a power loss, and the file's content with it. With Durability::Process nothing is
+/// synced.
 Result<void> make_void(File& journal, ByteRange heads, Durability durability = Durability::Power);
 
 }  // namespace stfs

@@ -83,14 +83,14 @@ std::uint64_t blocks_in(std::uint64_t size_bytes) {
   return round_up_to_block(size_bytes) / kBlockBytes;
 }
 
-/// Whether blocks may lie at that place in a journal.
+/// Returns true if a journal can have blocks at that place.
 bool has_room(std::uint64_t offset, std::uint64_t size_bytes, std::uint64_t journal_size_bytes,
               ByteRange heads) {
   const auto range = ByteRange::checked(offset, size_bytes);
   return range && offset % kBlockBytes == 0 && !range->overlaps(heads) && range->end() <= journal_size_bytes;
 }
 
-/// @param size_after  the archive's, when the record is applied.
+/// @param size_after  the archive's size when the record is applied.
 bool is_sound(const JournalRange& range, std::uint64_t size_after, std::uint64_t journal_size_bytes,
               ByteRange heads) {
   const auto in_archive = ByteRange::checked(range.archive.offset, range.archive.size_bytes);
@@ -113,7 +113,8 @@ bool is_sound_patch(const JournalRange& range, std::uint64_t archive_size_bytes,
          has_room(range.journal_offset, range.patch_size_bytes, journal_size_bytes, heads);
 }
 
-/// Whether no two patches share bytes of the journal. So all patches together are no longer than the journal.
+/// Returns true if no two patches share bytes of the journal. All patches together are then no longer than
+/// the journal.
 bool have_own_regions(std::span<const JournalRange> ranges) {
   std::vector<ByteRange> regions;
   for (const JournalRange& range : ranges) {
@@ -124,7 +125,7 @@ bool have_own_regions(std::span<const JournalRange> ranges) {
   return std::ranges::adjacent_find(regions, overlap) == regions.end();
 }
 
-/// Whether the shape holds its header, and whether the record's first range begins with that.
+/// Returns true if the header fits into the archive.
 bool is_sound(const ArchiveShape& shape) {
   return shape.size_bytes >= kNoHeaderLength.size() &&
          shape.header_size_bytes <= shape.size_bytes - kNoHeaderLength.size();
@@ -138,7 +139,7 @@ bool is_sound(const FileReplacement& index, bool is_edit, std::uint64_t journal_
          has_room(index.in_journal.offset, index.in_journal.size_bytes, journal_size_bytes, heads) &&
          (is_edit ? is_index_name(index.name) : index.name == kSyncStateName);
 }
-/// Whether the record writes every block by which the archive becomes longer.
+/// Returns true if the record's first range has the archive's header length.
 bool begins_with_header(const JournalRecord& record) {
   return !record.ranges.empty() && record.ranges.front().archive.offset == 0 &&
          record.ranges.front().archive.size_bytes >= kNoHeaderLength.size();
@@ -378,7 +379,7 @@ std::string with_hash(std::string bytes) {
   return bytes + hash.take();
 }
 
-/// Zeros are no numbers. Nothing: the bytes are damaged.
+/// Zeros mean that the head has no numbers. Returns nothing if the bytes are damaged.
 std::optional<FileNumbers> own_numbers_in(std::string_view block) {
   constexpr std::size_t kNumbersBytes = 16;
   constexpr std::size_t kWithHash = kNumbersBytes + 8;
@@ -419,7 +420,7 @@ std::string encode_head(const JournalHead& head) {
 }
 
 Result<std::string> encode_head_with(const JournalRecord& record) {
-  constexpr std::uint64_t kPlace = 128;  // behind the head's own fields
+  constexpr std::uint64_t kPlace = 128;  // after the head's own fields
   const std::string bytes = encode_record(record);
   if (bytes.size() > kBlockBytes - kPlace) {
     return fail(ErrorCode::InvalidArgument, EINVAL, "the record does not fit into its head");

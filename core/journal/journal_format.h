@@ -13,11 +13,11 @@
 //   5  a hash of every new block, then, if the old blocks have no place, a hash of every old block
 //
 // An edit of the archive's structure (an "edit") begins with an operation of type 2, "change structure". Its
-// other operations lie below the new size, and the first of them begins with the new header:
+// other operations are below the new size, and the first of them begins with the new header:
 //   0  type                        1  the archive's new size
 //   2  size of the new header      3  XXH3 of the new header
 //
-// The edit of a sharded model replaces its index with it, by an operation of type 3 behind that of type 2:
+// The edit of a sharded model also replaces its index: its second operation is of type 3:
 //   0  type                        1  place of the new index
 //   2  its size in bytes           3  XXH3 of the new index
 //   4  XXH3 of the old index       5  size of the file's name, then the name
@@ -34,21 +34,21 @@
 // No two patches share bytes of the journal, so that reading all of them takes no longer than reading the
 // journal once. A record with two such patches is damaged.
 //
-// Behind the hash of the head, at kOwnNumbersAt, the head has the inode number and the birth time of the
-// journal itself, so that the bytes of a journal make no other file a journal: other users may choose the
-// bytes of a file that a writer of the archive has made, and give it a journal's name.
+// Next to the hash of the head, at kOwnNumbersAt, the head has the inode number and the birth time of the
+// journal itself. They show that a file is only a copy of a journal's bytes: other users may choose the bytes
+// of a file that a writer of the archive has made, and give it a journal's name.
 //
-// An edit's blocks behind the old archive's last whole block have no old content: their old hash is 0. It
-// writes all of them, so no record asks for more bytes than its journal has.
+// An edit's blocks after the old archive's last whole block have no old content: their old hash is 0. An edit
+// writes all of these blocks, so no record asks for more bytes than its journal has.
 //
-// The old blocks lie in the journal if the file system lets files share blocks: sharing costs nothing, and
+// The old blocks are in the journal if the file system lets files share blocks: sharing costs nothing, and
 // the archive need not be read for their hashes. A copy of such a journal still has the old blocks.
 //
-// All numbers are little-endian. Hashes are XXH3-64. A journal whose hashes do not agree was not committed,
-// or was damaged later. Nothing of it may be used. (Without hashes over the data, one fsync
-// would not be enough, and torn data would be replayed.)
+// All numbers are little-endian. Hashes are XXH3-64. If the hashes of a journal do not agree, it was not
+// committed, or was damaged later, and no part of it may be used. Without hashes over the data, one fsync
+// would not be enough, and torn data would be replayed.
 //
-// A lane journal has two lanes with room for 16 blocks of new bytes each. A lane's bytes lie beside the
+// A lane journal has two lanes with room for 16 blocks of new bytes each. A lane's bytes are next to the
 // heads, so that a commit is one contiguous write:
 //
 //   block 0..15   lane 0's new bytes, as many as there are, up to the heads
@@ -91,7 +91,7 @@ constexpr std::uint64_t round_up_to_block(std::uint64_t offset) {
   return round_down_to_block(offset + kBlockBytes - 1);
 }
 
-/// The blocks that lie in the range as a whole; empty if there is none.
+/// Returns the blocks that are completely in the range; empty if there are none.
 constexpr ByteRange whole_blocks_in(ByteRange range) {
   const std::uint64_t begin = round_up_to_block(range.offset);
   const std::uint64_t end = round_down_to_block(range.end());
@@ -106,30 +106,30 @@ struct JournalId {
   friend bool operator==(const JournalId&, const JournalId&) = default;
 };
 
-/// In the name of each journal, between the archive's name and the id.
+/// The mark between the archive's name and the id in the name of each journal.
 inline constexpr std::string_view kJournalMark = ".stj.";
 /// The start of the names of an archive's journals, ".NAME.stj.". A committed journal is called
 /// ".NAME.stj.ID". On a file system without unnamed files, a journal in staging is called
 /// ".NAME.stj.ID.staged".
 std::string journal_prefix(const std::string& archive_file_name);
-/// Whether a name is a journal's, a staged journal's or a new index's, of any archive.
+/// Returns true if a journal, a staged journal or a new index, of any archive, can have this name.
 bool is_journal_file_name(std::string_view file_name);
 inline constexpr std::string_view kStagedSuffix = ".staged";
-/// The end of the name of a new index until it takes the old one's name, behind the name of its journal
-/// (file_replacement.h). A killed process leaves it; it goes with its journal.
+/// A new index has its journal's name with this suffix, until it takes the old index's name
+/// (file_replacement.h). A killed process leaves the file; recovery removes it with its journal.
 inline constexpr std::string_view kNewIndexSuffix = ".index";
 /// A lane journal (lane_journal.h) is called ".NAME.stj.ID.standing".
 inline constexpr std::string_view kLaneJournalSuffix = ".standing";
 
-/// Whether two stamps describe the same archive.
+/// The result of a comparison of two stamps.
 enum class Kinship : std::uint8_t {
   Same,
   Other,
   Unsure,  // a birth time is missing and the rest agrees: the archive's blocks decide (journal_blocks.h)
 };
 
-/// Identifies the archive that a journal belongs to. The archive's bytes and mtime are not part of it: they
-/// change when the journal is applied.
+/// Identifies the archive of a journal. The archive's bytes and mtime are not part of the stamp: they change
+/// when the journal is applied.
 struct ArchiveStamp {
   std::uint64_t device = 0;  // never compared: it differs between hosts, and may change at a reboot
   std::uint64_t inode = 0;
@@ -138,21 +138,21 @@ struct ArchiveStamp {
   std::uint64_t header_size_bytes = 0;
   std::uint64_t header_hash = 0;
 
-  /// Without birth times an inode number proves nothing, since it is used again. Then only a different size
-  /// or header proves that the archive is another one.
+  /// Without birth times, an equal inode number proves nothing, since the file system reuses it. Then only a
+  /// different size or header proves that the archive is another one.
   [[nodiscard]] Kinship compare(const ArchiveStamp& other) const;
 };
 
-/// Tells one file from every other one of its file system.
+/// Distinguishes a file from every other file of its file system.
 struct FileNumbers {
   std::uint64_t inode = 0;
   std::int64_t birth_ns = 0;  // 0: the file system has no birth times
 
   static FileNumbers of(const FileStatus& file) { return {file.identity.inode, file.birth_ns}; }
-  /// Whether the file has other numbers than these, which its record stores: the record was copied into it.
+  /// Returns true if the file has other numbers than its record stores: the record was copied into the file.
   /// Without birth times the inode number decides. A test may write a journal without numbers into its own
   /// storage.
-  /// @param descriptor  of the file; -1 in such a storage.
+  /// @param descriptor  the file's; -1 in such a storage.
   [[nodiscard]] bool are_of_other_file(const FileStatus& file, int descriptor) const;
   friend bool operator==(const FileNumbers&, const FileNumbers&) = default;
 };
@@ -162,7 +162,7 @@ inline constexpr std::string_view kOfOtherFileStep =
     "delete it; if the archive was copied with it, run `stfs recover` where they were copied from, and copy "
     "the archive again";
 
-/// What an edit makes of the archive that it begins with.
+/// The size and header of the archive after an edit.
 struct ArchiveShape {
   std::uint64_t size_bytes = 0;
   std::uint64_t header_size_bytes = 0;
@@ -176,7 +176,7 @@ inline constexpr std::array<std::byte, 8> kNoHeaderLength = {
     std::byte{0xff}, std::byte{0xff}, std::byte{0xff}, std::byte{0xff},
     std::byte{0xff}, std::byte{0xff}, std::byte{0xff}, std::byte{0xff}};
 
-/// What an operation does to the archive. A type decides which bytes follow it in the record.
+/// The effect of an operation on the archive. The type decides which bytes follow it in the record.
 enum class OperationType : std::uint64_t {
   WriteBlocks = 1,
   ChangeStructure = 2,
@@ -184,31 +184,31 @@ enum class OperationType : std::uint64_t {
   PatchBytes = 4
 };
 
-/// Where a host keeps what it knows of a model's weight sync, relative to the model's directory.
+/// The file with a host's state of a model's weight sync, relative to the model's directory.
 inline constexpr std::string_view kSyncStateName = ".weight_sync/state.json";
 
 /// No index, and no sync state, is longer.
 inline constexpr std::uint64_t kMaxIndexBytes = 256 << 20;
 
-/// New bytes for the index of a sharded model, which lies beside the archive, or for kSyncStateName.
+/// New bytes for the index of a sharded model, which is beside the archive, or for kSyncStateName.
 struct FileReplacement {
-  std::string name;      // of the file
+  std::string name;      // the file's name
   ByteRange in_journal;  // the new bytes
   std::uint64_t new_hash = 0;
   std::uint64_t old_hash = 0;  // 0: there is no file yet
 };
 
-/// Writes a run of the archive's bytes. The run starts at a multiple of 4096 and ends at one or at the end of
-/// the archive, of an edit at that of the new one. A run of PatchBytes lies anywhere: its patch has the
-/// hashes.
+/// Writes a run of the archive's bytes. The run starts at a multiple of 4096, and ends at one or at the end
+/// of the archive (of the new archive, in an edit). A run of PatchBytes may start and end anywhere: its patch
+/// has the hashes.
 struct JournalRange {
   OperationType type = OperationType::WriteBlocks;
   ByteRange archive;
   std::uint64_t journal_offset = 0;
-  std::uint64_t old_offset = 0;  // where the old blocks lie in the journal; 0: old_hashes describe them
+  std::uint64_t old_offset = 0;  // the place of the old blocks in the journal; 0: old_hashes describe them
   std::vector<std::uint64_t> new_hashes;  // one per block; the last block may be partial
   std::vector<std::uint64_t> old_hashes;  // empty if old_offset is set
-  std::uint64_t patch_size_bytes = 0;     // of PatchBytes: of the patch at journal_offset
+  std::uint64_t patch_size_bytes = 0;     // only for PatchBytes: the size of the patch at journal_offset
   std::uint64_t patch_hash = 0;
 
   [[nodiscard]] bool is_patch() const { return type == OperationType::PatchBytes; }
@@ -217,17 +217,16 @@ struct JournalRange {
 struct JournalRecord {
   JournalId id;
   ArchiveStamp archive;
-  /// Grows with each commit of an archive. Of two lanes of a lane journal the one with the larger value
-  /// counts.
+  /// Grows with each commit of an archive. In a lane journal, the lane with the larger value is valid.
   std::uint64_t sequence = 0;
   std::int32_t owner_pid = 0;  // for messages
   std::string group_record;  // a file name in the archive's directory; empty: the journal commits on its own
   /// The boot that a commit with durability=process ends with. Unset: the commit survives a reboot. The head
   /// stores it, so that it can still be read when the rest is lost.
   Boot boot;
-  FileNumbers own{};                       // of the journal; in the head
+  FileNumbers own{};                       // the journal's numbers; in the head
   std::optional<ArchiveShape> after{};     // set: this is an edit
-  std::optional<FileReplacement> index{};  // of an edit; of others only for kSyncStateName
+  std::optional<FileReplacement> index{};  // in an edit; in other records only for kSyncStateName
   std::vector<JournalRange> ranges;
 
   /// The size of the archive when all is applied.
@@ -239,7 +238,7 @@ struct JournalRecord {
 std::span<std::uint64_t> put_block_hashes(std::span<const std::byte> bytes, std::span<std::uint64_t> hashes);
 void append_block_hashes(std::span<const std::byte> bytes, std::vector<std::uint64_t>& hashes);
 
-/// Whether an edit that makes the archive longer writes every block of that. A record that does not is
+/// Returns true if an edit that makes the archive longer writes every new block. Otherwise its record is
 /// damaged.
 /// @param ranges  ascending.
 bool writes_all_growth(std::uint64_t before_bytes, std::uint64_t after_bytes,
@@ -255,7 +254,7 @@ inline constexpr ByteRange kHead = {0, kBlockBytes};
 /// the stamp and against journal_size_bytes before they are used.
 /// InvalidArgument: damaged. With errno EPROTONOSUPPORT: an operation has a type that this program does not
 /// know.
-/// @param heads  where no new bytes can lie: kHead or kLaneHeads.
+/// @param heads  the place that can hold no new bytes: kHead or kLaneHeads.
 /// @param version  the version in the record's head.
 Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journal_size_bytes,
                                     ByteRange heads = kHead, std::uint32_t version = kJournalVersion);
@@ -285,10 +284,10 @@ inline constexpr std::uint64_t kLaneJournalBytes =
 
 /// Returns exactly kBlockBytes.
 std::string encode_head(const JournalHead& head);
-/// The same with the record inside, for lane journals. InvalidArgument if the record does not fit.
+/// Does the same with the record inside, for lane journals. InvalidArgument if the record does not fit.
 Result<std::string> encode_head_with(const JournalRecord& record);
-/// Decodes the record that belongs to a head. InvalidArgument if its hash or its id does not agree with the
-/// head. With errno EPROTONOSUPPORT: see decode_record().
+/// Decodes a head's record. InvalidArgument if the record's hash or id does not agree with the head. With
+/// errno EPROTONOSUPPORT: see decode_record().
 Result<JournalRecord> decode_sealed_record(std::string_view bytes, const JournalHead& head,
                                            std::uint64_t journal_size_bytes, ByteRange heads = kHead);
 /// InvalidArgument: not a journal, or damaged. With errno EPROTONOSUPPORT: of a version that this program

@@ -36,14 +36,14 @@ bool is_hexadecimal(std::string_view text) {
 
 enum class NameKind : std::uint8_t { Ordinary, Staged, Lanes, Group };
 
-/// Nothing if the name is not a journal's.
+/// Returns nothing if the name is not a journal's.
 std::optional<NameKind> kind_of(std::string_view rest) {
   NameKind kind = NameKind::Ordinary;
   if (rest.ends_with(kStagedSuffix)) {
     rest.remove_suffix(kStagedSuffix.size());
     kind = NameKind::Staged;
   }
-  // The staged file of each kind has the kind's suffix, then that of staging.
+  // A staged file has the suffix of its kind, and after it the suffix of staging.
   for (const auto& [suffix, meaning] :
        {std::pair{kLaneJournalSuffix, NameKind::Lanes}, {kGroupSuffix, NameKind::Group}}) {
     if (!rest.ends_with(suffix)) continue;
@@ -55,8 +55,8 @@ std::optional<NameKind> kind_of(std::string_view rest) {
   return is_id ? std::optional(kind) : std::nullopt;
 }
 
-/// Whether a journal's owner or a recovery is writing this file, or has left it: whoever recovers the journal
-/// takes it.
+/// Returns true for the name of a new index. A journal's owner or a recovery writes that file, and the
+/// recovery of the journal removes it.
 bool is_new_index(std::string_view rest) {
   if (!rest.ends_with(kNewIndexSuffix)) return false;
   return kind_of(rest.substr(0, rest.size() - kNewIndexSuffix.size())) == NameKind::Ordinary;
@@ -82,10 +82,9 @@ class Scan {
 
   /// Judges the file again if the path still names it. The caller holds its lock.
   Result<bool> again(FoundJournal& found) {
-    auto known = look_at_archive();
-    if (!known) return pass_on(std::move(known));
+    RETURN_IF_ERROR(look_at_archive());
     auto opened = found.file->status();
-    if (!opened) return pass_on(std::move(opened));
+    RETURN_IF_ERROR(opened);
     auto is_there = is_at(storage_, found.report.path, *opened);
     if (!is_there || !*is_there) return is_there;
     found.is_in_use = false;
@@ -96,7 +95,7 @@ class Scan {
       return true;
     }
     auto judged = judge(found, *kind_of(rest_of(found.report.path.filename().string())), *opened);
-    if (!judged) return pass_on(std::move(judged));
+    RETURN_IF_ERROR(judged);
     return *judged;
   }
 
@@ -105,13 +104,13 @@ class Scan {
 
   Result<void> look_at_archive() {
     auto stamp = stamp_of(archive_);
-    if (!stamp) return pass_on(std::move(stamp));
+    RETURN_IF_ERROR(stamp);
     stamp_ = *stamp;
     auto status = strict_status_of(archive_);
-    if (!status) return pass_on(std::move(status));
+    RETURN_IF_ERROR(status);
     status_ = *status;
     auto plain = archive_.status();
-    if (!plain) return pass_on(std::move(plain));
+    RETURN_IF_ERROR(plain);
     mode_ = plain->mode;
     return {};
   }
@@ -121,13 +120,13 @@ class Scan {
     if (!names && is_forbidden(names.error())) {
       return fail(ErrorCode::Unlistable, names.error().errno_value, std::move(names.error().message));
     }
-    if (!names) return pass_on(std::move(names));
+    RETURN_IF_ERROR(names);
     std::vector<FoundJournal> found;
     std::erase(*names, own_.filename().string());
     std::erase_if(*names, [this](const std::string& name) { return is_new_index(rest_of(name)); });
     if (names->empty()) return found;
     std::ranges::sort(*names);
-    if (auto known = look_at_archive(); !known) return pass_on(std::move(known));
+    RETURN_IF_ERROR(look_at_archive());
     strangers_.clear();  // the archive's mode may have changed
     group_records_.clear();
     in_vain_.clear();
@@ -140,12 +139,12 @@ class Scan {
       journal.report.path = archive_path_.parent_path() / name;
       auto is_there = look_at(journal, name);
       if (!is_there && says_gone(is_there.error())) {
-        // In the last round, a file of a writer that still exists can't be read: that is an error, and not
-        // "gone". The names of strangers may come and go all the time.
+        // In the last round, a failure to read a writer's file that still exists is an error and does not
+        // mean "gone". The names of strangers may appear and vanish all the time.
         if (is_last && is_of_writer_now(journal, name)) return pass_on(std::move(is_there));
         is_there = !journal.report.explanation.empty();
       }
-      if (!is_there) return pass_on(std::move(is_there));
+      RETURN_IF_ERROR(is_there);
       has_vanished = has_vanished || !*is_there;
       if (!*is_there || journal.is_hidden) continue;
       if (journal.report.is_ignored && ++ignored > kMostIgnoredNames) continue;
@@ -171,7 +170,7 @@ class Scan {
     found.report.next_step = std::move(next_step);
   }
 
-  /// Opens and judges one journal. False if the journal has gone meanwhile. A failure to look is an error:
+  /// Opens and judges one journal. False if the journal does not exist any more. A failed look is an error:
   /// skipping a committed journal would leave the archive torn.
   Result<bool> look_at(FoundJournal& found, const std::string& name) {
     const std::filesystem::path& path = found.report.path;
@@ -185,7 +184,7 @@ class Scan {
       ignore(found, "another file system is mounted on it");
       return true;
     }
-    if (!named) return pass_on(std::move(named));
+    RETURN_IF_ERROR(named);
     if (!may_be_of_writer(found, *kind, *named)) return true;
     auto file = storage_.open_no_link(path, Access::ReadWrite);
     if (!file && (is_forbidden(file.error()) || file.error().errno_value == EROFS)) {
@@ -195,23 +194,23 @@ class Scan {
     if (!file) return explain_unopened(found, *kind, file.error());
     found.file = std::move(*file);
     auto opened = found.file->status();
-    if (!opened) return pass_on(std::move(opened));
+    RETURN_IF_ERROR(opened);
     auto is_there = is_at(storage_, path, *opened);
     if (!is_there || !*is_there) return is_there;
     // Another file may have got the name since the status above.
     if (!may_be_of_writer(found, *kind, *opened)) return true;
     auto in_use = found.file->is_locked_by_other(kOwnerByte, LockKind::Shared);
-    // Without locks nobody can tell whether the owner lives. The journal's writer was run with nolock.
+    // Without locks, the owner's life can't be checked. The journal's writer was run with nolock.
     if (!in_use && !lacks_locks(in_use.error())) return pass_on(std::move(in_use));
     found.is_in_use = in_use && *in_use;
     found.identity = opened->identity;
     *opened = without_staged_name(found, *opened);
     auto doubt = doubt_about(found, *opened);
     if (doubt && !may_follow_access(found, *kind, *opened)) {
-      found.is_in_use = false;  // a lock of any user makes it no journal
+      found.is_in_use = false;  // a lock of any user does not make it a journal
       auto distrusted = distrust_unless_void(found, *kind, std::move(*doubt), opened->identity.size_bytes);
       found.file.reset();
-      if (!distrusted) return pass_on(std::move(distrusted));
+      RETURN_IF_ERROR(distrusted);
       return true;
     }
     auto judged = judge(found, *kind, *opened);
@@ -219,15 +218,15 @@ class Scan {
     return judged;
   }
 
-  /// Whether the name is there again, with a file that a writer may have made. Explains any other file.
+  /// Returns true if the name exists again, with a file that a writer may have made. Explains any other file.
   bool is_of_writer_now(FoundJournal& found, const std::string& name) {
     const auto kind = kind_of(rest_of(name));
     const auto named = storage_.status_of_name(found.report.path);
     return kind && named && may_be_of_writer(found, *kind, *named);
   }
 
-  /// Whether a writer of the archive may have made a file of this type and owner. If not, explains that and
-  /// leaves the file closed.
+  /// Returns true if a writer of the archive may have made a file of this type and owner. Otherwise explains
+  /// that and leaves the file closed.
   bool may_be_of_writer(FoundJournal& found, NameKind kind, const FileStatus& file) {
     if (has_examples_ && strangers_.contains(file.uid)) {
       found.file.reset();
@@ -265,26 +264,26 @@ class Scan {
     return false;
   }
 
-  /// A journal gets its name only after all of its bytes are on stable storage (journal.h, invariant 2). So a
-  /// journal without a record is no commit of any user.
+  /// Returns true if the file has no room for a record. A journal gets its name only after all of its bytes
+  /// are on stable storage (journal.h, invariant 2): a file without a record is no commit of any user.
   static bool is_too_short(NameKind kind, const FileStatus& file) {
     if (kind == NameKind::Lanes) return file.identity.size_bytes < kLaneJournalBytes;
     return kind == NameKind::Ordinary && file.identity.size_bytes <= kHead.size_bytes;
   }
 
-  /// Whether a stranger may have a right to the archive that this process can't see: as a user whom this user
-  /// namespace lacks, by the access control list, or as a member of the group.
+  /// Returns true if a stranger may have a right to the archive that this process can't see: as a user whom
+  /// this user namespace lacks, by the access control list, or as a member of the group.
   [[nodiscard]] bool may_have_right(const FileStatus& file) const {
     if (is_of_many(storage_, file.uid)) return true;
-    // With a list, the group's bits are its mask.
+    // If there is a list, the group's bits are its mask.
     if ((mode_ & S_IWGRP) == 0) return false;
     return has_access_list(archive_.descriptor()) ||
            membership_of(storage_, file.uid, status_.gid) == Membership::Unknown;
   }
 
-  /// Whether this is a living owner's lane journal, although others may write it. A lane journal outlives its
-  /// commit: when the archive's mode changes, the journal keeps the old mode until the owner's next commit.
-  /// Recovery applies nothing of a journal while the owner lives.
+  /// Returns true for a living owner's lane journal, although others may write it. A lane journal outlives
+  /// its commit: when the archive's mode changes, the journal keeps the old mode until the owner's next
+  /// commit. Recovery applies nothing of a journal while the owner lives.
   static bool may_follow_access(const FoundJournal& found, NameKind kind, const FileStatus& file) {
     return found.is_in_use && kind == NameKind::Lanes && file.links <= 1;
   }
@@ -292,7 +291,7 @@ class Scan {
   Result<bool> explain_unopened(FoundJournal& found, NameKind kind, const Error& why) {
     switch (why.errno_value) {
       case ELOOP: set(found, JournalState::Unknown, "a symbolic link"); return true;
-      // A directory or a device: no writer has made it.
+      // This is a directory or a device: no writer has made it.
       case EISDIR:
       case EINVAL: set(found, JournalState::Unknown, why.message); return true;
       case EACCES:
@@ -304,12 +303,12 @@ class Scan {
       default: return tl::unexpected(why);
     }
     auto at_path = storage_.status_of_name(found.report.path);
-    if (!at_path) return pass_on(std::move(at_path));
+    RETURN_IF_ERROR(at_path);
     found.settlers = settlers_of(*at_path);
     found.advice = settling_advice(*at_path, storage_.user());
     if (kind == NameKind::Staged) {
-      // A staged file promises nothing and blocks nobody. This process can't see whether its owner lives, so
-      // the file stays: a living owner would miss it when publishing it.
+      // A staged file promises nothing, and blocks no commit. This process can't see whether its owner lives,
+      // so the file stays: a living owner would miss it when publishing it.
       set(found, JournalState::Unknown,
           "being staged, or left by a dead process: this process may not read it");
       return true;
@@ -322,8 +321,8 @@ class Scan {
     return true;
   }
 
-  /// The status without the link that is the journal's own staged name. GlusterFS renames a file in two
-  /// steps, and may die between them: then the file has both names, and no other user has made either.
+  /// Returns the status without the link that is the journal's own staged name. GlusterFS renames a file in
+  /// two steps, and may die between them: then the file has both names, and no other user has made either.
   [[nodiscard]] FileStatus without_staged_name(const FoundJournal& found, FileStatus opened) const {
     if (opened.links <= 1) return opened;
     std::string other = found.report.path.filename();
@@ -346,8 +345,8 @@ class Scan {
     return why_not_believed(storage_, opened, found.file->descriptor(), status_);
   }
 
-  /// What is staged promises nothing, and a group record only decides what journals name it. So these block
-  /// nobody.
+  /// Staged files and group records do not block commits: a staged file promises nothing, and a group record
+  /// only decides about the journals that name it.
   static void distrust(FoundJournal& found, NameKind kind, Disbelief doubt) {
     std::string next_step =
         doubt.is_of_stranger
@@ -362,8 +361,8 @@ class Scan {
     }
   }
 
-  /// A void journal of a user who may write the archive is removed, whoever else may write it: the archive's
-  /// mode may have changed since. It is not judged: its bytes may change again.
+  /// A void journal of a user who may write the archive is removed, even if other users may write it: the
+  /// archive's mode may have changed since. Its other bytes are not judged, because they may change again.
   Result<void> distrust_unless_void(FoundJournal& found, NameKind kind, Disbelief doubt,
                                     std::uint64_t size_bytes) {
     const bool is_journal = kind == NameKind::Ordinary || kind == NameKind::Lanes;
@@ -371,7 +370,7 @@ class Scan {
       const bool has_lanes = kind == NameKind::Lanes && size_bytes >= kLaneHeads.end();
       auto heads =
           read_text(*found.file, has_lanes ? kLaneHeads : ByteRange{0, std::min(size_bytes, kBlockBytes)});
-      if (!heads) return pass_on(std::move(heads));
+      RETURN_IF_ERROR(heads);
       if (heads->find_first_not_of('\0') == std::string::npos) {
         found.is_lane_journal = kind == NameKind::Lanes;
         found.is_void = true;
@@ -395,7 +394,7 @@ class Scan {
         set(found, found.is_in_use ? JournalState::InUse : JournalState::Unfinished,
             found.is_in_use ? "being staged" : "left by a process that died while staging");
     }
-    if (!judged) return pass_on(std::move(judged));
+    RETURN_IF_ERROR(judged);
     return true;
   }
 
@@ -403,7 +402,7 @@ class Scan {
   Result<bool> has_journals(const File& group_record) {
     if (!others_) {
       auto listed = DirectoryNames::list(storage_, archive_path_.parent_path());
-      if (!listed) return pass_on(std::move(listed));
+      RETURN_IF_ERROR(listed);
       others_ = std::move(*listed);
     }
     return stfs::has_journals(group_record, *others_);
@@ -415,8 +414,8 @@ class Scan {
       set(found, JournalState::Unknown, rules.error().message);
       return {};
     }
-    if (!rules) return pass_on(std::move(rules));
-    // A group record that still counts is not reported: reports of its journals say everything.
+    RETURN_IF_ERROR(rules);
+    // Hide a group record that is still in use: the reports of its journals are enough.
     found.is_hidden = *rules;
     if (!*rules) set(found, JournalState::Unfinished, "left by a transaction over several archives");
     return {};
@@ -429,8 +428,8 @@ class Scan {
   const std::filesystem::path& own_;
   ArchiveStamp stamp_;
   FileStatus status_;
-  std::uint32_t mode_ = 0;  // of the archive, as stat(2) has it
-  // Of one round:
+  std::uint32_t mode_ = 0;  // the archive's mode by stat(2)
+  // Only for one round:
   std::set<std::uint32_t> strangers_;                           // users whose files are ignored
   bool has_examples_ = false;                                   // enough ignored files have a report
   std::set<std::string> group_records_;                         // JudgedArchive::group_records
@@ -461,19 +460,19 @@ bool is_journal_name(std::string_view file_name) {
 
 Result<ArchiveStamp> stamp_of(const File& archive) {
   auto status = archive.status();
-  if (!status) return pass_on(std::move(status));
+  RETURN_IF_ERROR(status);
   ArchiveStamp stamp{.device = status->identity.device,
                      .inode = status->identity.inode,
                      .birth_ns = status->birth_ns,
                      .size_bytes = status->identity.size_bytes};
   std::array<std::byte, kHeaderLengthBytes> first{};
   const std::span<std::byte> there(first.data(), std::min<std::uint64_t>(stamp.size_bytes, first.size()));
-  if (auto read = archive.read(there, 0); !read) return pass_on(std::move(read));
+  RETURN_IF_ERROR(archive.read(there, 0));
   auto length = header_length(there, stamp.size_bytes);
   // An archive without a valid header matches no journal.
   if (!length) return stamp;
   auto text = read_text(archive, {kHeaderLengthBytes, *length});
-  if (!text) return pass_on(std::move(text));
+  RETURN_IF_ERROR(text);
   stamp.header_size_bytes = *length;
   stamp.header_hash = XXH3_64bits(text->data(), text->size());
   return stamp;
@@ -483,11 +482,11 @@ Result<void> check_new_blocks(const File& file, const JournalRecord& record) {
   std::vector<std::byte> region;
   for (const JournalRange& range : record.ranges) {
     if (range.is_patch()) {
-      if (auto patch = read_patch(file, range, region); !patch) return pass_on(std::move(patch));
+      RETURN_IF_ERROR(read_patch(file, range, region));
       continue;
     }
     auto hashes = hash_blocks(file, {range.journal_offset, range.archive.size_bytes});
-    if (!hashes) return pass_on(std::move(hashes));
+    RETURN_IF_ERROR(hashes);
     if (*hashes != range.new_hashes) {
       return fail(ErrorCode::InvalidArgument, EINVAL,
                   "damaged: the hash of a block of new bytes does not match");
@@ -495,21 +494,21 @@ Result<void> check_new_blocks(const File& file, const JournalRecord& record) {
   }
   if (!record.index) return {};
   auto whole = has_new_index(file, *record.index);
-  if (!whole) return pass_on(std::move(whole));
+  RETURN_IF_ERROR(whole);
   if (!*whole) return damaged("the hash of its new index does not match");
   return {};
 }
 
 Result<bool> is_void(const File& file, std::uint64_t size_bytes) {
   auto block = read_text(file, {0, std::min(size_bytes, kBlockBytes)});
-  if (!block) return pass_on(std::move(block));
+  RETURN_IF_ERROR(block);
   return block->find_first_not_of('\0') == std::string::npos;
 }
 
 Result<bool> is_at(Storage& storage, const std::filesystem::path& path, const FileStatus& file) {
   auto at_path = storage.status(path);
   if (!at_path && at_path.error().errno_value == ENOENT) return false;
-  if (!at_path) return pass_on(std::move(at_path));
+  RETURN_IF_ERROR(at_path);
   return at_path->identity.same_file(file.identity);
 }
 
@@ -524,10 +523,10 @@ Result<bool> open_found(Storage& storage, FoundJournal& found) {
   auto file =
       storage.open_no_link(found.report.path, found.is_read_only ? Access::ReadOnly : Access::ReadWrite);
   if (!file && says_gone(file.error())) return false;
-  if (!file) return pass_on(std::move(file));
+  RETURN_IF_ERROR(file);
   auto opened = (*file)->status();
   if (!opened && says_gone(opened.error())) return false;
-  if (!opened) return pass_on(std::move(opened));
+  RETURN_IF_ERROR(opened);
   if (!opened->identity.same_file(found.identity)) return false;
   found.file = std::move(*file);
   return true;

@@ -1,4 +1,3 @@
-// Implements the table of journal_verdict.h.
 #include "core/journal/journal_verdict.h"
 
 #include <fmt/format.h>
@@ -66,12 +65,12 @@ std::string committed_by(const JournalRecord& record) {
 Result<JournalHead> read_head(const File& file, std::uint64_t size_bytes) {
   if (size_bytes < kBlockBytes) return damaged("it is shorter than its head");
   auto block = read_text(file, {0, kBlockBytes});
-  if (!block) return pass_on(std::move(block));
+  RETURN_IF_ERROR(block);
   return decode_head(*block);
 }
 
-/// False for a record that no commit writes. At least half of a long record are hashes of new blocks, and
-/// no hash is 0: so the range has bytes, also where the file system makes holes of zeros. Other users' long
+/// Returns false for a record that no commit writes. At least half of a long record are hashes of new blocks,
+/// and no hash is 0: so the range has bytes, even if the file system makes holes of zeros. Other users' long
 /// records must cost them disk space before they cost this process memory.
 bool may_be_written(const File& file, ByteRange record) {
   constexpr std::uint64_t kShortBytes = 1 << 20;
@@ -79,14 +78,14 @@ bool may_be_written(const File& file, ByteRange record) {
   return has_bytes(file.descriptor(), record, record.size_bytes / 3);
 }
 
-/// Uses nothing and keeps nothing in memory before its hash agrees: a user who may create journals may also
-/// create large ones. InvalidArgument: not a sound journal. Any other error: the journal could not be read
-/// now.
+/// Reads the record, and uses and keeps none of it before its hash agrees: a user who may create journals may
+/// also create large ones. InvalidArgument: not a sound journal. Any other error: the journal could not be
+/// read now.
 Result<JournalRecord> read_record(const File& file, const JournalHead& head, std::uint64_t size_bytes,
                                   std::uint64_t archive_size_bytes) {
   const auto range = ByteRange::checked(head.record.offset, head.record.size_bytes);
   if (!range || range->end() > size_bytes) return damaged("it ends before its record does");
-  // An edit may make the archive longer, by bytes that lie in the journal.
+  // An edit may make the archive longer, by bytes in the journal.
   if (range->size_bytes > most_record_bytes(archive_size_bytes + range->offset)) {
     return damaged("its record is too long for the archive's blocks");
   }
@@ -100,12 +99,12 @@ Result<JournalRecord> read_record(const File& file, const JournalHead& head, std
         XXH3_64bits_update(hashing.get(), piece.data(), piece.size());
         return {};
       });
-  if (!hashed) return pass_on(std::move(hashed));
+  RETURN_IF_ERROR(hashed);
   if (XXH3_64bits_digest(hashing.get()) != head.record_hash) {
     return damaged("its record's hash does not match");
   }
   auto text = read_text(file, *range);
-  if (!text) return pass_on(std::move(text));
+  RETURN_IF_ERROR(text);
   auto record = decode_record(*text, size_bytes, kHead, head.version);
   if (record && record->id != head.id) return damaged("head and record belong to different journals");
   if (record) record->boot = head.boot;
@@ -117,13 +116,13 @@ bool is_of_other_boot(const Boot& boot, const Boot& now) {
   return boot.is_known() && now.is_known() && boot.id != now.id;
 }
 
-/// If either host did not tell its name, both are assumed to be the same host.
+/// If the host of one of the boots is unknown, both are assumed to be the same host.
 bool is_lost(const Boot& boot, const Boot& now) {
   return is_of_other_boot(boot, now) && (boot.host == now.host || boot.host == 0 || now.host == 0);
 }
 
-/// Whether the record was written for the archive that has this stamp now. An edit changes size and header,
-/// so only the file itself tells, and then the blocks.
+/// Compares the record's archive with this stamp. An edit changes size and header. For an edit, the file's
+/// numbers decide first, and the caller compares the blocks.
 Kinship kinship_of(const JournalRecord& record, const ArchiveStamp& now) {
   if (!record.after) return record.archive.compare(now);
   const ArchiveStamp& before = record.archive;
@@ -132,7 +131,7 @@ Kinship kinship_of(const JournalRecord& record, const ArchiveStamp& now) {
   return is_other_file ? Kinship::Other : Kinship::Unsure;
 }
 
-/// What to do with a sound record of a dead owner.
+/// The use of a sound record of a dead owner.
 enum class Use : std::uint8_t { Apply, Drop, Refuse };
 
 Result<Use> use_of(const JudgedArchive& archive, const File& journal, const JournalRecord& record) {
@@ -141,7 +140,7 @@ Result<Use> use_of(const JudgedArchive& archive, const File& journal, const Jour
   const Kinship kinship = kinship_of(record, archive.stamp);
   if (kinship == Kinship::Same && !is_other_boot) return Use::Apply;
   auto blocks = compare_blocks(archive.file, journal, record);
-  if (!blocks) return pass_on(std::move(blocks));
+  RETURN_IF_ERROR(blocks);
   if (is_lost(record.boot, now)) return *blocks == KnownBlocks::Mixed ? Use::Apply : Use::Drop;
   if (*blocks == KnownBlocks::Other) return Use::Refuse;
   // In another boot or on another inode, sectors of the new block may have other causes than a power loss.
@@ -155,8 +154,8 @@ std::string never_committed(const GroupVerdict& group) {
                      group.ignored);
 }
 
-/// Judges a journal that waits for a group record. True if the group record has committed it. False if the
-/// group record's state has already decided the journal's state.
+/// Judges a journal that needs a group record. True if the group record has committed it. Otherwise false,
+/// with the journal's state set by the state of the group record.
 Result<bool> has_group_record(const JudgedArchive& archive, FoundJournal& found) {
   Storage& storage = archive.storage;
   const std::filesystem::path& path = found.report.path;
@@ -173,7 +172,7 @@ Result<bool> has_group_record(const JudgedArchive& archive, FoundJournal& found)
                                     archive.status);
   if (!group && is_forbidden(group.error())) {
     auto record = storage.status(path.parent_path() / found.record.group_record);
-    if (!record) return pass_on(std::move(record));
+    RETURN_IF_ERROR(record);
     block(found, JournalState::Unknown, group.error().message, settling_advice(*record, storage.user()));
     return false;
   }
@@ -192,8 +191,8 @@ Result<bool> has_group_record(const JudgedArchive& archive, FoundJournal& found)
   return false;
 }
 
-/// Whether a dead owner's journal needs a group record that was never made. It promises nothing then, also if
-/// an edit has changed the archive's stamp since. Gives the record's verdict.
+/// Returns the verdict of the group record if a dead owner's journal needs one that was never made. The
+/// journal then promises nothing, even if an edit has changed the archive's stamp since.
 std::optional<GroupVerdict> waits_in_vain(const JudgedArchive& archive, const FoundJournal& found) {
   if (found.is_in_use || !is_group_record_name(found.record.group_record)) return std::nullopt;
   const auto [known, is_new] = archive.in_vain.try_emplace(found.record.group_record);
@@ -205,7 +204,8 @@ std::optional<GroupVerdict> waits_in_vain(const JudgedArchive& archive, const Fo
   return known->second;
 }
 
-/// Whether the record does not count, because its file was not made as its journal. Says so.
+/// Returns true if the record was copied: the file was not made as this journal. Then also sets the
+/// explanation.
 bool is_copied(const JudgedArchive& archive, const JournalRecord& record, FoundJournal& found,
                const FileStatus& file) {
   if (!is_of_other_file(archive.storage, record.own, found.report.path, file, found.file->descriptor(),
@@ -215,7 +215,8 @@ bool is_copied(const JudgedArchive& archive, const JournalRecord& record, FoundJ
   return true;
 }
 
-/// Whether reading the record would take more memory than the journal of another user may. Says so.
+/// Returns true if the record takes more memory than another user's journal may. Then also sets the
+/// explanation.
 bool is_too_long_of_other(const JudgedArchive& archive, const JournalHead& head, FoundJournal& found,
                           const FileStatus& file) {
   const std::uint32_t user = archive.storage.user();
@@ -232,7 +233,7 @@ Result<void> judge_without_record(const JudgedArchive& archive, FoundJournal& fo
                                   const Boot& boot, const Error& why) {
   // Check this after reading the record: the owner makes the journal void when it has finished.
   auto taken_back = is_void(*found.file, size_bytes);
-  if (!taken_back) return pass_on(std::move(taken_back));
+  RETURN_IF_ERROR(taken_back);
   found.is_void = *taken_back;
   if (*taken_back) {
     set(found, JournalState::Unfinished,
@@ -290,16 +291,16 @@ Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, c
   }
   if (!found.record.group_record.empty()) {
     auto committed = has_group_record(archive, found);
-    if (!committed) return pass_on(std::move(committed));
+    RETURN_IF_ERROR(committed);
     if (!*committed) return {};
   }
   auto use = use_of(archive, *found.file, found.record);
-  if (!use) return pass_on(std::move(use));
+  RETURN_IF_ERROR(use);
   switch (*use) {
     case Use::Apply: set(found, JournalState::Committed, committed_by(found.record)); break;
     case Use::Drop: set_lost(found); break;
     case Use::Refuse:
-      // The file is the same. Another program has written a header of its own.
+      // The file is the same, but another program has written another header.
       if (found.record.after && found.record.archive.birth_ns != 0 && archive.stamp.birth_ns != 0) {
         set(found, JournalState::Foreign, kForeign);
       } else {
@@ -325,7 +326,7 @@ Result<void> judge_lanes(const JudgedArchive& archive, FoundJournal& found, cons
     block(found, JournalState::Unknown, records.error().message, kOtherVersionStep);
     return {};
   }
-  if (!records) return pass_on(std::move(records));
+  RETURN_IF_ERROR(records);
   if (found.is_in_use) {
     set(found, JournalState::InUse, "its owner keeps it for its next commit");
     for (JournalRecord& record : *records) {
@@ -346,7 +347,7 @@ Result<void> judge_lanes(const JudgedArchive& archive, FoundJournal& found, cons
     }
     if (is_copied(archive, record, found, file)) return {};
     auto verdict = judge_lane(*found.file, record, archive.file);
-    if (!verdict) return pass_on(std::move(verdict));
+    RETURN_IF_ERROR(verdict);
     if (*verdict == LaneVerdict::Torn) continue;
     if (*verdict == LaneVerdict::Damaged) {
       if (is_lost(record.boot, archive.storage.boot())) continue;
@@ -359,7 +360,7 @@ Result<void> judge_lanes(const JudgedArchive& archive, FoundJournal& found, cons
       return {};
     }
     auto use = use_of(archive, *found.file, record);
-    if (!use) return pass_on(std::move(use));
+    RETURN_IF_ERROR(use);
     if (*use == Use::Drop) continue;
     if (*use == Use::Apply) {
       set(found, JournalState::Committed, committed_by(record));

@@ -1,4 +1,4 @@
-// Judges one journal by its bytes: whether it is committed, to which archive, and whether it still counts.
+// Judges one journal by its bytes: whether it is committed, for which archive, and whether it is still valid.
 //
 // For a sound record whose owner has died:
 //
@@ -16,19 +16,19 @@
 //                                                                               archives without a group
 //                                                                               record
 //
-// Of an edit, which changes the stamp, the blocks always decide: the archive is another one if its inode or
-// its birth time is, or if a block is neither old, new nor torn.
+// In an edit, which changes the stamp, the blocks always decide. The archive is another one if its inode or
+// birth time differs, or if a block is neither old, new nor torn.
 //
-// A damaged journal blocks commits, and so does one whose group record is damaged. In both cases the journal
-// is lost instead, and removed, if its boot is lost.
+// A damaged journal blocks commits. A journal with a damaged group record blocks commits as well. In both
+// cases the journal is lost instead, and removed, if its boot is lost.
 //
-// A transaction writes one journal for each archive. So a second journal of the archive that names the same
-// group record is damaged, and the group record is not read again for it: it may be long.
+// A transaction writes one journal for each archive. If a second journal of the archive names the same group
+// record, the second journal is damaged. The group record is not read again for it, since it may be long.
 //
-// A long record that is mostly a hole is damaged: no commit writes one. A record of another user than root
-// and this one is not read if it is longer than kMostRecordBytesOfOthers. It blocks commits until that user,
-// whose own process reads it, has run a recovery. Its length is that of a commit of 256 GiB, or of 512 GiB
-// where files share blocks.
+// A long record that is mostly a hole is damaged: no commit writes one. If a record is longer than
+// kMostRecordBytesOfOthers, it is read only if its owner is root or this user. Otherwise it blocks commits
+// until its owner, whose own processes read it, has run a recovery. A record of that length is for a commit
+// of 256 GiB, or of 512 GiB if files share blocks.
 //
 // A boot is lost if this host now runs another boot. A commit with durability=process ends with its boot: its
 // name may come back after a power loss although it was removed, and applying it would overwrite newer
@@ -56,7 +56,7 @@ struct JudgedArchive {
   Storage& storage;
   const File& file;
   const ArchiveStamp& stamp;
-  const FileStatus& status;  // of strict_status_of() (core/storage/permissions.h): tells who may write it
+  const FileStatus& status;  // strict_status_of() (core/storage/permissions.h): decides who may write it
   std::set<std::string>& group_records;  // the records by which this scan has judged its journals
   /// The verdicts of waits_in_vain() in this scan, by the name of the group record.
   std::map<std::string, std::optional<GroupVerdict>>& in_vain;

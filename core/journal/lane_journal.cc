@@ -1,4 +1,3 @@
-// Implements prepare(), commit(), settle() and retire().
 #include "core/journal/lane_journal.h"
 
 #include <algorithm>
@@ -25,7 +24,7 @@ Result<void> LaneJournal::prepare_unguarded() {
   const auto access = strict_status_of(archive_);
   if (!access && !says_gone(access.error())) return tl::unexpected(access.error());
   auto made = create_journal_file(storage_, archive_path_, archive_, kLaneJournalSuffix);
-  if (!made) return pass_on(std::move(made));
+  RETURN_IF_ERROR(made);
   lacks_locks_ = !made->is_locked;
   if (lacks_locks_) return {};
   // Write zeros instead of preallocating: zeroed blocks are overwritten in place, but a first write to a
@@ -33,10 +32,10 @@ Result<void> LaneJournal::prepare_unguarded() {
   // one folio, and syncing a large folio takes a third longer.
   const std::vector<std::byte> zeros(kBlockBytes);
   for (std::uint64_t at = 0; at < kLaneJournalBytes; at += kBlockBytes) {
-    if (auto written = made->file->write(zeros, at); !written) return written;
+    RETURN_IF_ERROR(made->file->write(zeros, at));
   }
-  if (auto synced = made->file->sync(); !synced) return synced;
-  if (auto named = storage_.publish(*made->file, made->path); !named) return named;
+  RETURN_IF_ERROR(made->file->sync());
+  RETURN_IF_ERROR(storage_.publish(*made->file, made->path));
   access_ = access.value_or(FileStatus{});
   path_ = std::move(made->path);
   file_ = std::move(made->file);
@@ -54,9 +53,9 @@ Result<void> LaneJournal::follow_access() {
   const auto access = strict_status_of(archive_);
   // The commit has found the archive. If the archive has been deleted since, no program needs the journal.
   if (!access && says_gone(access.error())) return {};
-  if (!access) return tl::unexpected(access.error());
+  RETURN_IF_ERROR(access);
   if (access->mode == access_.mode && access->uid == access_.uid && access->gid == access_.gid) return {};
-  if (auto given = give_access(storage_, *file_, *access); !given) return pass_on(std::move(given));
+  RETURN_IF_ERROR(give_access(storage_, *file_, *access));
   access_ = *access;
   return file_->sync_all();
 }
@@ -80,12 +79,12 @@ Result<void> LaneJournal::commit(JournalRecord record, const File& staged, Durab
   std::vector<std::byte> image(lane_bytes + kLaneHeads.size_bytes);
   for (JournalRange& range : record.ranges) {
     const auto place = std::span(image).subspan(at, range.archive.size_bytes);
-    if (auto read = staged.read(place, range.journal_offset); !read) return read;
+    RETURN_IF_ERROR(staged.read(place, range.journal_offset));
     range.journal_offset = begin + at;
     at += round_up_to_block(range.archive.size_bytes);
   }
   const auto head = encode_head_with(record);
-  if (!head) return tl::unexpected(head.error());
+  RETURN_IF_ERROR(head);
   for (const std::size_t place : {lane_, kLanes + lane_}) {
     std::ranges::copy(std::as_bytes(std::span(*head)), image.data() + heads_at + place * kBlockBytes);
   }
@@ -122,7 +121,7 @@ Result<void> LaneJournal::settle(Durability durability) {
 
 Result<void> LaneJournal::retire(Durability durability) {
   if (!file_) return {};
-  if (auto settled = settle(durability); !settled) return settled;
+  RETURN_IF_ERROR(settle(durability));
   auto removed = guard_memory([&] { return storage_.remove(path_); });
   give_up();
   return removed;

@@ -12,12 +12,12 @@
 namespace stfs {
 namespace {
 
-/// Where the new bytes of a lane's commit lie.
+/// Returns the place of the new bytes of a lane's commit.
 constexpr ByteRange room_of(std::size_t lane) {
   return {lane == 0 ? 0 : kLaneHeads.end(), kLaneBytes};
 }
 
-/// Nothing if the block holds no sound record. EPROTONOSUPPORT: it holds one of another version.
+/// Returns nothing if the block holds no sound record. EPROTONOSUPPORT: another version wrote the record.
 Result<std::optional<JournalRecord>> record_in(std::string_view head_block, std::size_t lane) {
   std::optional<JournalRecord> nothing;
   const auto head = decode_head(head_block);
@@ -42,9 +42,7 @@ Result<std::optional<JournalRecord>> record_in(std::string_view head_block, std:
 Result<std::vector<JournalRecord>> read_lanes(const File& file) {
   std::vector<JournalRecord> records;
   std::string heads(kLaneHeads.size_bytes, '\0');
-  if (auto read = file.read(std::as_writable_bytes(std::span(heads)), kLaneHeads.offset); !read) {
-    return pass_on(std::move(read));
-  }
+  RETURN_IF_ERROR(file.read(std::as_writable_bytes(std::span(heads)), kLaneHeads.offset));
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     const auto block = [&](std::size_t place) {
       return std::string_view(heads).substr(place * kBlockBytes, kBlockBytes);
@@ -56,7 +54,7 @@ Result<std::vector<JournalRecord>> read_lanes(const File& file) {
       // unknown version in the first one is then reported.
       if (!copy || *copy) record = std::move(copy);
     }
-    if (!record) return pass_on(std::move(record));
+    RETURN_IF_ERROR(record);
     if (*record) records.push_back(std::move(**record));
   }
   std::ranges::sort(records, std::ranges::greater{}, &JournalRecord::sequence);
@@ -73,7 +71,7 @@ Result<LaneVerdict> judge_lane(const File& file, const JournalRecord& record, co
   if (agrees.error().code != ErrorCode::InvalidArgument) return pass_on(std::move(agrees));
   for (const JournalRange& range : record.ranges) {
     auto hashes = hash_blocks(archive, range.archive);
-    if (!hashes) return pass_on(std::move(hashes));
+    RETURN_IF_ERROR(hashes);
     if (*hashes != range.old_hashes) return LaneVerdict::Damaged;
   }
   return LaneVerdict::Torn;

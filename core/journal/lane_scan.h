@@ -13,12 +13,13 @@ namespace stfs {
 /// first. Their new blocks may be torn. EPROTONOSUPPORT: this program does not know the version of a lane.
 Result<std::vector<JournalRecord>> read_lanes(const File& file);
 
-/// The lane that holds the record.
+/// Returns the lane that holds the record.
 std::size_t lane_of(const JournalRecord& record);
 
 /// The state of a dead owner's lane.
 enum class LaneVerdict : std::uint8_t {
-  /// Record and new blocks agree: the last commit, or one whose sync was never finished. Both may be applied.
+  /// Record and new blocks agree: this is the last commit, or one whose sync was never finished. Recovery may
+  /// apply either.
   Sound,
   Torn,     // the sync was never finished: the archive has only the old blocks
   Damaged,  // new blocks do not agree with the record, and the archive's blocks are not all old

@@ -13,12 +13,13 @@
 namespace stfs {
 namespace {
 
-/// Whether the file serves journals. It is younger than they are, and without them it promises nothing.
+/// Returns true for a file that only serves journals. The file is younger than its journals, and promises
+/// nothing without them.
 bool is_for_journals(const std::string& name) {
   return name.ends_with(kNewIndexSuffix) || name.ends_with(kGroupSuffix);
 }
 
-/// Whether the file at the path, which nobody uses, holds no commit.
+/// Returns true if the file at the path, which no process uses, holds no commit.
 /// @param later  listed after the file was found.
 Result<bool> promises_nothing(Storage& storage, const std::filesystem::path& path, const File& file,
                               const FileStatus& opened, const DirectoryNames& later) {
@@ -37,37 +38,37 @@ Result<bool> promises_nothing(Storage& storage, const std::filesystem::path& pat
   const std::uint64_t size_bytes = opened.identity.size_bytes;
   if (!name.ends_with(kLaneJournalSuffix) || size_bytes < kLaneHeads.end()) return is_void(file, size_bytes);
   auto heads = read_text(file, kLaneHeads);
-  if (!heads) return pass_on(std::move(heads));
+  RETURN_IF_ERROR(heads);
   return heads->find_first_not_of('\0') == std::string::npos;
 }
 
 Result<void> remove_if_left(Storage& storage, const std::filesystem::path& path,
                             const DirectoryNames& later) {
   auto file = storage.open_no_link(path, Access::ReadWrite);
-  if (!file) return pass_on(std::move(file));
+  RETURN_IF_ERROR(file);
   auto conflict = (*file)->try_lock(kOwnerByte, LockKind::Exclusive);
-  if (!conflict) return pass_on(std::move(conflict));
+  RETURN_IF_ERROR(conflict);
   if (*conflict) return {};
   auto opened = (*file)->status();
-  if (!opened) return pass_on(std::move(opened));
+  RETURN_IF_ERROR(opened);
   auto is_there = is_at(storage, path, *opened);
   if (!is_there || !*is_there) return is_there ? Result<void>{} : pass_on(std::move(is_there));
   auto is_left = promises_nothing(storage, path, **file, *opened, later);
-  if (!is_left) return pass_on(std::move(is_left));
+  RETURN_IF_ERROR(is_left);
   if (!*is_left) return {};
   // The zero that makes the record void may not be on the disk yet (look_at_group_record()).
   if (path.native().ends_with(kGroupSuffix)) {
-    if (auto synced = (*file)->sync(); !synced) return synced;
+    RETURN_IF_ERROR((*file)->sync());
   }
   return storage.remove(path);
 }
 
 Result<void> recover_other(Storage& storage, const std::filesystem::path& archive_path) {
   auto archive = storage.open_no_link(archive_path, Access::ReadWrite);
-  if (!archive) return pass_on(std::move(archive));
+  RETURN_IF_ERROR(archive);
   auto found = scan_journals(storage, archive_path, **archive);
-  if (!found) return pass_on(std::move(found));
-  // recover() would wait for a commit of its owner.
+  RETURN_IF_ERROR(found);
+  // Skip the archive: recover() would wait for a commit of a living owner.
   const auto is_at_work = [](const FoundJournal& one) { return one.is_in_use && !one.is_lane_journal; };
   if (std::ranges::any_of(*found, is_at_work)) return {};
   auto recovered = recover(storage, archive_path, **archive);
@@ -86,7 +87,7 @@ void remove_left_journals(Storage& storage, const std::filesystem::path& directo
     if (!is_journal_name(name)) continue;
     const auto archive = names->archive_of(name);
     if (!archive) continue;
-    // Whoever opens another archive learns of a failure to recover it.
+    // Ignore a failure: the next opening of that archive reports it.
     if (!archive->empty()) {
       if (known.insert(archive->filename()).second && recovers_others)
         static_cast<void>(recover_other(storage, *archive));

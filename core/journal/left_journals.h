@@ -1,4 +1,4 @@
-// Clears a directory of what dead processes have left there beside archives that nobody opens by that name.
+// Removes the files that dead processes have left beside archives that are not opened by that name again.
 //
 // All hidden files that we make beside an archive NAME have names that begin with ".NAME.stj.ID". None stays
 // after its use:
@@ -29,8 +29,8 @@
 namespace stfs {
 
 /// Removes journals of archives that do not exist, if they promise nothing and their owners are dead. A
-/// journal that holds a commit stays: the archive may get its name back. So does everything where the file
-/// system has no locks. A failure leaves the file where it is, and harms nothing.
+/// journal that holds a commit stays: the archive may get its name back. All files stay if the file system
+/// has no locks. A failure leaves the file where it is, and harms nothing.
 /// @param opened  file names of the directory's archives that the caller has recovered.
 /// @param recovers_others  also calls recover() for the other archives of the directory that have journals: a
 ///                         former shard of the caller's model may be among them.

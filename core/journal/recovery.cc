@@ -1,4 +1,3 @@
-// Acts on each journal according to its state.
 #include "core/journal/recovery.h"
 
 #include <fmt/format.h>
@@ -26,20 +25,21 @@ namespace {
 
 constexpr std::array kWholeFile = {ByteRange{0, std::uint64_t{1} << 62U}};
 
-/// Whether every block of the archive is the old one or the new one: applying then destroys nothing else.
+/// Returns true if every block of the archive is the old one or the new one: applying then destroys nothing
+/// else.
 Result<bool> only_knows_its_blocks(const File& archive, const File& journal, const JournalRecord& record) {
   auto blocks = compare_blocks(archive, journal, record);
-  if (!blocks) return pass_on(std::move(blocks));
+  RETURN_IF_ERROR(blocks);
   return *blocks != KnownBlocks::Other && *blocks != KnownBlocks::Torn;
 }
 
-/// Takes the journal's lock. True: a process that may write the journal holds it. A user who may only read
-/// the journal can hold a shared lock on it for ever, and no owner and no recovery holds a shared lock. So
-/// readers do not count: the locks of the archive exclude other recoveries that apply this journal.
+/// Tries to take the journal's lock. True: a process that may write the journal holds it. A user who may only
+/// read the journal can hold a shared lock on it for ever, and no owner and no recovery holds a shared lock.
+/// So shared locks are ignored: the locks of the archive exclude other recoveries that apply this journal.
 Result<bool> conflicts_with_writer(File& journal) {
   auto conflict = journal.try_lock(kOwnerByte, LockKind::Exclusive);
   if (!conflict && lacks_locks(conflict.error())) return false;
-  if (!conflict) return pass_on(std::move(conflict));
+  RETURN_IF_ERROR(conflict);
   if (!*conflict) return false;
   return journal.is_locked_by_other(kOwnerByte, LockKind::Shared);
 }
@@ -48,29 +48,29 @@ ByteRange heads_of(const FoundJournal& found) {
   return found.is_lane_journal ? kLaneHeads : kHead;
 }
 
-/// Whether the owner of an open journal has made it void: its heads are zeros then.
+/// Returns true if the owner of an open journal has made it void: its heads are zeros then.
 Result<bool> is_taken_back(const FoundJournal& found) {
-  if (auto seen = found.file->refresh(kWholeFile); !seen) return pass_on(std::move(seen));
+  RETURN_IF_ERROR(found.file->refresh(kWholeFile));
   auto size_bytes = found.file->size_bytes();
-  if (!size_bytes) return pass_on(std::move(size_bytes));
+  RETURN_IF_ERROR(size_bytes);
   if (!found.is_lane_journal || *size_bytes < kLaneHeads.end()) return is_void(*found.file, *size_bytes);
   auto heads = read_text(*found.file, kLaneHeads);
-  if (!heads) return pass_on(std::move(heads));
+  RETURN_IF_ERROR(heads);
   return heads->find_first_not_of('\0') == std::string::npos;
 }
 
-/// Whether the journal still has its name. A journal that promises nothing may be removed twice, so a status
-/// is enough: to list the directory for each of thousands would take quadratic time.
+/// Returns true if the journal still has its name. A journal that promises nothing may be removed twice, so a
+/// status is enough: to list the directory for each of thousands would take quadratic time.
 Result<bool> has_name(Storage& storage, const FoundJournal& found) {
   if (found.report.state != JournalState::Unfinished) return is_listed(storage, found.report.path);
   auto opened = found.file->status();
-  if (!opened) return pass_on(std::move(opened));
+  RETURN_IF_ERROR(opened);
   return is_at(storage, found.report.path, *opened);
 }
 
 Result<bool> take_named(Storage& storage, FoundJournal& found) {
   auto is_used = conflicts_with_writer(*found.file);
-  if (!is_used) return is_used;
+  RETURN_IF_ERROR(is_used);
   auto is_there = has_name(storage, found);
   if (is_there && *is_there && *is_used) {
     return fail(ErrorCode::Busy, EBUSY, found.report.path.string() + ": another process is using it");
@@ -80,15 +80,15 @@ Result<bool> take_named(Storage& storage, FoundJournal& found) {
     auto has = has_journals(storage, found.report.path, *found.file);
     if (!has || *has) return has ? Result<bool>(false) : has;
     // The zero that makes the record void may not be on the disk yet (look_at_group_record()).
-    if (auto synced = found.file->sync(); !synced) return pass_on(std::move(synced));
+    RETURN_IF_ERROR(found.file->sync());
   }
   auto taken_back = is_taken_back(found);
-  if (!taken_back) return taken_back;
+  RETURN_IF_ERROR(taken_back);
   return !*taken_back || found.report.state == JournalState::Unfinished;
 }
 
-/// Takes the journal's own lock. False if the journal has gone or was taken back meanwhile. It is then
-/// hidden: there is nothing to report.
+/// Takes the journal's own lock. False if the journal does not exist any more or was taken back. The journal
+/// is then hidden: there is nothing to report.
 Result<bool> take(Storage& storage, FoundJournal& found) {
   auto taken = take_named(storage, found);
   if (!taken && says_gone(taken.error())) taken = false;
@@ -96,8 +96,8 @@ Result<bool> take(Storage& storage, FoundJournal& found) {
   return taken;
 }
 
-/// The same for a dead owner's journal, under the archive's locks. Another process that holds the journal's
-/// lock without the archive's is about to remove the journal, so this waits for it.
+/// Does the same for a dead owner's journal, under the archive's locks. If another process holds the
+/// journal's lock without the archive's, that process is about to remove the journal, so this waits.
 Result<bool> take_from_dead(Storage& storage, FoundJournal& found, Deadline wait_until) {
   constexpr std::chrono::milliseconds kPause{2};
   for (;;) {
@@ -119,21 +119,20 @@ tl::unexpected<Error> only_others_may(const FoundJournal& found) {
                           found.report.explanation, found.advice));
 }
 
-/// Makes the other lane void, which may hold an earlier record. Otherwise a crash while both are made void
+/// Makes the other lane void, which may hold an earlier record. If both were made void together, a crash
 /// might leave only that earlier record.
 Result<void> void_other_lanes(File& lane_journal, const JournalRecord& record) {
   const std::vector<std::byte> zeros(kBlockBytes);
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     if (lane == lane_of(record)) continue;
     for (const std::size_t head : {lane, kLanes + lane}) {
-      if (auto written = lane_journal.write(zeros, kLaneHeads.offset + head * kBlockBytes); !written)
-        return written;
+      RETURN_IF_ERROR(lane_journal.write(zeros, kLaneHeads.offset + head * kBlockBytes));
     }
   }
   return {};
 }
 
-/// The group record that has committed the journal; empty if there is none.
+/// Returns the group record that has committed the journal; empty if there is none.
 std::filesystem::path group_record_of(const FoundJournal& found) {
   const bool may_have_one =
       found.is_void ? !found.is_lane_journal : found.report.state != JournalState::Unfinished;
@@ -141,7 +140,7 @@ std::filesystem::path group_record_of(const FoundJournal& found) {
   return found.report.path.parent_path() / found.record.group_record;
 }
 
-/// Gives each void journal the name of its group record, which its own bytes do not tell any more.
+/// Finds the group record of each void journal, whose own bytes do not name it any more.
 Result<void> find_group_records_of_void(Storage& storage, const std::filesystem::path& directory,
                                         const File& archive, std::vector<FoundJournal>& journals) {
   std::set<std::string> names;
@@ -150,9 +149,9 @@ Result<void> find_group_records_of_void(Storage& storage, const std::filesystem:
   }
   if (names.empty()) return {};
   const auto writers = strict_status_of(archive);
-  if (!writers) return tl::unexpected(writers.error());
+  RETURN_IF_ERROR(writers);
   const auto records = find_group_records(storage, directory, names, *writers);
-  if (!records) return tl::unexpected(records.error());
+  RETURN_IF_ERROR(records);
   for (FoundJournal& found : journals) {
     if (!names.contains(found.report.path.filename())) continue;
     const auto record = records->find(found.report.path.filename());
@@ -165,16 +164,16 @@ Result<void> find_group_records_of_void(Storage& storage, const std::filesystem:
 Result<void> remove_group_records(Storage& storage, const std::set<std::filesystem::path>& group_records) {
   if (group_records.empty()) return {};
   const auto names = DirectoryNames::list(storage, group_records.begin()->parent_path());
-  if (!names) return tl::unexpected(names.error());
+  RETURN_IF_ERROR(names);
   for (const std::filesystem::path& path : group_records) {
-    if (auto removed = remove_without_journals(storage, path, *names); !removed) return removed;
+    RETURN_IF_ERROR(remove_without_journals(storage, path, *names));
   }
   return {};
 }
 
-/// Removes a journal's name, or leaves it where this process may not: in a directory with the sticky bit only
-/// root and the owners of the file and of the directory may remove a name. The name may stay if the journal
-/// is void: a void journal promises nothing. Nor does a staged file, or a group record without journals.
+/// Removes a journal's name, or leaves it if this process may not remove it: in a directory with the sticky
+/// bit only root and the owners of the file and of the directory may. The name may stay if the journal is
+/// void. A void journal, a staged file and a group record without journals promise nothing.
 /// @param made_void  whether the caller has made the journal void.
 Result<bool> remove_or_leave(Storage& storage, FoundJournal& found, bool made_void) {
   // On a file system without unnamed files, the stager's last close removes the staged name.
@@ -183,7 +182,7 @@ Result<bool> remove_or_leave(Storage& storage, FoundJournal& found, bool made_vo
   if (!is_forbidden(removed.error())) return pass_on(std::move(removed));
   const std::string name = found.report.path.filename().string();
   if (!made_void && !name.ends_with(kStagedSuffix) && !name.ends_with(kGroupSuffix)) {
-    if (auto gone = make_void(*found.file, heads_of(found)); !gone) return pass_on(std::move(gone));
+    RETURN_IF_ERROR(make_void(*found.file, heads_of(found)));
   }
   found.report.is_left_void = true;
   found.report.settlers = found.settlers;
@@ -192,7 +191,7 @@ Result<bool> remove_or_leave(Storage& storage, FoundJournal& found, bool made_vo
 
 /// Applies a committed journal. Takes the archive's locks first and the journal's own second: a committer
 /// that holds the archive's locks then knows that no other process is about to apply anything to its bytes.
-/// If the journal has gone meanwhile, its owner or another recovery has finished it.
+/// If the journal does not exist any more, its owner or another recovery has finished it.
 /// @param only_judges  judges the journal of an owner that was alive during the scan, and applies nothing.
 Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, File& archive,
                    FoundJournal& found, Deadline wait_until, bool only_judges = false) {
@@ -206,13 +205,13 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
   // Do not wait for an owner that was alive during the scan, whatever state its journal has now.
   auto still =
       is_in_use || found.is_in_use ? take(storage, found) : take_from_dead(storage, found, wait_until);
-  if (!still) return pass_on(std::move(still));
+  RETURN_IF_ERROR(still);
   if (!*still) return {};
   if (is_in_use) {
     // The owner was alive during the scan, so the journal's bytes were not checked. The owner may have died
     // before its commit.
     auto is_there = judge_again(storage, archive_path, archive, found);
-    if (!is_there) return pass_on(std::move(is_there));
+    RETURN_IF_ERROR(is_there);
     if (!*is_there || found.report.state != JournalState::Committed) return {};
   }
   if (only_judges) {
@@ -220,21 +219,20 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
     return {};
   }
   if (found.is_lane_journal) {
-    if (auto alone = void_other_lanes(*found.file, found.record); !alone) return alone;
+    RETURN_IF_ERROR(void_other_lanes(*found.file, found.record));
   }
   // The owner may have died before the journal or its name was on stable storage. A crash now must find both.
-  if (auto synced = found.file->sync(); !synced) return synced;
-  if (auto synced = storage.sync_directory(archive_path.parent_path()); !synced) return synced;
+  RETURN_IF_ERROR(found.file->sync());
+  RETURN_IF_ERROR(storage.sync_directory(archive_path.parent_path()));
   if (auto applied = apply_ranges(archive, *found.file, found.record.ranges, {}, found.record.after);
       !applied)
     return applied;
-  if (auto synced = archive.sync(); !synced) return synced;
+  RETURN_IF_ERROR(archive.sync());
   if (found.record.index) {
-    auto replaced = replace_index(storage, found.report.path, *found.file, *found.record.index,
-                                  RightOf::JournalMaker, Durability::Power);
-    if (!replaced) return replaced;
+    RETURN_IF_ERROR(replace_index(storage, found.report.path, *found.file, *found.record.index,
+                                  RightOf::JournalMaker, Durability::Power));
   }
-  if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;
+  RETURN_IF_ERROR(make_void(*found.file, heads_of(found)));
   found.report.action = JournalAction::Applied;
   auto removed = remove_or_leave(storage, found, true);
   return removed ? Result<void>{} : pass_on(std::move(removed));
@@ -245,19 +243,19 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
 Result<void> finish_others(Storage& storage, const FoundJournal& found, Deadline wait_until) {
   const std::filesystem::path directory = found.report.path.parent_path();
   auto journals = journals_of_group(storage, directory / found.record.group_record);
-  if (!journals) return pass_on(std::move(journals));
+  RETURN_IF_ERROR(journals);
   const auto names = DirectoryNames::list(storage, directory);
-  if (!names) return tl::unexpected(names.error());
+  RETURN_IF_ERROR(names);
   for (const std::string& journal : *journals) {
     if (journal == found.report.path.filename()) continue;
     auto path = names->has(journal) ? names->archive_of(journal) : std::filesystem::path();
-    if (!path) return pass_on(std::move(path));
+    RETURN_IF_ERROR(path);
     if (path->empty()) continue;
     auto archive = storage.open_no_link(*path, Access::ReadWrite);
     if (!archive && archive.error().errno_value == ENOENT) continue;
-    if (!archive) return pass_on(std::move(archive));
+    RETURN_IF_ERROR(archive);
     auto recovered = recover(storage, *path, **archive, {.is_alone = true, .wait_until = wait_until});
-    if (!recovered) return pass_on(std::move(recovered));
+    RETURN_IF_ERROR(recovered);
   }
   return {};
 }
@@ -271,11 +269,11 @@ Result<void> apply_in_order(Storage& storage, const std::filesystem::path& archi
     auto judged = apply(storage, archive_path, archive, found, options.wait_until, true);
     if (!judged || found.report.state != JournalState::Committed) return judged;
   }
-  if (auto finished = finish_others(storage, found, options.wait_until); !finished) return finished;
+  RETURN_IF_ERROR(finish_others(storage, found, options.wait_until));
   return apply(storage, archive_path, archive, found, options.wait_until);
 }
 
-/// Does for one journal what its state demands.
+/// Acts on one journal according to its state.
 Result<void> settle(Storage& storage, const std::filesystem::path& archive_path, File& archive,
                     FoundJournal& found, const RecoveryOptions& options) {
   JournalReport& report = found.report;
@@ -287,11 +285,11 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
       (report.state == JournalState::InUse && !found.is_lane_journal && !found.record.ranges.empty());
   if (report.state == JournalState::Foreign && options.is_forced) {
     auto opened = open_found(storage, found);
-    if (!opened) return pass_on(std::move(opened));
+    RETURN_IF_ERROR(opened);
     found.is_hidden = !*opened;
     if (!*opened) return {};
     auto known = only_knows_its_blocks(archive, *found.file, found.record);
-    if (!known) return pass_on(std::move(known));
+    RETURN_IF_ERROR(known);
     // A recovery of one archive must not decide a transaction over several archives.
     const bool is_alone = found.record.group_record.empty();
     is_due = is_alone && *known && check_new_blocks(*found.file, found.record);
@@ -312,7 +310,7 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
   }
   if (report.state == JournalState::Unfinished) {
     auto opened = open_found(storage, found);
-    if (!opened) return pass_on(std::move(opened));
+    RETURN_IF_ERROR(opened);
     found.is_hidden = !*opened;
     if (!*opened) return {};
     auto still = take(storage, found);
@@ -321,14 +319,14 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
       report.state = JournalState::InUse;
       return {};
     }
-    if (!still) return pass_on(std::move(still));
+    RETURN_IF_ERROR(still);
     if (!*still) return {};
     // The disk may still hold a record: the zeros may be unsynced, or their owner's sync may have failed.
     if (found.is_void) {
-      if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;
+      RETURN_IF_ERROR(make_void(*found.file, heads_of(found)));
     }
     auto removed = remove_or_leave(storage, found, found.is_void);
-    if (!removed) return pass_on(std::move(removed));
+    RETURN_IF_ERROR(removed);
     if (*removed) report.action = JournalAction::Removed;
   }
   if (!is_due) return {};
@@ -343,7 +341,7 @@ bool names_any(const JournalRecord& record, std::span<const ByteRange> ranges) {
     return std::ranges::any_of(ranges, [&](ByteRange range) {
       const ByteRange blocks = {round_down_to_block(range.offset),
                                 round_up_to_block(range.end()) - round_down_to_block(range.offset)};
-      // A patch may begin and end within a block. Locks do not.
+      // Round a patch out to blocks, as locks are.
       const std::uint64_t begin = round_down_to_block(named.archive.offset);
       return blocks.overlaps({begin, round_up_to_block(named.archive.end()) - begin});
     });
@@ -356,10 +354,9 @@ Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesyst
                                            File& archive, const RecoveryOptions& options) {
   return guard_memory([&]() -> Result<std::vector<JournalReport>> {
     auto journals = scan_journals(storage, archive_path, archive);
-    if (!journals) return pass_on(std::move(journals));
+    RETURN_IF_ERROR(journals);
     if (!options.is_dry_run) {
-      auto named = find_group_records_of_void(storage, archive_path.parent_path(), archive, *journals);
-      if (!named) return pass_on(std::move(named));
+      RETURN_IF_ERROR(find_group_records_of_void(storage, archive_path.parent_path(), archive, *journals));
     }
     std::vector<JournalReport> reports;
     std::set<std::filesystem::path> group_records;  // of journals that were removed
@@ -369,7 +366,7 @@ Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesyst
       const auto began = std::chrono::steady_clock::now();
       settled = settle(storage, archive_path, archive, found, how);
       if (!settled) break;
-      // What was done is no wait.
+      // Time spent on work does not reduce the time to wait.
       if (found.report.action != JournalAction::None)
         how.wait_until += std::chrono::steady_clock::now() - began;
       found.file.reset();  // there may be thousands
@@ -380,8 +377,8 @@ Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesyst
       if (!found.is_hidden) reports.push_back(std::move(found.report));
     }
     const auto removed = remove_group_records(storage, group_records);
-    if (!settled) return pass_on(std::move(settled));
-    if (!removed) return tl::unexpected(removed.error());
+    RETURN_IF_ERROR(settled);
+    RETURN_IF_ERROR(removed);
     return reports;
   });
 }
@@ -392,7 +389,7 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
                                std::span<const std::filesystem::path> left_void) {
   return guard_memory([&]() -> Result<Obstacle> {
     auto journals = scan_journals(storage, archive_path, archive, own);
-    if (!journals) return pass_on(std::move(journals));
+    RETURN_IF_ERROR(journals);
     Obstacle obstacle = Obstacle::None;
     for (const FoundJournal& found : *journals) {
       if (found.report.blocks_commits) {
@@ -430,7 +427,7 @@ Result<PendingJournals> pending_journals(Storage& storage, const std::filesystem
                                          const File& archive) {
   return guard_memory([&]() -> Result<PendingJournals> {
     auto journals = scan_journals(storage, archive_path, archive);
-    if (!journals) return pass_on(std::move(journals));
+    RETURN_IF_ERROR(journals);
     PendingJournals pending;
     for (FoundJournal& found : *journals) {
       if (found.report.blocks_commits || found.report.is_ignored) {

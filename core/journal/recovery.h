@@ -27,13 +27,13 @@ struct RecoveryOptions {
   /// Apply a Foreign journal too, if every block of the archive that it names is either the old one or the
   /// new one, by the journal's hashes.
   bool is_forced = false;
-  /// Only this archive, not the others of a transaction: the caller recovers these.
+  /// Recover only this archive, not the others of a transaction: the caller recovers these.
   bool is_alone = false;
-  /// Waits so long for locks that others hold.
+  /// When to give up waiting for locks that others hold.
   Deadline wait_until = deadline_in(kRecoveryPatience);
 };
 
-/// What blocks a commit that holds the archive's locks on `locked`.
+/// The obstacle for a commit that holds the archive's locks on `locked`.
 enum class Obstacle : std::uint8_t {
   None,
   DeadOwner,  // a committed journal waits: release the locks, call recover(), begin again
@@ -44,24 +44,24 @@ enum class Obstacle : std::uint8_t {
   /// when it has nothing to commit, or when it meets the locks.
   Unsettled,
 };
-/// Looks for journals that the commit has to wait for. EIO: a journal blocks commits. EACCES: a journal waits
+/// Finds the journals that the commit has to wait for. EIO: a journal blocks commits. EACCES: a journal waits
 /// for recovery and this process may not write it.
 /// @param own  the caller's own lane journal; empty without one.
-/// @param left_void  journals that recover() has left void in this process (JournalReport::is_left_void).
-///                   They block nobody.
+/// @param left_void  journals that recover() has left void in this process (JournalReport::is_left_void). A
+///                   commit does not wait for them.
 Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& archive_path,
                                const File& archive, std::span<const ByteRange> locked,
                                const std::filesystem::path& own = {},
                                std::span<const std::filesystem::path> left_void = {});
 
-/// Looks at every journal of the archive and does what its state demands. The caller holds no lock on a range
-/// of this File: recover() takes the archive's locks and then the journal's own, as a committer does. It
-/// waits for a living owner that is about to commit. It only reports a journal that can't be used. A failure
-/// to apply a committed journal is an error.
+/// Handles every journal of the archive according to its state. The caller holds no lock on a range of this
+/// File: recover() takes the archive's locks and then the journal's own, as a committer does. It waits for a
+/// living owner that is about to commit. It only reports a journal that can't be used. A failure to apply a
+/// committed journal is an error.
 ///
 /// A journal of a transaction over several archives that replaces the index is applied last: before that,
-/// recover() finishes the other archives. The new index may not name them any more, so that nobody would look
-/// for their journals.
+/// recover() finishes the other archives. The new index may not name them any more, and then no later opening
+/// of the model finds their journals.
 Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesystem::path& archive_path,
                                            File& archive, const RecoveryOptions& options = {});
 
@@ -70,12 +70,12 @@ Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesyst
 struct PendingJournal {
   std::unique_ptr<File> file;
   std::vector<JournalRange> ranges;
-  std::optional<ArchiveShape> after{};     // set: the archive has this size and header in truth
-  std::optional<FileReplacement> index{};  // the model's index is the new one in truth
+  std::optional<ArchiveShape> after{};     // set: the edited archive has this size and header
+  std::optional<FileReplacement> index{};  // set: the model's index is the new one
 };
 struct PendingJournals {
   std::vector<PendingJournal> shown;  // later ones override earlier ones
-  /// Each may hold a commit that can't be read here, or is ignored (JournalReport::is_ignored).
+  /// Journals that may hold a commit that can't be read here, and ignored files (JournalReport::is_ignored).
   std::vector<JournalReport> not_shown;
 };
 Result<PendingJournals> pending_journals(Storage& storage, const std::filesystem::path& archive_path,

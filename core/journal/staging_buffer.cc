@@ -6,7 +6,7 @@
 namespace stfs {
 namespace {
 
-/// Calls on_part with each block's offset and the part of the range that lies in it.
+/// Calls on_part with each block's offset and the part of the range in the block.
 template <class OnPart>
 void for_each_block(ByteRange range, const OnPart& on_part) {
   while (!range.empty()) {
@@ -56,7 +56,7 @@ Result<void> StagingBuffer::write(std::span<const std::byte> from, std::uint64_t
 
 Result<void> StagingBuffer::copy_to(File& file) const {
   for (const auto& [offset, block] : blocks_) {
-    if (auto written = file.write(block, offset); !written) return written;
+    RETURN_IF_ERROR(file.write(block, offset));
   }
   return {};
 }

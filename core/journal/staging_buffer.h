@@ -1,4 +1,4 @@
-// A sparse file in memory. A small change is staged in it until its commit decides where it goes.
+// A sparse file in memory, for a small change until its commit decides where to write it.
 #pragma once
 
 #include <array>

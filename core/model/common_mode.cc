@@ -8,10 +8,12 @@ constexpr mode_t kReadAndWrite = 0666;
 constexpr mode_t kOwnersReadAndWrite = 0600;
 
 NewFileMode mode_of_shard(const Shard& shard) {
-  if (!shard.archive) return {};  // nothing is read of it
+  if (!shard.archive) return {};  // no byte comes from it
   const auto status = strict_status_of(shard.archive->file());
-  if (!status) return {.mode = kOwnersReadAndWrite};
-  return {.mode = (status->mode & kReadAndWrite) | kOwnersReadAndWrite, .group = status->gid};
+  if (!status) return {.mode = kOwnersReadAndWrite, .owner = NewFileMode::kNoUser};
+  return {.mode = (status->mode & kReadAndWrite) | kOwnersReadAndWrite,
+          .group = status->gid,
+          .owner = status->uid};
 }
 
 }  // namespace

@@ -1,4 +1,3 @@
-// Reads and writes the keys of a delta.
 #include "core/model/delta.h"
 
 #include <fmt/format.h>
@@ -57,11 +56,11 @@ Result<std::vector<Item>> parse_array(std::string_view key, std::string_view jso
   std::vector<Item> items;
   auto done = cursor.for_each_element([&]() -> Result<void> {
     auto item = take(cursor);
-    if (!item) return pass_on(std::move(item));
+    RETURN_IF_ERROR(item);
     items.push_back(std::move(*item));
     return {};
   });
-  if (!done) return pass_on(std::move(done));
+  RETURN_IF_ERROR(done);
   return items;
 }
 
@@ -98,7 +97,7 @@ Result<BaseFile> take_base_file(JsonCursor& cursor) {
     ++at;
     return {};
   });
-  if (!done) return tl::unexpected(std::move(done).error());
+  RETURN_IF_ERROR(done);
   if (at != 3) return wrong();
   return file;
 }
@@ -133,7 +132,7 @@ Result<Delta::Renamed> take_renamed(JsonCursor& cursor) {
     renamed.dtype = *dtype;
     return {};
   });
-  if (!done) return tl::unexpected(std::move(done).error());
+  RETURN_IF_ERROR(done);
   if (at != 4) return wrong();
   return renamed;
 }
@@ -209,7 +208,8 @@ Result<Delta> parse_delta(const Metadata& metadata) {
   const bool is_edited = version == kEditVersion;
   std::vector<std::string_view> due = {kBase, kBaseTensors, kRemoved, is_edited ? kRenamed : kBaseBytes};
   if (version != kFirstVersion) due.push_back(kBaseFiles);
-  // Version 2 has renamed tensors too, where stfs diff has found some. Its base_bytes go by their new names.
+  // Version 2 has renamed tensors also, if stfs diff has found some. Its base_bytes were read in the order of
+  // the new names.
   const bool has_renamed = is_edited || (version == kDiffVersion && keys.contains(kRenamed));
   if (has_renamed && !is_edited) due.push_back(kRenamed);
   if (is_edited && keys.contains(kAllBaseBytes)) due.push_back(kAllBaseBytes);
@@ -223,15 +223,15 @@ Result<Delta> parse_delta(const Metadata& metadata) {
       return not_a_delta("{}: {} is no digest", key, in_quotes(keys[key]));
   }
   auto removed = parse_array(kRemoved, keys[kRemoved], 2, take_name);
-  if (!removed) return tl::unexpected(std::move(removed).error());
+  RETURN_IF_ERROR(removed);
   if (version != kFirstVersion) {
     auto files = parse_array(kBaseFiles, keys[kBaseFiles], 3, take_base_file);
-    if (!files) return tl::unexpected(std::move(files).error());
+    RETURN_IF_ERROR(files);
     delta.base_files = std::move(*files);
   }
   if (has_renamed) {
     auto renamed = parse_array(kRenamed, keys[kRenamed], 4, take_renamed);
-    if (!renamed) return tl::unexpected(std::move(renamed).error());
+    RETURN_IF_ERROR(renamed);
     delta.renamed = std::move(*renamed);
   }
   delta.base = keys[kBase];

@@ -1,26 +1,27 @@
-// A delta: what leads from one model, the base, to another, the variant. A delta is an archive itself, which
-// any reader opens.
+// A delta: the changes that turn one model, the base, into another, the variant. A delta is an archive
+// itself, which any reader opens.
 //
-//   tensors        those of the variant that the base lacks, or has with another dtype, shape or other bytes
+//   tensors        the variant's tensors that the base lacks, or has with another dtype, shape or other bytes
 //   __metadata__   the variant's metadata, and these keys:
 //     safetensorsfs.delta                "2" or "3": the version of this format
 //     safetensorsfs.delta.base           the base's file name, for people
 //     safetensorsfs.delta.base_tensors   XXH128 of the names, dtypes and shapes of all tensors of the base
-//     safetensorsfs.delta.base_bytes     XXH128 of the bytes of those tensors that the variant keeps
+//     safetensorsfs.delta.base_bytes     XXH128 of the bytes of the base's tensors that the variant keeps
 //     safetensorsfs.delta.base_files     JSON array of [name, size, mtime in ns], for each file of the base
 //     safetensorsfs.delta.removed        JSON array: names of tensors of the base that the variant lacks
 //
-// Version 1 is the same without base_files. Version 3 is what edits of a delta make (model_edit.h). It has no
-// base_bytes: each edit would have to read the base for it. It has these keys instead:
+// Version 1 is the same without base_files. Edits of a delta write version 3 (model_edit.h). Version 3 has no
+// base_bytes, because each edit would have to read the base to compute it. These keys replace it:
 //
 //     safetensorsfs.delta.all_base_bytes XXH128 of the bytes of all tensors of the base. Left out if the
 //                                        sizes and times of its files suffice
 //     safetensorsfs.delta.renamed        JSON array of [name, name in the base, dtype, shape]: tensors with
 //                                        the bytes of a tensor of the base that has another name or form
 //
-// No digest depends on files: a delta of shards fits the archive that joins them, in any order of the data.
-// Opening a delta checks base_tensors. Only a reader of all those bytes can check base_bytes; delta_base.h
-// tells when the sizes and times of the files make that unnecessary.
+// No digest depends on how files divide the tensors: a delta that was made for shards fits an archive that
+// joins the shards, with the data in any order. Opening a delta checks base_tensors. Only a reader of all the
+// bytes can check base_bytes. delta_base.h describes when the sizes and times of the files make that
+// unnecessary.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +53,7 @@ struct BaseFile {
 
 struct Delta {
   std::string base;
-  std::string base_tensors;  // 32 hexadecimal digits, as the other digests
+  std::string base_tensors;  // 32 hexadecimal digits, like the other digests
   std::string base_bytes;    // empty for version 3
   std::vector<std::string> removed;
   Metadata metadata;  // the variant's own
@@ -71,26 +72,28 @@ struct Delta {
   std::vector<Renamed> renamed{};
 };
 
-/// Whether metadata has a key of a delta.
+/// Returns true if the metadata have a key of a delta.
 bool is_delta(const Metadata& metadata);
-/// Splits the metadata of a delta. InvalidArgument: a key is missing, of another version, or damaged.
+/// Splits the metadata of a delta into its parts. InvalidArgument: a key is missing, damaged, or of another
+/// version.
 Result<Delta> parse_delta(const Metadata& metadata);
-/// Joins them again: as version 2 if the delta has base_bytes, else as version 3.
+/// Joins the parts again: as version 2 if the delta has base_bytes, else as version 3.
 Metadata metadata_of(const Delta& delta);
 
-/// Splits a list of deltas, "A:B": B lies on top of A. A backslash stands before a colon or a backslash that
-/// belongs to a path. Empty parts are returned too.
+/// Splits a list of deltas: in "A:B", B is on top of A. In a path, a backslash escapes a colon or a
+/// backslash. Empty parts are returned, also.
 std::vector<std::filesystem::path> split_deltas(std::string_view list);
-/// Joins them again.
+/// Joins the paths to a list for split_deltas().
 std::string join_deltas(const std::vector<std::filesystem::path>& deltas);
 
-/// The digest "base_tensors" of a model's tensors.
+/// Returns the digest "base_tensors" of a model's tensors.
 std::string digest_of_tensors(const TensorIndex& tensors);
 
-/// Checks that a delta fits the tensors of its base: the digest, and that each removed or renamed tensor is
-/// in the base and not in the delta. InvalidArgument tells what does not fit.
+/// Checks that a delta fits the tensors of its base: the digest is the same, and each removed or renamed
+/// tensor is in the base and not in the delta. InvalidArgument names the part that does not fit.
 Result<void> check_delta(const Delta& delta, const TensorIndex& changed, const TensorIndex& base);
-/// The same without the digest, which takes the longest: for a base that had it before.
+/// Checks the same without the digest, which takes most of the time. For a base whose digest was checked
+/// before.
 Result<void> check_names(const Delta& delta, const TensorIndex& changed, const TensorIndex& base);
 
 }  // namespace stfs

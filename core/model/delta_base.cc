@@ -1,4 +1,3 @@
-// Compares files with what a delta's metadata and its extended attribute say, or reads them.
 #include "core/model/delta_base.h"
 
 #include <fmt/chrono.h>
@@ -30,7 +29,7 @@ namespace {
 constexpr std::uint64_t kPieceBytes = 4U << 20U;
 constexpr std::int64_t kSecondNs = 1'000'000'000;
 
-/// All shards but the delta on top, if there is one.
+/// Returns all shards except the delta on top, if there is one.
 std::span<const Shard> base_shards(const Model& model) {
   return model.shards().first(model.shards().size() - (model.delta() ? 1 : 0));
 }
@@ -44,7 +43,7 @@ std::string time_text(std::int64_t mtime_ns) {
                      mtime_ns % kSecondNs);
 }
 
-/// How a file differs from what it was. Empty if it does not.
+/// Describes how a file differs from its record. Empty: it does not differ.
 std::string difference_of(const Shard& shard, const BaseFile& was) {
   const FileIdentity is = shard.archive->identity();
   const std::string name = shard.path.string();
@@ -58,8 +57,9 @@ std::string difference_of(const Shard& shard, const BaseFile& was) {
                      time_text(is.mtime_ns), time_text(was.mtime_ns));
 }
 
-/// A digest of all that tells whether a file of the base is another one or was changed, also if its mtime was
-/// set back. Nothing if a file does not tell. No device: its number may change with each boot.
+/// Returns a digest of all facts that show whether a file of the base was replaced or changed, even if its
+/// mtime was set back. Nothing if a file does not give these facts. The digest has no device number, because
+/// that may change with each boot.
 std::optional<std::string> facts_of_base(const Model& model) {
   Checksum checksum;
   const auto add = [&checksum](std::string_view text) { checksum.update(std::as_bytes(std::span(text))); };
@@ -104,12 +104,29 @@ Result<std::string> digest_if_needed(const Model& base, const BeginDigest& begin
   return digest_of_all_bytes(base, work);
 }
 
+/// Adds the whole merge except new bytes and new tensors.
+Result<void> add_structure(ModelEdit& edit, const DeltaMerge& merge) {
+  for (const std::string& name : merge.removed) {
+    RETURN_IF_ERROR(edit.remove(name));
+  }
+  std::vector<ModelEdit::Renaming> renamings;
+  for (const Delta::Renamed& renamed : merge.renamed) renamings.push_back({renamed.from, renamed.name});
+  RETURN_IF_ERROR(edit.rename(renamings));
+  for (const Delta::Renamed& renamed : merge.renamed) {
+    RETURN_IF_ERROR(edit.reinterpret(renamed.name, renamed.dtype, renamed.shape));
+  }
+  for (const auto& [key, value] : merge.metadata) {
+    RETURN_IF_ERROR(edit.set_metadata(key, value));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::vector<BaseFile> base_files_of(const Model& model) {
   std::vector<BaseFile> files;
   for (const Shard& shard : model.shards()) {
-    // As they were when the model was opened, and perhaps compared with a delta.
+    // The identity at the time when the model was opened, and perhaps compared with a delta.
     const FileIdentity& is = shard.version->status.identity;
     const bool counts = shard.archive->is_as_in_file() && proves_something(is.mtime_ns);
     files.push_back({shard.path.filename(), is.size_bytes, counts ? is.mtime_ns : 0});
@@ -148,7 +165,7 @@ Result<std::string> digest_of_bytes(const Model& model, std::vector<std::uint32_
     for (std::uint64_t done = 0; done < whole.size_bytes; done += kPieceBytes) {
       const auto bytes = model.archive_of(position).read(
           {whole.offset + done, std::min(kPieceBytes, whole.size_bytes - done)}, scratch);
-      if (!bytes) return tl::unexpected(bytes.error());
+      RETURN_IF_ERROR(bytes);
       checksum.update(*bytes);
       if (!work.advance(bytes->size()))
         return fail(ErrorCode::System, EINTR, model.path().native() + ": interrupted, nothing was written");
@@ -223,7 +240,7 @@ Result<void> check_base_bytes(const Model& model, Work& work) {
   }
   const auto found = is_edited ? digest_of_all_bytes(*model.base(), work)
                                : digest_of_bytes(model, kept_tensors(model), work);
-  if (!found) return tl::unexpected(found.error());
+  RETURN_IF_ERROR(found);
   if (*found == (is_edited ? delta.all_base_bytes : delta.base_bytes)) return {};
   return refuse("the bytes of some tensors have changed since");
 }
@@ -251,7 +268,7 @@ Result<BaseCheck> check_base(const Model& model,
   if (size_bytes > 0) begin(size_bytes, why);
   wait_for_later_times(model);
   facts = facts_of_base(model);
-  if (auto fits = check_base_bytes(model, work); !fits) return tl::unexpected(std::move(fits).error());
+  RETURN_IF_ERROR(check_base_bytes(model, work));
   if (facts != facts_of_base(model)) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 model.path().native() + ": was changed while it was compared with the delta");
@@ -271,14 +288,14 @@ bool is_provable(const Model& model) {
 Result<void> make_provable(Model& model, const BeginDigest& begin, Work& work) {
   if (is_provable(model)) return {};
   auto digest = digest_if_needed(*model.base(), begin, work);
-  if (!digest) return pass_on(std::move(digest));
+  RETURN_IF_ERROR(digest);
   model.keep_all_base_bytes(std::move(*digest));
   return {};
 }
 
 Result<void> create_delta(const std::filesystem::path& path, const Model& base,
                           const std::string& all_base_bytes) {
-  if (auto whole = base.check_whole("a delta"); !whole) return whole;
+  RETURN_IF_ERROR(base.check_whole("a delta"));
   const Delta delta{.base = base.path().filename(),
                     .base_tensors = digest_of_tensors(base.tensors()),
                     .base_bytes = {},
@@ -286,7 +303,7 @@ Result<void> create_delta(const std::filesystem::path& path, const Model& base,
                     .metadata = base.metadata(),
                     .base_files = base_files_of(base),
                     .all_base_bytes = all_base_bytes};
-  // Who may not read the base must not read what is made of it.
+  // Users who may not read the base must not read a file that is made from it.
   auto writer = ArchiveWriter::create(path, {}, metadata_of(delta), false, {.mode = common_mode(base)});
   return writer ? writer->finish() : pass_on(std::move(writer));
 }
@@ -295,30 +312,29 @@ Result<bool> make_delta(const std::filesystem::path& source, const ModelOptions&
                         const BeginDigest& begin, Work& work) {
   const std::filesystem::path& path = options.deltas.back();
   const auto there = options.storage->status_of_name(path);
-  if (there || there.error().errno_value == EXDEV) return false;  // opening a mount tells why not
+  if (there || there.error().errno_value == EXDEV) return false;  // opening a mount gives the reason
   ModelOptions below = options;
   below.access = Access::ReadOnly;
   below.deltas.pop_back();
   auto base = Model::open(source, below);
-  if (!base) return pass_on(std::move(base));
+  RETURN_IF_ERROR(base);
   // A change in this tick of the clock would leave the same time.
   wait_for_later_times(**base);
   base = Model::open(source, below);
-  if (!base) return pass_on(std::move(base));
+  RETURN_IF_ERROR(base);
   auto digest = digest_if_needed(**base, begin, work);
-  if (!digest) return pass_on(std::move(digest));
-  if (auto made = create_delta(path, **base, *digest); !made) return pass_on(std::move(made));
+  RETURN_IF_ERROR(digest);
+  RETURN_IF_ERROR(create_delta(path, **base, *digest));
   return true;
 }
 
 Result<DeltaMerge> merge_of(const Delta& delta, const Model& changed, const Model& base) {
   return guard_memory([&]() -> Result<DeltaMerge> {
-    if (auto fits = check_delta(delta, changed.tensors(), base.tensors()); !fits)
-      return pass_on(std::move(fits));
+    RETURN_IF_ERROR(check_delta(delta, changed.tensors(), base.tensors()));
     DeltaMerge merge;
     merge.removed = delta.removed;
     merge.renamed = delta.renamed;
-    NameSet<std::string_view> gone;  // names that no tensor of the base has any more
+    NameSet<std::string_view> gone;  // names that are free in the base after the renames
     for (const Delta::Renamed& renamed : merge.renamed) gone.insert(renamed.from);
     for (std::uint32_t at = 0; at < changed.tensors().size(); ++at) {
       const Tensor tensor = changed.tensors()[at];
@@ -342,26 +358,20 @@ Result<DeltaMerge> merge_of(const Delta& delta, const Model& changed, const Mode
   });
 }
 
-Result<void> add_to(ModelEdit& edit, const DeltaMerge& merge, const Model& changed) {
-  for (const std::string& name : merge.removed) {
-    if (auto done = edit.remove(name); !done) return done;
-  }
-  std::vector<ModelEdit::Renaming> renamings;
-  for (const Delta::Renamed& renamed : merge.renamed) renamings.push_back({renamed.from, renamed.name});
-  if (auto done = edit.rename(renamings); !done) return done;
-  for (const Delta::Renamed& renamed : merge.renamed) {
-    if (auto done = edit.reinterpret(renamed.name, renamed.dtype, renamed.shape); !done) return done;
+Result<void> add_to(ModelChange& change, const DeltaMerge& merge, const Model& changed) {
+  // This precedes the new tensors, whose names may be names of tensors that are removed or renamed.
+  if (!merge.removed.empty() || !merge.renamed.empty() || !merge.metadata.empty()) {
+    const auto edit = change.edit();
+    RETURN_IF_ERROR(edit);
+    RETURN_IF_ERROR(add_structure(**edit, merge));
   }
   for (const auto* positions : {&merge.replaced, &merge.remade, &merge.added}) {
     for (const std::uint32_t at : *positions) {
       const Tensor tensor = changed.tensors()[at];
       auto done =
-          edit.put(std::string(tensor.name), tensor.dtype, {tensor.shape.begin(), tensor.shape.end()});
-      if (!done) return done;
+          change.put(std::string(tensor.name), tensor.dtype, {tensor.shape.begin(), tensor.shape.end()});
+      RETURN_IF_ERROR(done);
     }
-  }
-  for (const auto& [key, value] : merge.metadata) {
-    if (auto set = edit.set_metadata(key, value); !set) return set;
   }
   return {};
 }

@@ -1,4 +1,3 @@
-// Adds watches of inotify, and reads its events.
 #include "core/model/file_watch.h"
 
 #include <fmt/format.h>
@@ -27,7 +26,7 @@ Result<void> FileWatch::watch(std::span<const std::filesystem::path> files) {
 }
 
 Result<void> FileWatch::watch_file(const std::filesystem::path& file, std::size_t position) {
-  // A close by a writer: a process that dies in a commit may not have written to this file.
+  // A writer that dies in a commit may not have written to this file, but its death closes the file.
   constexpr std::uint32_t kEvents = IN_MODIFY | IN_CLOSE_WRITE | IN_ATTRIB | IN_MOVE_SELF | IN_DELETE_SELF;
   const bool has_name = watch_name(file, position);
   if (!file.has_filename())
@@ -40,7 +39,7 @@ Result<void> FileWatch::watch_file(const std::filesystem::path& file, std::size_
   const int watch = ::inotify_add_watch(events_.get(), opened.c_str(), kEvents);
   if (watch < 0) return fail_system(errno, file.string(), "watch for changes");
   watched_.emplace(Watch(watch, ""), position);
-  // Also watch the directory where its symbolic links end: a hub's cache would replace the file there.
+  // Also watches the directory where the file's symbolic links end: a hub's cache replaces the file there.
   const auto real = real_path_of(found->fd.get(), file);
   if (real != file) watch_name(real, position);
   return {};
@@ -69,7 +68,7 @@ void FileWatch::take_events(std::set<std::size_t>& files) const {
     for (std::size_t at = 0; at < static_cast<std::size_t>(got);) {
       inotify_event event{};
       std::memcpy(&event, buffer.data() + at, sizeof event);
-      // The name is padded with NULs. An event about the file itself has none.
+      // The name is padded with NULs. An event about the file itself has no name.
       const std::string name = event.len == 0 ? "" : std::string(buffer.data() + at + sizeof event);
       at += sizeof event + event.len;
       if ((event.mask & IN_Q_OVERFLOW) != 0) {

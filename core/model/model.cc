@@ -1,4 +1,3 @@
-// Opens a model, compares its index with its shards, and merges their tensors and metadata.
 #include "core/model/model.h"
 
 #include <fmt/format.h>
@@ -25,16 +24,16 @@ namespace stfs {
 namespace {
 
 constexpr std::string_view kAnyIndexSuffix = ".index.json";
-/// Each is reported. A hostile header has millions.
+/// Each conflict is reported. A hostile header has millions.
 constexpr std::size_t kMostConflicts = 100;
 
 /// Reads a whole file, and its identity at that time.
 Result<std::string> read_index_at(const std::filesystem::path& path, Storage& storage, Links links,
                                   FileIdentity& identity) {
   auto file = storage.open_behind(path, links);
-  if (!file) return pass_on(std::move(file));
+  RETURN_IF_ERROR(file);
   const auto status = (*file)->status();
-  if (!status) return tl::unexpected(status.error());
+  RETURN_IF_ERROR(status);
   identity = status->identity;
   if (identity.size_bytes > kMaxModelIndexBytes) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
@@ -68,7 +67,7 @@ Result<std::unique_ptr<Model>> Model::open_layers(const std::filesystem::path& s
   below.access = Access::ReadOnly;
   auto model = open_base(source, below);
   for (std::size_t at = 0; at < options.deltas.size(); ++at) {
-    if (!model) return model;
+    RETURN_IF_ERROR(model);
     const bool is_on_top = at + 1 == options.deltas.size();
     model = add_delta(std::move(*model), options.deltas[at], is_on_top ? options : below);
   }
@@ -79,13 +78,13 @@ Result<std::unique_ptr<Model>> Model::open_base(const std::filesystem::path& sou
                                                 const ModelOptions& options) {
   if (is_directory_of_models(source)) {
     auto index = find_model_index(source, *options.storage);
-    if (!index) return pass_on(std::move(index));
+    RETURN_IF_ERROR(index);
     return open_index(*index, options);
   }
   if (source.native().ends_with(kAnyIndexSuffix)) return open_index(source, options);
   auto archive =
       Archive::open(source, options.access, *options.storage, options.io, options.links, options.deadline());
-  if (!archive) return pass_on(std::move(archive));
+  RETURN_IF_ERROR(archive);
   return std::make_unique<Model>(std::move(*archive));
 }
 
@@ -111,11 +110,12 @@ Model::Model(std::unique_ptr<Archive> archive) : path_(archive->path()) {
 
 Result<std::unique_ptr<Model>> Model::open_index(const std::filesystem::path& source,
                                                  const ModelOptions& options) {
-  // An edit of the model replaces the index after the shards. Another process may be about to do that, or
-  // recovery while the shards were opened.
+  // An edit of the model replaces the index after the shards. While this thread opens the shards, another
+  // process or recovery may be about to replace the index.
   constexpr int kMostTries = 5;
   constexpr std::chrono::milliseconds kPause{20};
-  // Others may edit the model all the time: longer where index and shards are not of one moment.
+  // Other programs may edit the model all the time. While index and shards differ, this thread tries for
+  // longer.
   constexpr std::chrono::seconds kPatience{10};
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   for (int tries = 1;; ++tries) {
@@ -138,19 +138,19 @@ Result<std::unique_ptr<Model>> Model::open_index_once(const std::filesystem::pat
                                                       const ModelOptions& options) {
   std::unique_ptr<Model> model(new Model());
   auto absolute = absolute_path(source);
-  if (!absolute) return pass_on(std::move(absolute));
+  RETURN_IF_ERROR(absolute);
   model->path_ = std::move(*absolute);
   const std::string name = source.string();
   model->storage_ = options.storage;
   const Links links = options.access == Access::ReadWrite ? Links::Trusted : options.links;
   auto text = read_index_at(model->path_, *options.storage, links, model->index_identity_);
-  if (!text) return pass_on(std::move(text));
+  RETURN_IF_ERROR(text);
   auto index = model->open_named_shards(*text, options);
-  if (!index) return pass_on(std::move(index));
+  RETURN_IF_ERROR(index);
   auto pending = model->pending_index(*text);
-  if (!pending) return pass_on(std::move(pending));
+  RETURN_IF_ERROR(pending);
   if (*pending) index = model->open_named_shards(**pending, options);
-  if (!index) return pass_on(std::move(index));
+  RETURN_IF_ERROR(index);
   const auto usable =
       std::ranges::find_if(model->shards_, [](const Shard& shard) { return shard.archive != nullptr; });
   if (usable == model->shards_.end()) {
@@ -175,7 +175,7 @@ Result<ModelIndex> Model::open_named_shards(std::string_view text, const ModelOp
   if (index->shards().empty())
     return fail(ErrorCode::InvalidArgument, EINVAL, path_.string() + ": names no tensor and no shard");
   auto shards = open_shards(path_.parent_path(), index->shards(), options);
-  if (!shards) return pass_on(std::move(shards));
+  RETURN_IF_ERROR(shards);
   shards_ = std::move(*shards);
   return index;
 }
@@ -220,8 +220,8 @@ Result<void> Model::merge_tensors(std::vector<TensorPlace> places) {
 }
 
 Result<void> Model::merge_tensors(std::vector<TensorPlace> places, std::span<const Tensor> tensors) {
-  // Positions in the merged index have 32 bits. All that is kept of a header is smaller than the header, so
-  // check the headers' sizes.
+  // Positions in the merged index have 32 bits. All parts that are kept of a header are smaller than the
+  // header, so this checks the headers' sizes.
   std::uint64_t headers_bytes = 0;
   for (const Shard& shard : shards_)
     if (shard.archive) headers_bytes += shard.version->header->size_bytes;
@@ -288,7 +288,7 @@ Result<std::unique_ptr<Model>> Model::next_of_shards() const {
     }
   }
   next->merge_metadata();
-  if (auto merged = next->merge_tensors(std::move(places)); !merged) return pass_on(std::move(merged));
+  RETURN_IF_ERROR(next->merge_tensors(std::move(places)));
   const ArchiveVersion& first = *next->shards_.front().version;
   const bool is_as_in_file = !is_sharded_ && first.header->content.fillers.empty();
   next->tensors_ = is_as_in_file ? &first.tensors() : &next->merged_;
@@ -297,23 +297,36 @@ Result<std::unique_ptr<Model>> Model::next_of_shards() const {
 }
 
 void Model::succeed(const Model& before, const Succession& succession) {
-  std::map<TensorPlace, TensorId> known;
-  for (std::uint32_t at = 0; at < before.tensors().size(); ++at)
-    known.emplace(before.place(at), before.ids().of(at));
+  // By shard, then by the number of the tensor's id in its archive: the position in `before`, from 1.
+  std::vector<std::vector<std::uint32_t>> positions(before.shards_.size());
+  std::vector<bool> is_kept(before.tensors().size());
+  for (std::uint32_t at = 0; at < before.tensors().size(); ++at) {
+    const TensorPlace place = before.place(at);
+    if (positions[place.shard].empty()) positions[place.shard].resize(before.version(place.shard).ids.end());
+    positions[place.shard][number_of(place.tensor)] = at + 1;
+  }
   std::vector<TensorId> ids;
-  std::unordered_set<std::uint32_t> moved;  // ids of tensors that have come from the base to the delta
+  ids.reserve(places_.size());
+  std::unordered_set<std::uint32_t> moved;  // ids of tensors that have moved from the base to the delta
   for (std::uint32_t at = 0; at < places_.size(); ++at) {
-    const auto same = known.extract(places_[at]);
-    ids.push_back(same ? same.mapped() : succession.id_of_new(tensors()[at].name));
-    if (!same && before.ids().position(ids.back())) moved.insert(number_of(ids.back()));
+    const auto& of_shard = positions[places_[at].shard];
+    const std::uint32_t number = number_of(places_[at].tensor);
+    const std::uint32_t same = number < of_shard.size() ? of_shard[number] : 0;
+    ids.push_back(same != 0 ? before.ids().of(same - 1) : succession.id_of_new(tensors()[at].name));
+    if (same != 0) {
+      is_kept[same - 1] = true;
+    } else if (before.ids().position(ids.back())) {
+      moved.insert(number_of(ids.back()));
+    }
   }
   for (const auto& [id, removed] : before.removed_) {
     if (succession.is_open(id)) removed_.emplace(id, removed);
   }
-  for (const auto& [place, id] : known) {
-    if (moved.contains(number_of(id)) || !succession.is_open(id)) continue;
-    const Tensor tensor = before.tensor(id);
-    removed_.emplace(id, Removed{.place = place,
+  for (std::uint32_t at = 0; at < is_kept.size(); ++at) {
+    const TensorId id = before.ids().of(at);
+    if (is_kept[at] || moved.contains(number_of(id)) || !succession.is_open(id)) continue;
+    const Tensor tensor = before.tensors()[at];
+    removed_.emplace(id, Removed{.place = before.place(at),
                                  .file_range = before.file_range(id),
                                  .name = std::string(tensor.name),
                                  .dtype = tensor.dtype,
@@ -332,7 +345,7 @@ void Model::merge_metadata() {
   for (std::uint32_t shard = 0; shard < shards_.size(); ++shard) {
     if (has_some(shard) && with_metadata++ == 0) metadata_ = &version(shard).metadata();
   }
-  if (with_metadata <= 1) return;  // nothing is kept twice
+  if (with_metadata <= 1) return;  // no metadata are stored twice
   metadata_ = &merged_metadata_;
   std::set<std::string_view> conflicts;
   for (std::uint32_t shard = 0; shard < shards_.size(); ++shard) {
@@ -372,7 +385,7 @@ void Model::report_conflict(std::string_view key, std::uint32_t shard, std::size
 }
 
 Result<void> Model::check_whole(std::string_view by) const {
-  // Shards may differ in metadata: the index says nothing about it.
+  // Shards may differ in metadata: the index says nothing about them.
   constexpr std::size_t kShown = 20;
   std::size_t count = 0;
   std::string list;

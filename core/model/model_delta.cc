@@ -1,4 +1,3 @@
-// Lays deltas over a model (model.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +14,7 @@ Result<std::unique_ptr<Model>> Model::add_delta(std::unique_ptr<Model> base,
                                                 const ModelOptions& options) {
   auto archive =
       Archive::open(delta, options.access, *options.storage, options.io, options.links, options.deadline());
-  if (!archive) return pass_on(std::move(archive));
+  RETURN_IF_ERROR(archive);
   for (const Shard& shard : base->shards()) {
     if (!shard.version) continue;
     if (!shard.version->status.identity.same_file((*archive)->opened_status().identity)) continue;
@@ -26,7 +25,7 @@ Result<std::unique_ptr<Model>> Model::add_delta(std::unique_ptr<Model> base,
   auto model = lay_over(std::move(base), std::move(*archive), false);
   if (!model) return tl::unexpected(std::move(model).error().within(delta.string()));
   if (options.check_base) {
-    if (auto fits = options.check_base(**model); !fits) return pass_on(std::move(fits));
+    RETURN_IF_ERROR(options.check_base(**model));
   }
   return model;
 }
@@ -44,13 +43,13 @@ Result<std::unique_ptr<Model>> Model::lay_over(std::shared_ptr<const Model> base
   shard.path = archive->path();
   shard.adopt(std::move(archive));
   auto delta = parse_delta(shard.version->metadata());
-  if (!delta) return tl::unexpected(std::move(delta).error());
+  RETURN_IF_ERROR(delta);
   const TensorIndex& changed = shard.version->tensors();
-  // A base without one of its shards has another digest. The shard is the reason to tell.
-  if (auto whole = base->check_whole("a delta"); !whole) return pass_on(std::move(whole));
-  const auto fits = is_known ? check_names(*delta, changed, base->tensors())
-                             : check_delta(*delta, changed, base->tensors());
-  if (!fits) return tl::unexpected(fits.error());
+  // If a shard of the base is missing, the base has another digest. The message names the shard, which is the
+  // reason.
+  RETURN_IF_ERROR(base->check_whole("a delta"));
+  RETURN_IF_ERROR(is_known ? check_names(*delta, changed, base->tensors())
+                           : check_delta(*delta, changed, base->tensors()));
   model->delta_ = std::move(*delta);
   model->delta_count_ = base->delta_count_ + 1;
   model->metadata_ = &model->delta_->metadata;
@@ -78,8 +77,7 @@ Result<std::unique_ptr<Model>> Model::lay_over(std::shared_ptr<const Model> base
   model->base_ = std::move(base);
   model->tensors_ = &model->merged_;
   model->ids_ = &model->merged_ids_;
-  if (auto merged = model->merge_tensors(std::move(places), tensors); !merged)
-    return pass_on(std::move(merged));
+  RETURN_IF_ERROR(model->merge_tensors(std::move(places), tensors));
   return model;
 }
 

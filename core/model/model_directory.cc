@@ -1,4 +1,3 @@
-// Lists a directory and sorts the names by kind.
 #include "core/model/model_directory.h"
 
 #include <fmt/format.h>
@@ -11,7 +10,7 @@
 namespace stfs {
 namespace {
 
-/// Whether the name ends in the suffix, and does not begin with a dot.
+/// Returns true if the name ends in the suffix and does not begin with a dot.
 bool has_suffix(std::string_view name, std::string_view suffix) {
   return !name.starts_with('.') && name.ends_with(suffix);
 }
@@ -40,7 +39,7 @@ bool is_directory_of_models(const std::filesystem::path& path) {
 
 Result<ModelDirectory> list_model_directory(const std::filesystem::path& directory, Storage& storage) {
   auto names = storage.list(directory, "");
-  if (!names) return pass_on(std::move(names));
+  RETURN_IF_ERROR(names);
   ModelDirectory found;
   for (std::string& name : *names) {
     if (has_suffix(name, kModelIndexSuffix)) {
@@ -75,7 +74,7 @@ std::string ModelDirectory::ignored_text(const std::filesystem::path& directory,
 Result<std::filesystem::path> find_model_index(const std::filesystem::path& directory, Storage& storage) {
   constexpr std::size_t kShown = 5;
   const auto found = list_model_directory(directory, storage);
-  if (!found) return tl::unexpected(found.error());
+  RETURN_IF_ERROR(found);
   const auto& indexes = found->indexes;
   if (indexes.size() == 1) return directory / indexes.front();
   if (indexes.empty()) {

@@ -16,38 +16,39 @@ namespace stfs {
 inline constexpr std::string_view kModelIndexSuffix = ".safetensors.index.json";
 inline constexpr std::string_view kArchiveSuffix = ".safetensors";
 
-/// Whether a file of that name may be an archive: it ends in kArchiveSuffix and does not begin with a dot.
-/// Other systems and programs leave hidden files of that end: `._model.safetensors` of macOS,
-/// `.model.safetensors` of a copy that is under way.
+/// Returns true if a file of this name may be an archive: the name ends in kArchiveSuffix and does not begin
+/// with a dot. Other systems and programs leave hidden files with this suffix: macOS makes
+/// `._model.safetensors`, and some programs copy to `.model.safetensors` first.
 bool is_archive_name(std::string_view file_name);
 
 struct ModelDirectory {
   // File names, ascending.
   std::vector<std::string> indexes;
   std::vector<std::string> archives;
-  // Indexes that another user may have planted (file_attributes.h). They don't count: such a user would
-  // choose which model the directory means, or make it none. A person may name such an index.
+  // Indexes that another user may have planted (file_attributes.h). stfs ignores them: that user could
+  // choose which model the directory means, or could make the choice ambiguous. A person may name such an
+  // index.
   std::vector<std::string> ignored_indexes;
 
-  /// What to tell about them, after the directory's path: "the index ... is ignored: ..."; empty if there
-  /// are none.
+  /// Returns the message about the ignored indexes, which follows the directory's path: "the index ... is
+  /// ignored: ...". Empty without such indexes.
   [[nodiscard]] std::string ignored_text(const std::filesystem::path& directory,
                                          Storage& storage = system_storage()) const;
 };
 
-/// Whether the path ends in the name of an archive or of an index, hidden ones included.
+/// Returns true if the path ends in the name of an archive or of an index. Hidden names are included.
 bool is_called_as_model(const std::filesystem::path& path);
 
-/// Opens what a person has named, with all links followed, as follow_all_links() does. Another user's mount
-/// is entered if a person may have meant it: not if it is called as an archive or an index, and not behind
-/// another user's link.
+/// Opens the file that a person has named, and follows all links as follow_all_links() does. Another user's
+/// mount is entered if a person may have meant the mount: not if the path has the name of an archive or an
+/// index, and not behind another user's link.
 /// @return EXDEV: another user's mount that is not entered.
 Result<FollowedFile> follow_named_path(const std::filesystem::path& path);
 
-/// Whether the path leads to a directory, by follow_named_path().
+/// Returns true if the path leads to a directory. follow_named_path() follows the path.
 bool is_directory_of_models(const std::filesystem::path& path);
 
-/// The entries may be of any kind. Names that begin with a dot are left out.
+/// Lists a directory. Entries may be of any kind. Names that begin with a dot are left out.
 Result<ModelDirectory> list_model_directory(const std::filesystem::path& directory,
                                             Storage& storage = system_storage());
 

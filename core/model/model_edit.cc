@@ -1,4 +1,4 @@
-// Keeps a row for each tensor, and turns the rows of each shard that changes into an edit.
+// Keeps a row for each tensor. begin() turns the rows of each shard that changes into an edit.
 #include "core/model/model_edit.h"
 
 #include <fmt/format.h>
@@ -13,27 +13,32 @@
 
 namespace stfs {
 
-Result<ModelEdit> ModelEdit::of(const Model& model) {
-  return guard_memory([&]() -> Result<ModelEdit> {
+Result<void> ModelEdit::check(const Model& model) {
+  return guard_memory([&]() -> Result<void> {
     if (auto whole = model.check_whole("an edit"); !whole) {
       return tl::unexpected(std::move(whole).error().within(model.path().string()));
     }
-    if (model.delta() && !is_provable(model)) {
-      return fail(
-          ErrorCode::ReadOnly, EROFS,
-          fmt::format("{}: can't be edited: the times of the files of its base, {}, prove nothing, and "
-                      "their bytes were not read",
-                      model.shards().back().path.string(), model.base()->path().string()));
-    }
+    if (!model.delta() || is_provable(model)) return {};
+    return fail(ErrorCode::ReadOnly, EROFS,
+                fmt::format("{}: can't be edited: the times of the files of its base, {}, prove nothing, and "
+                            "their bytes were not read",
+                            model.shards().back().path.string(), model.base()->path().string()));
+  });
+}
+
+Result<ModelEdit> ModelEdit::of(const Model& model) {
+  return guard_memory([&]() -> Result<ModelEdit> {
+    RETURN_IF_ERROR(check(model));
     ModelEdit edit(model);
     edit.is_touched_.resize(model.shards().size());
     edit.metadata_.resize(model.shards().size());
     if (model.delta()) edit.add_base();
     for (std::uint32_t shard = model.delta() ? model.top() : 0; shard < model.shards().size(); ++shard) {
       ArchiveEdit of_shard = edit_of(model.version(shard));
-      for (EditedTensor& tensor : of_shard.tensors) {
-        edit.by_name_.emplace(tensor.name, static_cast<std::uint32_t>(edit.rows_.size()));
-        edit.rows_.push_back({.shard = shard, .tensor = std::move(tensor)});
+      edit.first_rows_.resize(shard + 1, static_cast<std::uint32_t>(edit.rows_.size()));
+      for (const EditedTensor& tensor : of_shard.tensors) {
+        if (model.delta()) edit.by_name_.emplace(tensor.name, static_cast<std::uint32_t>(edit.rows_.size()));
+        edit.rows_.push_back({.shard = shard, .tensor = tensor});
       }
       edit.metadata_[shard] = model.delta() ? model.delta()->metadata : std::move(of_shard.metadata);
     }
@@ -51,11 +56,8 @@ void ModelEdit::add_base() {
     const auto other = renamed.find(tensor.name);
     by_name_.emplace(tensor.name, static_cast<std::uint32_t>(rows_.size()));
     rows_.push_back({.shard = place.shard,
-                     .tensor = {std::string(tensor.name),
-                                tensor.dtype,
-                                {tensor.shape.begin(), tensor.shape.end()},
-                                place.tensor},
-                     .base_name = std::string(other == renamed.end() ? tensor.name : other->second)});
+                     .tensor = {tensor.name, tensor.dtype, tensor.shape, place.tensor},
+                     .base_name = other == renamed.end() ? tensor.name : other->second});
   }
 }
 
@@ -65,7 +67,7 @@ Delta ModelEdit::next_delta() const {
   delta.removed.clear();
   delta.renamed.clear();
   const TensorIndex& base = model_->base()->tensors();
-  NameSet<std::string_view> there;  // names of tensors of the base that need no word
+  NameSet<std::string_view> there;  // names of tensors of the base that are not in `removed`
   std::size_t kept = 0;
   for (const Row& row : rows_) {
     if (row.is_removed) continue;
@@ -79,21 +81,40 @@ Delta ModelEdit::next_delta() const {
     if (row.tensor.name == before.name && row.tensor.dtype == before.dtype &&
         std::ranges::equal(row.tensor.shape, before.shape))
       continue;
-    delta.renamed.push_back({row.tensor.name, row.base_name, row.tensor.dtype, row.tensor.shape});
+    delta.renamed.push_back({std::string(row.tensor.name),
+                             std::string(row.base_name),
+                             row.tensor.dtype,
+                             {row.tensor.shape.begin(), row.tensor.shape.end()}});
   }
   for (std::uint32_t at = 0; at < base.size(); ++at) {
     if (!there.contains(base[at].name)) delta.removed.emplace_back(base[at].name);
   }
-  // What was kept of the base is read in order of its names, and checked against base_bytes.
+  // base_bytes stay valid while the same tensors are kept under the same names: the digest reads them in
+  // order of names.
   if (kept == kept_tensors(*model_).size() && delta.renamed == model_->delta()->renamed) return delta;
   delta.base_bytes.clear();
   delta.base_files = base_files_of(*model_->base());
   return delta;
 }
 
-Result<std::uint32_t> ModelEdit::find(std::string_view name) const {
+std::optional<std::uint32_t> ModelEdit::unchanged(std::string_view name) const {
+  if (model_->delta()) return std::nullopt;
+  const auto tensor = model_->find(name);
+  if (!tensor) return std::nullopt;
+  const TensorPlace place = model_->place(*tensor);
+  const std::uint32_t row =
+      first_rows_[place.shard] + *model_->version(place.shard).ids.position(place.tensor);
+  const bool is_same = !rows_[row].is_removed && rows_[row].tensor.name == name;
+  return is_same ? std::optional(row) : std::nullopt;
+}
+
+std::optional<std::uint32_t> ModelEdit::row_of(std::string_view name) const {
   const auto found = by_name_.find(name);
-  if (found != by_name_.end()) return found->second;
+  return found != by_name_.end() ? std::optional(found->second) : unchanged(name);
+}
+
+Result<std::uint32_t> ModelEdit::find(std::string_view name) const {
+  if (const auto row = row_of(name)) return *row;
   return fail(ErrorCode::NotFound, ENOENT,
               fmt::format("{}: no tensor {}", model_->path().string(), in_quotes(name)));
 }
@@ -101,7 +122,7 @@ Result<std::uint32_t> ModelEdit::find(std::string_view name) const {
 Result<void> ModelEdit::remove(std::string_view name) {
   return guard_memory([&]() -> Result<void> {
     const auto row = find(name);
-    if (!row) return tl::unexpected(row.error());
+    RETURN_IF_ERROR(row);
     rows_[*row].is_removed = true;
     by_name_.erase(rows_[*row].tensor.name);
     touch(rows_[*row].shard);
@@ -116,26 +137,29 @@ Result<void> ModelEdit::rename(std::span<const Renaming> renamings) {
 
 Result<void> ModelEdit::rename_unguarded(std::span<const Renaming> renamings) {
   RowByName names = by_name_;
+  NameSet<std::string_view> left;
   std::vector<std::uint32_t> rows;
   for (const Renaming& renaming : renamings) {
     const auto row = find(renaming.from);
-    if (!row) return tl::unexpected(row.error());
+    RETURN_IF_ERROR(row);
     rows.push_back(*row);
     names.erase(renaming.from);
+    left.insert(renaming.from);
   }
+  std::vector<std::string_view> new_names;
   for (std::size_t at = 0; at < renamings.size(); ++at) {
-    if (names.emplace(renamings[at].to, rows[at]).second) continue;
+    new_names.push_back(names_.emplace_back(renamings[at].to));
+    const bool is_free = left.contains(new_names[at]) || !unchanged(new_names[at]);
+    if (is_free && names.emplace(new_names[at], rows[at]).second) continue;
     return fail(
         ErrorCode::System, EEXIST,
         fmt::format("{}: {} can't be named {}: there is a tensor of that name", model_->path().string(),
                     in_quotes(renamings[at].from), in_quotes(renamings[at].to)));
   }
-  std::vector<std::string> new_names;
-  for (const Renaming& renaming : renamings) new_names.push_back(renaming.to);
   for (std::size_t at = 0; at < renamings.size(); ++at) {
-    std::string& name = rows_[rows[at]].tensor.name;
+    std::string_view& name = rows_[rows[at]].tensor.name;
     if (name == new_names[at]) continue;
-    name.swap(new_names[at]);
+    name = new_names[at];
     touch(rows_[rows[at]].shard);
     is_index_changed_ = true;
   }
@@ -150,7 +174,7 @@ Result<void> ModelEdit::reinterpret(std::string_view name, Dtype dtype, std::vec
 Result<void> ModelEdit::reinterpret_unguarded(std::string_view name, Dtype dtype,
                                               std::vector<std::uint64_t> shape) {
   const auto row = find(name);
-  if (!row) return tl::unexpected(row.error());
+  RETURN_IF_ERROR(row);
   EditedTensor& tensor = rows_[*row].tensor;
   auto before = stfs::data_size_bytes(tensor.dtype, tensor.shape);
   auto after = stfs::data_size_bytes(dtype, shape);
@@ -160,9 +184,9 @@ Result<void> ModelEdit::reinterpret_unguarded(std::string_view name, Dtype dtype
                 fmt::format("tensor {}: {} {} needs {} bytes, its data has {}", in_quotes(name),
                             name_of(dtype), shape_text(shape), *after, *before));
   }
-  if (tensor.dtype == dtype && tensor.shape == shape) return {};
+  if (tensor.dtype == dtype && std::ranges::equal(tensor.shape, shape)) return {};
+  tensor.shape = shapes_.emplace_back(std::move(shape));
   tensor.dtype = dtype;
-  tensor.shape = std::move(shape);
   touch(rows_[*row].shard);
   return {};
 }
@@ -174,24 +198,25 @@ Result<void> ModelEdit::put(std::string name, Dtype dtype, std::vector<std::uint
 Result<void> ModelEdit::put_unguarded(std::string name, Dtype dtype, std::vector<std::uint64_t> shape) {
   auto size_bytes = stfs::data_size_bytes(dtype, shape);
   if (!size_bytes) return tl::unexpected(std::move(size_bytes).error().within("tensor " + in_quotes(name)));
-  const auto known = by_name_.find(name);
-  if (known == by_name_.end()) {
+  const auto known = row_of(name);
+  const std::vector<std::uint64_t>& kept_shape = shapes_.emplace_back(std::move(shape));
+  if (!known) {
     const std::uint32_t shard = model_->top();
-    Row row{.shard = shard, .tensor = {name, dtype, std::move(shape), std::nullopt}};
+    const std::string& kept_name = names_.emplace_back(std::move(name));
     if (rows_.size() == rows_.capacity()) rows_.reserve(2 * rows_.size() + 1);
-    by_name_.emplace(std::move(name), static_cast<std::uint32_t>(rows_.size()));
-    rows_.push_back(std::move(row));
+    by_name_.emplace(kept_name, static_cast<std::uint32_t>(rows_.size()));
+    rows_.push_back({.shard = shard, .tensor = {kept_name, dtype, kept_shape, std::nullopt}});
     is_index_changed_ = true;
     touch(shard);
     return {};
   }
-  Row& row = rows_[known->second];
+  Row& row = rows_[*known];
   if (!row.base_name.empty()) row.shard = model_->top();
-  row.base_name.clear();
+  row.base_name = {};
   row.tensor.dtype = dtype;
-  row.tensor.shape = std::move(shape);
+  row.tensor.shape = kept_shape;
   row.tensor.from.reset();
-  is_index_changed_ = true;  // its total size
+  is_index_changed_ = true;  // the total size changes
   touch(row.shard);
   return {};
 }
@@ -229,7 +254,7 @@ void ModelEdit::set_metadata_unguarded(std::string_view key, const std::optional
 }
 
 void ModelEdit::keep_metadata() {
-  if (!is_index_changed_ || !model_->has_index() || model_->delta() || by_name_.empty()) return;
+  if (!is_index_changed_ || !model_->has_index() || model_->delta() || !keeps_a_tensor()) return;
   std::vector<bool> is_named(metadata_.size());
   for (const Row& row : rows_) {
     if (!row.is_removed) is_named[row.shard] = true;
@@ -280,7 +305,7 @@ Result<void> ModelEdit::plan(bool uses_locks) {
     changed_.clear();
     for (const auto& [shard, edit] : edits()) {
       Archive& archive = model_->archive(shard);
-      if (auto opened = archive.open_for_writing(); !opened) return opened;
+      RETURN_IF_ERROR(archive.open_for_writing());
       auto layout = lay_out(model_->version(shard), edit, uses_locks && archive.has_other_readers());
       if (!layout) return tl::unexpected(std::move(layout).error().within(archive.path().string()));
       add_layout(shard, std::move(*layout));
@@ -316,7 +341,7 @@ Result<void> ModelEdit::begin(bool uses_locks) {
     changed_.clear();
     for (auto& [shard, edit] : edits()) {
       Transaction& transaction = transactions_.try_emplace(shard, model_->archive(shard)).first->second;
-      if (auto begun = transaction.edit(std::move(edit), uses_locks); !begun) return begun;
+      RETURN_IF_ERROR(transaction.edit(std::move(edit), uses_locks));
       add_layout(shard, *transaction.layout());
     }
     note_moved();
@@ -331,8 +356,7 @@ Result<bool> ModelEdit::begin_compaction(std::uint32_t shard, Gaps gaps) {
     if (!*step) return false;
     const ArchiveEdit edit = (*step)->edit;
     Transaction& transaction = transactions_.try_emplace(shard, model_->archive(shard)).first->second;
-    if (auto begun = transaction.edit(std::move((*step)->edit), std::move((*step)->layout)); !begun)
-      return pass_on(std::move(begun));
+    RETURN_IF_ERROR(transaction.edit(std::move((*step)->edit), std::move((*step)->layout)));
     add_layout(shard, *transaction.layout());
     const auto add = [&](std::uint32_t tensor) { moved_.push_back({shard, *edit.tensors[tensor].from}); };
     std::ranges::for_each(transaction.layout()->copied, add);
@@ -344,14 +368,20 @@ Result<bool> ModelEdit::begin_compaction(std::uint32_t shard, Gaps gaps) {
 }
 
 Result<void> ModelEdit::begin_index(bool uses_locks) {
-  auto text = index_text();
-  if (!text) return pass_on(std::move(text));
+  const auto before = model_->read_index();
+  RETURN_IF_ERROR(before);
+  const auto text = index_text(*before);
+  RETURN_IF_ERROR(text);
   const std::uint32_t first = first_named();
   const auto [holder, is_new] = transactions_.try_emplace(first, model_->archive(first));
   if (is_new) {
-    if (auto begun = holder->second.edit(edit_of(model_->version(first)), uses_locks); !begun) return begun;
+    RETURN_IF_ERROR(holder->second.edit(edit_of(model_->version(first)), uses_locks));
   }
-  return holder->second.replace_index(model_->path(), *text);
+  return holder->second.replace_index(model_->path(), *before, *text);
+}
+
+bool ModelEdit::keeps_a_tensor() const {
+  return std::ranges::any_of(rows_, [](const Row& row) { return !row.is_removed; });
 }
 
 std::uint32_t ModelEdit::first_named() const {
@@ -363,16 +393,16 @@ std::uint32_t ModelEdit::first_named() const {
 }
 
 Staging* ModelEdit::stage(std::string_view name) {
-  const auto found = by_name_.find(name);
-  if (found == by_name_.end()) return nullptr;
-  const Row& row = rows_[found->second];
+  const auto found = row_of(name);
+  if (!found) return nullptr;
+  const Row& row = rows_[*found];
   const auto transaction = transactions_.find(row.shard);
   return transaction == transactions_.end() ? nullptr : transaction->second.stage_new(row.place);
 }
 
 Result<void> ModelEdit::commit(const CommitOptions& options) {
   return guard_memory([&] {
-    ReaderWriterLock lock;  // nobody else reads through this model
+    ReaderWriterLock lock;  // this program has no readers of the model
     return commit([&](std::uint32_t) -> Result<CommitOptions> { return options; },
                   [&lock](TensorPlace) -> ReaderWriterLock& { return lock; });
   });
@@ -395,12 +425,10 @@ void ModelEdit::note_moved() {
   }
 }
 
-Result<std::string> ModelEdit::index_text() const {
-  auto before = model_->read_index();
-  if (!before) return before;
+Result<std::string> ModelEdit::index_text(std::string_view before) const {
   std::map<std::string_view, std::string> shard_of;
   std::uint64_t total_bytes = 0;
-  if (by_name_.empty()) {
+  if (!keeps_a_tensor()) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 model_->path().string() + ": no tensor would be left, and an index must name one");
   }
@@ -409,7 +437,7 @@ Result<std::string> ModelEdit::index_text() const {
     shard_of[row.tensor.name] = model_->shards()[row.shard].path.filename().string();
     total_bytes += *stfs::data_size_bytes(row.tensor.dtype, row.tensor.shape);
   }
-  return rewrite_model_index(*before, shard_of, total_bytes);
+  return rewrite_model_index(before, shard_of, total_bytes);
 }
 
 }  // namespace stfs

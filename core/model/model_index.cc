@@ -27,13 +27,13 @@ tl::unexpected<Error> refuse(std::size_t at, fmt::format_string<Parts...> format
               fmt::format("byte {}: {}", at, fmt::format(format, std::forward<Parts>(parts)...)));
 }
 
-/// The name of a shard as a file name: some writers put "./" before it.
+/// Returns the name of a shard as a file name: some writers put "./" before the name.
 std::string_view without_dot(std::string_view name) {
   while (name.starts_with("./")) name.remove_prefix(2);
   return name;
 }
 
-/// Why a shard may not have that name; "" if it may.
+/// Returns the reason why a shard may not have this name; "" if it may.
 std::string_view shard_fault(std::string_view name) {
   if (name.find('/') != name.npos) {
     const bool leads_out = name.starts_with('/') || name.starts_with("../") || name.ends_with("/..") ||
@@ -72,7 +72,7 @@ class ModelIndexReader {
       json_.take_value();
       return {};
     });
-    if (!read) return pass_on(std::move(read));
+    RETURN_IF_ERROR(read);
     if (!has_weight_map) return refuse(0, "the index has no weight_map");
     return finish();
   }
@@ -100,7 +100,8 @@ class ModelIndexReader {
   Result<void> read_weight_map() {
     if (json_.peek() != '{') return refuse(json_.position(), "weight_map is not an object of file names");
     return json_.for_each_member([&](std::string_view tensor, std::size_t key_at) -> Result<void> {
-      // Another user may have linked a private file to the index's name: the message shows none of its text.
+      // Another user may have linked a private file to the index's name, so the message shows none of the
+      // file's text.
       if (json_.peek() != '"') return refuse(json_.position(), "the shard of this tensor is not a string");
       const std::size_t value_at = json_.position();
       const std::string_view shard = without_dot(json_.take_string(shard_text_));
@@ -118,7 +119,8 @@ class ModelIndexReader {
     });
   }
 
-  /// The shard's number in order of appearance. Nothing if its name is faulty or there are too many shards.
+  /// Returns the shard's number in order of appearance. Nothing if its name is faulty or there are too many
+  /// shards.
   std::optional<std::uint32_t> intern(std::string_view shard) {
     if (last_ != numbers_.end() && last_->first == shard) return last_->second;  // the most frequent case
     last_ = numbers_.find(shard);
@@ -193,7 +195,7 @@ Result<ModelIndex> parse_model_index(std::string_view json) {
 
 namespace {
 
-/// Appends an object with the members that `append_value` gives it: the cursor is at an object.
+/// Appends an object with the members that `append_value` gives. The cursor is at an object.
 template <class AppendValue>
 void copy_members(JsonCursor& cursor, std::string& out, std::string_view indent,
                   const AppendValue& append_value) {

@@ -1,9 +1,10 @@
-// Reads `model.safetensors.index.json`, which says which file holds which tensor of a sharded model.
+// Reads `model.safetensors.index.json`, which maps the tensors of a sharded model to files.
 //
 //   { "metadata": { "total_size": BYTES, ... }, "weight_map": { NAME: SHARD, ... }, ... }
 //
-// Anybody may have written the index: a shard must be the name of a file in the index's own directory, and
-// must not lead out of it. Whoever opens the shards compares their content with the index.
+// Any user may have written the index: each shard must be the name of a file in the index's directory, and
+// the name must not lead out of this directory. The code that opens the shards compares their content with
+// the index.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +21,9 @@
 
 namespace stfs {
 
-/// More than a million tensors need.
+/// This is more than a million tensors need.
 inline constexpr std::uint64_t kMaxModelIndexBytes = 256 << 20;
-/// More than anybody uses. Keeps the memory for a hostile index in proportion to its text.
+/// This is more than any model has. The limit keeps the memory for a hostile index in proportion to its text.
 inline constexpr std::uint32_t kMaxShards = 1 << 16;
 
 /// Immutable: any number of threads may read it.
@@ -40,9 +41,9 @@ class ModelIndex {
   [[nodiscard]] Entry operator[](std::uint32_t position) const {
     return {name_of(rows_[position]), rows_[position].shard};
   }
-  /// The shard of the tensor with exactly this name.
+  /// Returns the shard of the tensor with exactly this name.
   [[nodiscard]] std::optional<std::uint32_t> find(std::string_view tensor) const;
-  /// All file names that tensors map to, each once, ascending.
+  /// All file names that tensors map to, each once, in ascending order.
   [[nodiscard]] const std::vector<std::string>& shards() const { return shards_; }
 
  private:
@@ -57,7 +58,8 @@ class ModelIndex {
   [[nodiscard]] std::string_view name_of(const Row& row) const {
     return {names_.begin() + row.name_at, row.name_size};
   }
-  /// Sorts the rows. @return two rows of the same name, the earlier in the text first, if there are any.
+  /// Sorts the rows. @return two rows of the same name, the row that is earlier in the text first; nothing:
+  /// no name occurs twice.
   std::optional<std::pair<Row, Row>> sort();
 
   FlatArray<char> names_;
@@ -65,14 +67,14 @@ class ModelIndex {
   std::vector<std::string> shards_;
 };
 
-/// Ignores unknown keys everywhere. null counts as missing. Takes at most about twice the text's size in
-/// memory.
+/// Parses an index. Unknown keys are ignored everywhere. null is handled like a missing key. The call needs
+/// at most about twice the text's size in memory.
 /// @param json  the whole file.
-/// @return InvalidArgument, or DuplicateKey, with the reason and the byte of the error, without a path.
+/// @return InvalidArgument or DuplicateKey, with the reason and the byte of the error, without a path.
 Result<ModelIndex> parse_model_index(std::string_view json);
 
-/// Returns the text of an index with another weight_map. metadata.total_size becomes total_bytes, if it is
-/// there; all else stays as it is.
+/// Returns the text of an index with another weight_map. metadata.total_size becomes total_bytes, if it
+/// exists. Everything else stays unchanged.
 /// @param json  a text that parse_model_index() accepts.
 /// @param shard_of  the file name of each tensor's shard.
 Result<std::string> rewrite_model_index(std::string_view json,

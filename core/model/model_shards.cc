@@ -1,4 +1,3 @@
-// Opens shards with a few threads: each takes the next shard.
 #include "core/model/model_shards.h"
 
 #include <fmt/format.h>
@@ -13,7 +12,7 @@
 namespace stfs {
 namespace {
 
-// Headers are in the page cache or must come from a disk. More threads than cores help in the second case.
+// Headers are in the page cache or must be read from a disk. For a disk, more threads than cores help.
 constexpr unsigned kMostThreads = 8;
 
 void open_shard(Shard& shard, const ModelOptions& options) {
@@ -26,7 +25,7 @@ void open_shard(Shard& shard, const ModelOptions& options) {
   }
 }
 
-/// Whether the error is not the shard's fault.
+/// Returns true if the cause of the error is this process, not the shard.
 bool is_our_own(const Error& error) {
   return error.code == ErrorCode::OutOfMemory || error.errno_value == ENOMEM || error.errno_value == EMFILE ||
          error.errno_value == ENFILE;
@@ -56,8 +55,8 @@ void refuse_twin(Shard& shard, const Shard& first) {
                         fmt::format("{}: is the same file as {}", shard.path.string(), first.path.string())};
 }
 
-/// Opens the file by the first name that can be used, and no second time: a large header would take its
-/// memory for each name.
+/// Opens the file by the first name that can be used, and only once: a large header would need its memory for
+/// each name.
 void open_twins(const Twins& twins, const ModelOptions& options) {
   const Shard* first = nullptr;
   for (Shard* shard : twins) {
@@ -104,13 +103,13 @@ Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
     shards[at].before = identity_at(shards[at].path, *options.storage);
     return {};
   });
-  if (!opened) return pass_on(std::move(opened));
+  RETURN_IF_ERROR(opened);
   const std::vector<Twins> files = twins_among(shards);
   opened = run_parallel(files.size(), threads, [&](std::size_t at, unsigned) -> Result<void> {
     open_twins(files[at], options);
     return {};
   });
-  if (!opened) return pass_on(std::move(opened));
+  RETURN_IF_ERROR(opened);
 
   for (Shard& shard : shards) {
     if (!shard.failure) continue;

@@ -1,4 +1,3 @@
-// Opens what the index does not name.
 #include "core/model/neighbours.h"
 
 #include <fmt/format.h>
@@ -18,7 +17,7 @@ constexpr std::size_t kMostOpened = 16;
 
 std::vector<std::string> models_beside(const Model& model) {
   std::vector<std::string> names;
-  if (!model.is_sharded()) return names;
+  if (!model.has_index()) return names;
   const std::filesystem::path directory = model.path().parent_path();
   const auto found = list_model_directory(directory);
   if (!found) return names;
@@ -26,10 +25,10 @@ std::vector<std::string> models_beside(const Model& model) {
   for (const std::string& name : found->archives) {
     const auto is_it = [&](const Shard& shard) { return shard.path.filename() == name; };
     if (std::ranges::any_of(model.shards(), is_it)) continue;
-    if (name.find("-of-") != name.npos) continue;  // a shard of another index: no whole model
+    if (name.find("-of-") != name.npos) continue;  // a shard of another index is no whole model
     if (++opened > kMostOpened) break;
     const auto other = Model::open(directory / name, {.links = Links::Trusted});
-    // Without a tensor: a shard whose tensors were all deleted.
+    // An archive without tensors is a shard whose tensors were all deleted.
     if (other && (*other)->tensors().size() != 0 && !is_delta((*other)->metadata())) names.push_back(name);
   }
   return names;

@@ -13,46 +13,16 @@
 #include "core/storage/foreign_mount.h"
 #include "core/storage/made_directory.h"
 #include "core/storage/permissions.h"
-#include "core/storage/trusted_links.h"
 
 namespace stfs {
 namespace {
 
-/// A file in an open directory, whatever the directory's path names now.
+/// Returns the path of a file in an open directory. Later changes of the directory's path do not matter.
 std::filesystem::path in(const OpenDirectory& directory, const std::string& name) {
   return directory.file(name);
 }
 
-/// The directory by its path, with links. Another user's mount there is not entered.
-Result<OpenDirectory> open_above(Storage& storage, const std::filesystem::path& path) {
-  if (&storage != &system_storage()) return open_directory(storage, path, LastLink::Followed);
-  auto found = follow_all_links(path / "");
-  if (!found) return tl::unexpected(found.error());
-  OpenDirectory above;
-  above.fd = std::move(found->fd);
-  above.path = fmt::format("/proc/self/fd/{}", above.fd.get());
-  above.status.identity = {
-      .device = found->status.st_dev, .inode = found->status.st_ino, .size_bytes = 0, .mtime_ns = 0};
-  return above;
-}
-
-/// Whether the name leads to that open file.
-bool is_in(Storage& storage, const OpenDirectory& directory, const std::filesystem::path& name,
-           const File& file) {
-  const auto own = file.status();
-  auto path = directory.file(name);
-  UniqueFd named;
-  if (directory.fd) {
-    auto entry = open_entry(directory.fd.get(), name, O_PATH, name);
-    if (!entry) return false;
-    named = std::move(*entry);
-    path = fmt::format("/proc/self/fd/{}", named.get());
-  }
-  const auto there = storage.status(path);
-  return own && there && own->identity.same_file(there->identity);
-}
-
-/// @param descriptor  of the file; -1: not open.
+/// @param descriptor  the file's descriptor; -1: not open.
 ScratchDirectory::Status status_in(const struct stat& st, int descriptor) {
   constexpr std::int64_t kSecondNs = 1'000'000'000;
   return {.inode = st.st_ino,
@@ -61,7 +31,8 @@ ScratchDirectory::Status status_in(const struct stat& st, int descriptor) {
           .permissions = permissions_of(st, descriptor)};
 }
 
-/// The archive's mode, less the bits of classes of users that may not write it and that `mode` leaves out.
+/// Returns the archive's mode. If group or others may not write the archive, their bits are limited to
+/// `mode`.
 std::uint32_t narrowed(std::uint32_t archive_mode, std::uint32_t mode) {
   constexpr std::uint32_t kWrite = 2;
   for (const std::uint32_t shift : {3U, 0U}) {  // the group, others
@@ -81,9 +52,9 @@ ScratchDirectory::ScratchDirectory(const std::filesystem::path& model, std::shar
                                    const std::filesystem::path& at, Storage& storage)
     : path_(path_of(model)), archive_(std::move(archive)), storage_(storage) {
   if (at.parent_path() == model.parent_path()) beside_ = at.filename();
-  // Of shards in another directory only the index lies here, and it was just read.
-  const auto above = open_above(storage_, model.parent_path());
-  if (above && (beside_.empty() || is_in(storage_, *above, beside_, *archive_)))
+  // If the shards are in another directory, only the index is in this one, and the index was just read.
+  const auto above = open_folder(storage_, model.parent_path());
+  if (above && (beside_.empty() || has_entry(storage_, *above, beside_, *archive_)))
     above_ = above->status.identity;
 }
 
@@ -97,10 +68,10 @@ tl::unexpected<Error> ScratchDirectory::failed(int errno_value, const std::strin
 }
 
 Result<OpenDirectory> ScratchDirectory::opened_above() const {
-  auto above = open_above(storage_, path_.parent_path());
+  auto above = open_folder(storage_, path_.parent_path());
   if (!above || (above_ && above->status.identity.same_file(*above_))) return above;
-  // Some file systems of FUSE change the number of a directory that they have forgotten.
-  if (!beside_.empty() && is_in(storage_, *above, beside_, *archive_)) return above;
+  // Some file systems of FUSE change the inode number of a directory that they have forgotten.
+  if (!beside_.empty() && has_entry(storage_, *above, beside_, *archive_)) return above;
   return fail(ErrorCode::ArchiveChanged, ESTALE,
               path_.parent_path().string() + ": is another directory than the one of the archive");
 }
@@ -118,7 +89,7 @@ Result<OpenDirectory> ScratchDirectory::opened_in(const OpenDirectory& above) co
   }
   if (!directory) return tl::unexpected(above.with_shown_paths(directory.error(), path_.parent_path()));
   const auto archive = strict_status_of(*archive_);
-  if (!archive) return tl::unexpected(archive.error());
+  RETURN_IF_ERROR(archive);
   const auto doubt = why_not_believed(storage_, directory->status, directory->fd.get(), *archive);
   if (doubt) {
     return fail(ErrorCode::System, EACCES,
@@ -138,7 +109,7 @@ std::optional<std::string> ScratchDirectory::why_not_ours(const OpenDirectory& a
   const auto has_mark = [&] {
     return made_mark_of(directory.fd.get(), above.fd.get(), path_.filename()) == MadeMark::Valid;
   };
-  // An empty one may be about to get its mark and its mode, and shows nothing.
+  // The maker of an empty directory may be about to set its mark and its mode, and it shows no files.
   if (has_mark() || is_newly_made(directory.fd.get()) || has_mark()) return std::nullopt;
   return fmt::format(
       "{}: is ignored: its mode {:04o} allows less than the archive's mode {:04o}, so another user may have "
@@ -148,17 +119,18 @@ std::optional<std::string> ScratchDirectory::why_not_ours(const OpenDirectory& a
 
 Result<OpenDirectory> ScratchDirectory::opened_or_made() {
   const auto above = opened_above();
-  if (!above) return tl::unexpected(above.error());
+  RETURN_IF_ERROR(above);
   auto directory = opened_in(*above);
   if (directory || directory.error().errno_value != ENOENT) return directory;
   const auto archive = strict_status_of(*archive_);
-  if (!archive) return tl::unexpected(archive.error());
+  RETURN_IF_ERROR(archive);
   const auto is_new = storage_.make_directory(above->file(path_.filename()));
   if (!is_new) return tl::unexpected(above->with_shown_paths(is_new.error(), path_.parent_path()));
   if (!*is_new) return opened_in(*above);
-  // The umask, or a default list of the directory above, may have let others write it until now.
+  // The umask, or a default list of the directory above, may have let others write the new directory until
+  // now.
   directory = open_directory(storage_, above->file(path_.filename()));
-  if (!directory) return directory;
+  RETURN_IF_ERROR(directory);
   if (directory->fd && !is_newly_made(directory->fd.get())) {
     return fail(ErrorCode::ArchiveChanged, ESTALE, path_.string() + ": was exchanged while it was made");
   }
@@ -170,9 +142,9 @@ Result<OpenDirectory> ScratchDirectory::opened_or_made() {
 Result<std::vector<std::string>> ScratchDirectory::list() const {
   auto fd = opened();
   if (!fd && fd.error().errno_value == ENOENT) return std::vector<std::string>();
-  if (!fd) return pass_on(std::move(fd));
+  RETURN_IF_ERROR(fd);
   auto names = storage_.list(in(*fd, "."), "");
-  if (!names) return names;
+  RETURN_IF_ERROR(names);
   std::erase_if(*names, [](const std::string& name) { return name == "." || name == ".."; });
   std::ranges::sort(*names);
   return names;
@@ -193,11 +165,11 @@ std::optional<ScratchDirectory::Status> ScratchDirectory::status_of(int descript
 }
 
 Result<std::unique_ptr<File>> ScratchDirectory::create(const std::string& name, std::uint32_t mode) {
-  // Another mount may remove its last file, and the directory with it, between the two steps.
+  // Another mount may remove its last file, and with it the directory, between the two steps.
   constexpr int kAttempts = 8;
   for (int attempt = 1;; ++attempt) {
     const auto fd = opened_or_made();
-    if (!fd) return tl::unexpected(fd.error());
+    RETURN_IF_ERROR(fd);
     auto file = storage_.create(in(*fd, name), 0600);
     if (!file && file.error().errno_value == ENOENT && attempt < kAttempts) continue;
     if (!file) return failed(file.error().errno_value, name, "create");
@@ -212,25 +184,25 @@ Result<std::unique_ptr<File>> ScratchDirectory::create(const std::string& name, 
 
 Result<std::unique_ptr<File>> ScratchDirectory::open(const std::string& name) const {
   const auto fd = opened();
-  if (!fd) return tl::unexpected(fd.error());
+  RETURN_IF_ERROR(fd);
   auto file = storage_.open_no_link(in(*fd, name), Access::ReadWrite);
   if (!file) return failed(file.error().errno_value, name, "open");
   const auto status = (*file)->status();
-  if (!status) return tl::unexpected(status.error());
+  RETURN_IF_ERROR(status);
   if (status->links <= 1) return file;
   return fail(ErrorCode::System, EPERM, (path_ / name).string() + ": has another name elsewhere");
 }
 
 Result<void> ScratchDirectory::rename(const std::string& name, const std::string& new_name, bool replaces) {
   const auto fd = opened();
-  if (!fd) return tl::unexpected(fd.error());
+  RETURN_IF_ERROR(fd);
   const auto renamed = storage_.rename(in(*fd, name), in(*fd, new_name), replaces);
   return renamed ? Result<void>() : failed(renamed.error().errno_value, new_name, "rename");
 }
 
 Result<void> ScratchDirectory::remove(const std::string& name) {
   const auto fd = opened();
-  if (!fd) return tl::unexpected(fd.error());
+  RETURN_IF_ERROR(fd);
   if (const auto removed = storage_.remove(in(*fd, name)); !removed)
     return failed(removed.error().errno_value, name, "remove");
   tidy();
@@ -240,20 +212,22 @@ Result<void> ScratchDirectory::remove(const std::string& name) {
 void ScratchDirectory::tidy() {
   const auto above = opened_above();
   if (!above) return;
-  static_cast<void>(storage_.remove_directory(above->file(path_.filename())));  // ENOTEMPTY: there are others
+  static_cast<void>(
+      storage_.remove_directory(above->file(path_.filename())));  // ENOTEMPTY: other files are left
 }
 
 Result<void> ScratchDirectory::sync() const {
   const auto above = opened_above();
-  if (!above) return tl::unexpected(above.error());
+  RETURN_IF_ERROR(above);
   const auto fd = opened_in(*above);
-  if (!fd) return tl::unexpected(fd.error());
-  if (auto synced = storage_.sync_directory(in(*fd, ".")); !synced) return synced;
+  RETURN_IF_ERROR(fd);
+  RETURN_IF_ERROR(storage_.sync_directory(in(*fd, ".")));
   return storage_.sync_directory(above->path);
 }
 
 ScratchDirectory scratch_directory_of(const Model& model) {
-  // New tensors go to the last shard. If it could not be opened, none are made, and any shard will do.
+  // New tensors go to the last shard. If that shard could not be opened, no tensors are made, and any shard
+  // will do.
   std::shared_ptr<Archive> last;
   for (const Shard& shard : model.shards()) {
     if (shard.archive) last = shard.archive;

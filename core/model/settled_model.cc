@@ -1,4 +1,3 @@
-// Asks the files for their locks, journals and times.
 #include "core/model/settled_model.h"
 
 #include <fmt/format.h>
@@ -20,11 +19,12 @@ tl::unexpected<Error> unsettled(const Archive& archive, std::string_view why) {
   return fail(ErrorCode::Busy, EAGAIN, fmt::format("{}: {}", archive.path().string(), why));
 }
 
-/// A process that dies loses the locks of archives first, and its journals are seen as committed only after
-/// that. A lane journal stays in use between commits.
+/// Returns true if a commit is being applied to the archive. A process that dies loses the locks of archives
+/// first, and only then other processes see its journals as committed. A lane journal stays in use between
+/// commits.
 bool is_being_applied(const Archive& archive) {
   const auto found = scan_journals(archive.storage(), archive.real_path(), *archive.local_file());
-  // If they cannot be listed, commits are not found by any reader.
+  // If the journals cannot be listed, no reader finds commits.
   return found && std::ranges::any_of(*found, [](const FoundJournal& journal) {
            return journal.is_in_use && !journal.is_lane_journal && !journal.record.ranges.empty();
          });
@@ -33,10 +33,10 @@ bool is_being_applied(const Archive& archive) {
 Result<void> check_settled(const Archive& archive) {
   if (ArchiveLocks::is_changed_by_other(*archive.local_file()) || is_being_applied(archive))
     return unsettled(archive, "another process is changing it");
-  // The clock first: a write between the two would have a later time than the file has now.
+  // The clock is read first: a write after that gives the file a later time than the clock had.
   const std::int64_t now_ns = wall_clock_ns(Clock::Coarse);
   const auto status = archive.status();
-  if (!status) return tl::unexpected(status.error());
+  RETURN_IF_ERROR(status);
   const std::int64_t age_ns = now_ns - status->identity.mtime_ns;
   if (age_ns <= 0 && age_ns > -kLongestTickNs) return unsettled(archive, "was just changed");
   return {};
@@ -51,7 +51,7 @@ template <class Check>
 Result<void> check_each(const Model& model, const Check& check) {
   for (const Shard& shard : model.shards()) {
     if (!shard.archive) continue;
-    if (auto checked = check(*shard.archive); !checked) return checked;
+    RETURN_IF_ERROR(check(*shard.archive));
   }
   return {};
 }

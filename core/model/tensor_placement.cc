@@ -1,4 +1,3 @@
-// Places the tensors that the index names first, then those that are left in the shards.
 #include "core/model/tensor_placement.h"
 
 #include <fmt/format.h>
@@ -127,7 +126,7 @@ class Comparison {
   TensorPlacement result_;
   std::vector<std::vector<bool>> is_taken_;                      // by shard, by tensor
   std::vector<std::uint32_t> missing_;                           // rows of the index
-  std::map<std::string_view, std::vector<TensorPlace>> strays_;  // not where the index says
+  std::map<std::string_view, std::vector<TensorPlace>> strays_;  // tensors that are not where the index says
 };
 
 }  // namespace

@@ -1,10 +1,11 @@
-// Compares what the index of a sharded model says with what its shards hold.
+// Compares the index of a sharded model with the tensors in its shards.
 //
-//   a tensor is served from the shard that the index names; if that shard lacks it, from the only other shard
-//   that has it; a tensor that the index does not name, from the only shard that has it
+//   A tensor is served from the shard that the index names. If that shard lacks the tensor, it is served
+//   from the only other shard that has it. A tensor that the index does not name is served from the only
+//   shard that has it.
 //
-// Loaders that read shard after shard do the same, except if two shards hold different bytes under one name
-// and the index does not say which is meant: we do not serve that tensor.
+// Loaders that read shard after shard do the same, with one exception: two shards may hold different bytes
+// under one name while the index does not decide. We do not serve that tensor.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ namespace stfs {
 struct ModelProblem {
   enum class Kind : std::uint8_t {
     ShardUnusable,     // missing, short, invalid, a loop of links, ...
-    TensorMissing,     // neither in the shard that the index names, nor in any other
+    TensorMissing,     // neither in the shard that the index names nor in any other
     TensorElsewhere,   // in another shard than the index says
     TensorUnlisted,    // in a shard, but not in the index
     TensorTwice,       // in two shards
@@ -41,15 +42,15 @@ struct TensorPlace {
 };
 
 struct TensorPlacement {
-  /// The places of all tensors that can be served: by shard, then in the order of its first version. No name
-  /// occurs twice.
+  /// The places of all tensors that can be served: by shard, then in the order of the archive's first
+  /// version. No name occurs twice.
   std::vector<TensorPlace> places;
-  /// Positions in the index of the tensors that can't be served. Ascending, and so in order of name.
+  /// Positions in the index of the tensors that can't be served: ascending, and so in order of name.
   std::vector<std::uint32_t> unserved;
   std::vector<ModelProblem> problems;
 };
 
-/// May throw std::bad_alloc. Takes memory in proportion to the index and the shards' headers.
+/// May throw std::bad_alloc. Needs memory in proportion to the index and the shards' headers.
 TensorPlacement place_tensors(const ModelIndex& index, std::span<const Shard> shards);
 
 }  // namespace stfs

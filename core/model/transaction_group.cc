@@ -1,4 +1,3 @@
-// Keeps one transaction for each shard, and commits them as one.
 #include "core/model/transaction_group.h"
 
 #include <algorithm>
@@ -21,7 +20,7 @@ Result<void> commit_together_unguarded(std::map<std::uint32_t, Transaction>& tra
   for (auto& [shard, transaction] : transactions) {
     if (!transaction.is_dirty()) continue;
     auto options = options_of(shard);
-    if (!options) return pass_on(std::move(options));
+    RETURN_IF_ERROR(options);
     const auto lock_in_shard = [&lock_of, at = shard](TensorId tensor) -> ReaderWriterLock& {
       return lock_of({at, tensor});
     };
@@ -48,7 +47,7 @@ tl::unexpected<Error> TransactionGroup::refuse_base() const {
 Result<Staging*> TransactionGroup::stage(TensorPlace place) {
   return guard_memory([&]() -> Result<Staging*> {
     const bool is_copy = place.shard < base_.size();
-    if (auto taken = take_share(is_copy ? 0 : place.shard); !taken) return pass_on(std::move(taken));
+    RETURN_IF_ERROR(take_share(is_copy ? 0 : place.shard));
     if (is_copy) return stage_copy(place);
     return transactions_.try_emplace(place.shard, *archives_[place.shard]).first->second.stage(place.tensor);
   });
@@ -57,7 +56,7 @@ Result<Staging*> TransactionGroup::stage(TensorPlace place) {
 Result<void> TransactionGroup::take_share(std::uint32_t shard) {
   if (take_descriptor_ == nullptr || shares_.contains(shard)) return {};
   auto share = take_descriptor_();
-  if (!share) return pass_on(std::move(share));
+  RETURN_IF_ERROR(share);
   shares_.emplace(shard, std::move(*share));
   return {};
 }
@@ -65,9 +64,9 @@ Result<void> TransactionGroup::take_share(std::uint32_t shard) {
 Result<Staging*> TransactionGroup::stage_copy(TensorPlace place) {
   if (!journal_) {
     Archive& delta = *archives_[base_.size()];
-    if (auto opened = delta.open_for_writing(); !opened) return pass_on(std::move(opened));
+    RETURN_IF_ERROR(delta.open_for_writing());
     auto journal = Journal::create(delta.storage(), delta.real_path(), delta.file());
-    if (!journal) return pass_on(std::move(journal));
+    RETURN_IF_ERROR(journal);
     journal_ = std::move(*journal);
   }
   const auto found = copies_.find(place);
@@ -99,9 +98,9 @@ Result<void> TransactionGroup::begin_patches_unguarded(const std::vector<TensorP
   std::ranges::sort(shards, {}, [&](std::uint32_t shard) { return archives_[shard]->real_path(); });
   for (const std::uint32_t shard : shards) {
     auto options = options_of(shard);
-    if (!options) return pass_on(std::move(options));
+    RETURN_IF_ERROR(options);
     Transaction& transaction = transactions_.try_emplace(shard, *archives_[shard]).first->second;
-    if (auto begun = transaction.begin_patches(tensors[shard], *options); !begun) return begun;
+    RETURN_IF_ERROR(transaction.begin_patches(tensors[shard], *options));
   }
   return {};
 }
@@ -138,7 +137,7 @@ Result<void> TransactionGroup::commit_unguarded(const OptionsOf& options_of, con
     if (transaction.is_dirty()) changed.push_back(&transaction);
   }
   auto committed = commit_together(transactions_, options_of, lock_of);
-  // Once any part has committed, drop the other shards' clean stages too.
+  // Once any part has committed, drop the other shards' clean stages also.
   if (committed || std::ranges::any_of(changed, &Transaction::is_empty)) transactions_.clear();
   return committed;
 }

@@ -18,7 +18,8 @@ inline constexpr char kFileAttribute[] = "user.safetensors.file";
 
 /// The longest value that the kernel passes on (XATTR_SIZE_MAX).
 inline constexpr std::size_t kMostAttributeBytes = 65536;
-/// A shape of more dimensions has a longer text: each has a digit, and a comma or the bracket behind it.
+/// A shape of more dimensions has a longer text: each dimension has a digit, and a comma or the closing
+/// bracket.
 inline constexpr std::size_t kMostDimensionsInAttribute = kMostAttributeBytes / 2;
 
 inline constexpr char kNpyView[] = "npy";

@@ -1,4 +1,3 @@
-// Keeps one handler for the process, and for each thread the place where a guarded copy resumes.
 #include "core/storage/bus_guard.h"
 
 #include <atomic>

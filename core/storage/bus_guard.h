@@ -1,8 +1,8 @@
-// Copies out of a map of a file that somebody may truncate meanwhile. Reading a page that is gone raises
-// SIGBUS, which ends the process. Here the signal ends only the copy.
+// Copies out of a map of a file that another process may truncate during the copy. Reading a page that no
+// longer exists raises SIGBUS, which ends the process. Here the signal ends only the copy.
 //
-// A signal handler belongs to the whole process. So only our own programs install this one, in main(). A
-// library never does: it would take SIGBUS away from the program that has loaded it.
+// A process has one signal handler for all of its code. Only our own programs install this handler, in
+// main(). A library never does: it would take SIGBUS away from the program that has loaded it.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace stfs {
 
-/// Installs the handler. main() calls it before the first thread starts. A SIGBUS that belongs to no guarded
-/// copy goes to the previous handler, or ends the process as usual.
+/// Installs the handler. main() calls it before the first thread starts. A SIGBUS outside a guarded copy goes
+/// to the previous handler, or ends the process as usual.
 /// @return false if the system refuses. copy_guarded() then copies nothing.
 bool install_bus_guard();
 

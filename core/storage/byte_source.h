@@ -1,4 +1,4 @@
-// The bytes of one archive, whatever store holds them.
+// The bytes of one archive, in any store.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@
 
 namespace stfs {
 
-/// Any number of threads may read. Ranges are not empty and lay inside the archive when it was opened. Every
-/// way of reading fails with EIO and code ArchiveCut if the archive has become too short, with EIO if its
-/// bytes can't be read, and never returns zeros for them.
+/// Any number of threads may read. Ranges are not empty, and were inside the archive when it was opened. A
+/// read fails with EIO and code ArchiveCut if the archive has become too short, and with EIO if its bytes
+/// can't be read. A read never returns zeros for missing bytes.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
@@ -27,19 +27,20 @@ class ByteSource {
   /// between this call and the kernel's copy, the copy fails, except for the end of the file's new last page:
   /// see KernelReply.
   [[nodiscard]] virtual Result<MappedSpan> map(ByteRange range) const = 0;
-  /// The same range, without making it readable.
+  /// Returns the same range, without making it readable.
   [[nodiscard]] virtual MappedSpan span(ByteRange range) const = 0;
   /// Calls `copy` with the mapped range, for callers that copy few bytes from scattered places. The rules of
   /// copy_guarded() hold.
-  /// @return false if there is no map, if this program has no guard, or if part of the range is gone: read()
-  ///   then reports the error.
+  /// @return false if there is no map, if this program has no guard, or if the file no longer has all of the
+  /// range: read() then reports the error.
   using Copy = MappedRegion::Copy;
   [[nodiscard]] virtual bool copy_from(ByteRange range, const Copy& copy) const = 0;
   /// Fails if the archive no longer has the range.
   [[nodiscard]] virtual Result<void> check(ByteRange range) const = 0;
 
   [[nodiscard]] virtual bool is_mapped() const = 0;
-  /// Why the bytes are not mapped, for a person; empty if they are, or if the user has asked for it.
+  /// The reason, for a person, why the bytes are not mapped. Empty if they are mapped, or if the user asked
+  /// for reads.
   [[nodiscard]] virtual std::string_view why_not_mapped() const = 0;
 
  protected:

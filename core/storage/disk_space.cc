@@ -1,4 +1,3 @@
-// Checks the free space before asking for it.
 #include "core/storage/disk_space.h"
 
 #include <fcntl.h>
@@ -12,8 +11,8 @@
 namespace stfs {
 namespace {
 
-/// Whether the range needs more blocks than are free for any user. The file's own blocks may lie in the
-/// range, so they count as free.
+/// Returns true if the range needs more blocks than the disk has free. The file's own blocks may be in the
+/// range, so they are added to the free ones.
 bool is_hopeless(int fd, std::uint64_t size_bytes) {
   struct stat file {};
   struct statvfs disk {};
@@ -49,8 +48,8 @@ int reserve_space(int fd, ByteRange range, GrowsFile grows) {
   if (range.offset > most || range.size_bytes > most - range.offset) return EFBIG;
   const int mode = grows == GrowsFile::Yes ? 0 : FALLOC_FL_KEEP_SIZE;
   if (is_hopeless(fd, range.size_bytes)) {
-    // A file system that can't preallocate may hold more than its number of blocks. Ask it for one byte to
-    // find out.
+    // A file system that can't preallocate may hold more than its number of blocks. A request for one byte
+    // shows which case this is.
     const int why = allocate(fd, mode, {range.offset, 1});
     return why == 0 ? ENOSPC : why;
   }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "core/base/absolute_path.h"
+#include "core/storage/directory_writers.h"
 #include "core/storage/foreign_mount.h"
 #include "core/storage/system_file.h"
 #include "core/storage/trusted_links.h"
@@ -94,17 +95,25 @@ Result<std::shared_ptr<EnclosedStorage>> EnclosedStorage::open(const std::filesy
   UniqueFd fd(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return fail_system(errno, directory.string(), "open");
   auto absolute = absolute_path(directory);
-  if (!absolute) return tl::unexpected(absolute.error());
+  RETURN_IF_ERROR(absolute);
   std::filesystem::path real = real_path_of(fd.get(), *absolute);
   return std::shared_ptr<EnclosedStorage>(
       new EnclosedStorage(std::move(fd), {directory, std::move(*absolute), std::move(real)}));
 }
 
-Result<UniqueFd> EnclosedStorage::opened(const std::filesystem::path& path, int flags) const {
+Result<UniqueFd> EnclosedStorage::opened(const std::filesystem::path& path, int flags,
+                                         UniqueFd* above) const {
   for (const std::filesystem::path& name : names_) {
     const auto below = path_below(name, path);
     if (!below) continue;
-    UniqueFd fd = open_beneath(directory_.get(), *below, flags);
+    UniqueFd fd;
+    if (above == nullptr) {
+      fd = open_beneath(directory_.get(), *below, flags);
+    } else {
+      const std::filesystem::path directory = below->has_parent_path() ? below->parent_path() : ".";
+      *above = open_beneath(directory_.get(), directory, O_PATH | O_DIRECTORY);
+      if (*above) fd = open_beneath(above->get(), below->filename(), flags);
+    }
     if (fd) return fd;
     if (errno == EXDEV)
       return fail(ErrorCode::System, EXDEV,
@@ -121,26 +130,36 @@ Result<UniqueFd> EnclosedStorage::opened(const std::filesystem::path& path, int 
 Result<std::unique_ptr<File>> EnclosedStorage::open(const std::filesystem::path& path, Access access) {
   if (access == Access::ReadWrite) return read_only(path);
   // O_NONBLOCK: a named pipe must be refused below instead of blocking.
-  auto fd = opened(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-  if (!fd) return pass_on(std::move(fd));
+  UniqueFd directory;
+  auto fd = opened(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, &directory);
+  RETURN_IF_ERROR(fd);
   struct stat st {};
   if (::fstat(fd->get(), &st) != 0) return fail_system(errno, path.string(), "stat");
   if (S_ISDIR(st.st_mode))
     return fail(ErrorCode::System, EISDIR, path.string() + ": is a directory, not a file");
   if (!S_ISREG(st.st_mode)) return fail(ErrorCode::System, EINVAL, path.string() + ": is not a regular file");
+  const auto mover = find_writer_who_may_not_read(directory.get(), fd->get());
+  RETURN_IF_ERROR(mover);
+  if (*mover) {
+    return fail(ErrorCode::System, EPERM,
+                fmt::format("{}: belongs to user {}. {} may write its directory, and may have moved it there "
+                            "without the right to read it: if it is to be read, let {} read it, or only its "
+                            "owner write the directory",
+                            path.string(), st.st_uid, **mover, **mover));
+  }
   return make_system_file(std::move(*fd), path.string());
 }
 
 Result<FileStatus> EnclosedStorage::status(const std::filesystem::path& path) {
   auto fd = opened(path, O_PATH);
-  if (!fd) return pass_on(std::move(fd));
+  RETURN_IF_ERROR(fd);
   return system_status(fmt::format("/proc/self/fd/{}", fd->get()), path.string());
 }
 
 Result<std::vector<std::string>> EnclosedStorage::list(const std::filesystem::path& directory,
                                                        const std::string& prefix) {
   auto fd = opened(directory, O_PATH | O_DIRECTORY);
-  if (!fd) return pass_on(std::move(fd));
+  RETURN_IF_ERROR(fd);
   return system_storage().list(fmt::format("/proc/self/fd/{}", fd->get()), prefix);
 }
 

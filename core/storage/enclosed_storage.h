@@ -1,8 +1,8 @@
 // Reads the files of one directory that another user may have filled, and nothing outside of it.
 //
-// No component of a path below the directory is followed if it is a link, also while somebody replaces one by
-// a link (openat2 with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS). The path of the directory itself may have
-// links: the caller has named it.
+// A link is never followed in a path below the directory, even if another user replaces a component by a link
+// at that moment (openat2 with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS). The path of the directory itself may
+// have links: the caller has named it.
 #pragma once
 
 #include <array>
@@ -17,14 +17,16 @@
 
 namespace stfs {
 
-/// Opens a path below an open directory. ELOOP: a component is a link, or the path leads out of it.
-/// @param flags  of open(2).
+/// Opens a path below an open directory. ELOOP: a component is a link, or the path leads out of the
+/// directory.
+/// @param flags  passed to open(2).
 /// @param uses_openat2  false: component by component, as on a kernel without openat2(2).
-/// @return no descriptor: errno says why.
+/// @return no descriptor on failure: errno has the reason.
 UniqueFd open_beneath(int directory, const std::filesystem::path& path, int flags, bool uses_openat2 = true);
 
-/// Takes absolute paths and those that begin as the directory was named. Everything that changes something
-/// fails (EROFS). Any thread may call.
+/// Takes absolute paths, and paths that begin with the directory as the caller named it. Every call that
+/// changes something fails (EROFS). open() refuses a file (EPERM) that a user may have moved there without
+/// the right to read it (directory_writers.h). Any thread may call.
 class EnclosedStorage final : public Storage {
  public:
   static Result<std::shared_ptr<EnclosedStorage>> open(const std::filesystem::path& directory);
@@ -46,10 +48,12 @@ class EnclosedStorage final : public Storage {
  private:
   EnclosedStorage(UniqueFd directory, std::array<std::filesystem::path, 3> names)
       : directory_(std::move(directory)), names_(std::move(names)) {}
-  [[nodiscard]] Result<UniqueFd> opened(const std::filesystem::path& path, int flags) const;
+  /// @param above  gets the directory in which the last name of the path was found. Null: not wanted.
+  [[nodiscard]] Result<UniqueFd> opened(const std::filesystem::path& path, int flags,
+                                        UniqueFd* above = nullptr) const;
 
   const UniqueFd directory_;
-  const std::array<std::filesystem::path, 3> names_;  // as it was named, absolute, and without links
+  const std::array<std::filesystem::path, 3> names_;  // as the caller named it, absolute, and without links
 };
 
 }  // namespace stfs

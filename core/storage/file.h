@@ -25,7 +25,7 @@ namespace stfs {
 
 enum class Access : std::uint8_t { ReadOnly, ReadWrite };
 
-/// Whose symbolic links an opening follows.
+/// The symbolic links that an opening follows.
 enum class Links : std::uint8_t {
   All,      // for a program that only reads, and shows the bytes to its caller alone
   Trusted,  // trusted_links.h: for a program that writes, or shows the bytes to other users
@@ -64,10 +64,10 @@ struct Boot {
 
 enum class LockKind : std::uint8_t { Shared, Exclusive };
 
-/// Another open file description holds a conflicting lock.
+/// The result of try_lock() if another open file description holds a conflicting lock.
 struct LockConflict {};
 
-/// Whether an error of try_lock() means that this file system has no locks.
+/// Returns true if the error of try_lock() means that this file system has no locks.
 inline bool lacks_locks(const Error& error) {
   return error.errno_value == ENOLCK || error.errno_value == ENOSYS || error.errno_value == EOPNOTSUPP;
 }
@@ -80,9 +80,9 @@ class File {
  public:
   virtual ~File() = default;
 
-  /// Fills the buffer from `offset` on. ArchiveCut with EIO if the file ends before that.
+  /// Fills the buffer from `offset` on. ArchiveCut with EIO if the file ends before the buffer is full.
   virtual Result<void> read(std::span<std::byte> to, std::uint64_t offset) const = 0;
-  /// Writes all bytes or fails. How much of a failed write arrived is unknown.
+  /// Writes all bytes or fails. After a failure any part of the bytes may have been written.
   virtual Result<void> write(std::span<const std::byte> from, std::uint64_t offset) = 0;
   /// Makes `range` of this file share the blocks of the same-sized range of `source` that starts at
   /// source_offset (FICLONERANGE). All three are multiples of 4096. EOPNOTSUPP if the file system can't: the
@@ -91,43 +91,43 @@ class File {
   /// Copies the same-sized range of `source` that starts at source_offset. Where the kernel can, the bytes do
   /// not pass through our memory.
   virtual Result<void> copy_from(const File& source, std::uint64_t source_offset, ByteRange range);
-  /// Preallocates disk space for the range without changing the file's size. EOPNOTSUPP is no failure here:
-  /// if a file system can't preallocate, write() reports a full disk. A reservation covers one write:
+  /// Preallocates disk space for the range without changing the file's size. Succeeds even if the file system
+  /// can't preallocate (EOPNOTSUPP): write() then reports a full disk. A reservation covers one write:
   /// rewriting a shared or copy-on-write block needs new space.
   virtual Result<void> reserve(ByteRange range) = 0;
-  /// The same for a file that will have at least this size. It may have it from now on: some file systems
-  /// can't preallocate otherwise.
+  /// Does the same for a file that will have at least this size. May give the file that size at once: some
+  /// file systems can't preallocate otherwise.
   virtual Result<void> reserve_size(std::uint64_t size_bytes) { return reserve({0, size_bytes}); }
   /// Cuts the file, or lengthens it with zeros.
   virtual Result<void> resize(std::uint64_t size_bytes);
-  /// Gives the disk space of a range of whole blocks back, which may be empty. They read as zeros from now
-  /// on. EOPNOTSUPP is no failure: the space stays in use.
+  /// Gives the disk space of a range of whole blocks back. The range may be empty. Its bytes read as zeros
+  /// from now on. Succeeds even if the file system can't do it (EOPNOTSUPP): the space then stays in use.
   virtual Result<void> punch(ByteRange range);
   /// fdatasync. After a failure the kernel marks pages clean that never reached the disk
   /// (core/DURABILITY.md), so a later success proves nothing.
   virtual Result<void> sync() = 0;
   /// fsync: the mode, the owner and the attributes as well. Fails as sync() does.
   virtual Result<void> sync_all() { return sync(); }
-  /// Whether a program serves the file system (FUSE), perhaps for other hosts too. The program may cache our
-  /// writes until a sync, and others' writes until refresh().
+  /// Returns true if a program serves the file system (FUSE), perhaps for several hosts. The program may
+  /// cache our writes until a sync, and others' writes until refresh().
   [[nodiscard]] virtual bool is_served() const { return false; }
   /// After this call, status() and read() of these ranges see everything that other hosts have written and
   /// synced. Call it after taking the lock under which they wrote. Does nothing if is_served() is false.
   Result<void> refresh(std::span<const ByteRange> ranges);
-  /// The part of refresh() that concerns read(). Bytes that this host has written and not synced stay.
+  /// Does the part of refresh() that read() needs. Bytes that this host has written and not synced stay.
   void forget(ByteRange range) const;
-  /// Asks the kernel to start writing the range to the disk, so that a later sync has less to do. Neither the
-  /// result nor a failure is reported.
+  /// Asks the kernel to start writing the range to the disk, so that a later sync has less to do. Reports
+  /// neither a result nor a failure.
   virtual void begin_writeback(ByteRange range) const { static_cast<void>(range); }
   /// Waits until the disk has been given all that was written to the range so far, so that a later sync has
-  /// less to do. It does not replace that sync. A failure counts as one of sync().
+  /// less to do. The later sync is still needed. Treat a failure like a failure of sync().
   virtual Result<void> finish_writeback(ByteRange range) {
     static_cast<void>(range);
     return {};
   }
-  /// Asks the kernel to evict its cached pages of the range. Neither the result nor a failure is reported.
+  /// Asks the kernel to evict its cached pages of the range. Reports neither a result nor a failure.
   virtual void evict(ByteRange range) const { static_cast<void>(range); }
-  /// Asks the kernel to fetch the range, without waiting. Neither the result nor a failure is reported.
+  /// Asks the kernel to fetch the range, without waiting. Reports neither a result nor a failure.
   virtual void prefetch(ByteRange range) const { static_cast<void>(range); }
   /// f_type of statfs(2); 0 if unknown.
   [[nodiscard]] virtual std::uint64_t filesystem_type() const { return 0; }
@@ -137,28 +137,28 @@ class File {
   /// The file's size, without asking for times. With fine-grained timestamps (Linux 6.13), each query of
   /// times makes the next write change the inode too, and the following sync write the inode out.
   [[nodiscard]] virtual Result<std::uint64_t> size_bytes() const;
-  /// The size as this kernel knows it, by which its own reads go: a remote store is not asked again.
+  /// The size that this kernel knows and that its own reads use. Asks no remote store.
   [[nodiscard]] virtual Result<std::uint64_t> known_size_bytes() const { return size_bytes(); }
 
-  /// Takes a lock of the open file description (F_OFD_SETLK), without waiting. It ends with unlock() or with
-  /// the last descriptor, also when the process is killed. A conflict is no error. ENOLCK, ENOSYS and
-  /// EOPNOTSUPP mean that the file system has no locks.
+  /// Takes a lock of the open file description (F_OFD_SETLK), without waiting. The lock ends with unlock() or
+  /// with the last descriptor, also when the process is killed. A conflict is a result, not an error. ENOLCK,
+  /// ENOSYS and EOPNOTSUPP mean that the file system has no locks.
   virtual Result<std::optional<LockConflict>> try_lock(ByteRange range, LockKind kind) = 0;
   virtual void unlock(ByteRange range) = 0;
-  /// Whether another open file description holds a lock on the range that conflicts with a lock of this kind
-  /// (F_OFD_GETLK). Takes no lock, so that no other process sees a conflict. Also works on a file that was
-  /// opened for reading. Fails as try_lock() does.
+  /// Returns true if another open file description holds a lock on the range that conflicts with a lock of
+  /// this kind (F_OFD_GETLK). Takes no lock, so that no other process sees a conflict. Also works on a file
+  /// that was opened for reading. Fails as try_lock() does.
   [[nodiscard]] virtual Result<bool> is_locked_by_other(ByteRange range, LockKind kind) const;
   /// A process that holds such a lock on the range, if it can be found. Slow: for messages only.
   [[nodiscard]] virtual std::optional<pid_t> lock_holder(ByteRange range) const = 0;
 
   /// fchown. EPERM if this process may not give the file to that user or group.
   virtual Result<void> set_owner(std::uint32_t uid, std::uint32_t gid);
-  /// fchmod: permissions only. The umask does not count.
+  /// fchmod: permissions only. Ignores the umask.
   virtual Result<void> set_mode(std::uint32_t permissions);
 
-  /// Whether this file of create_unnamed() has its fallback name, because the file system has no unnamed
-  /// files.
+  /// Returns true if create_unnamed() gave this file its fallback name, because the file system has no
+  /// unnamed files.
   [[nodiscard]] virtual bool has_staged_name() const { return false; }
   /// The descriptor, for mmap. The File owns it.
   [[nodiscard]] virtual int descriptor() const = 0;
@@ -171,9 +171,9 @@ class Storage {
 
   /// Opens a regular file. Any other kind of file is refused, and the error names the kind.
   virtual Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) = 0;
-  /// The same, but also refuses a symbolic link as the last component (ELOOP): for names that any user with
-  /// write access to the directory could have planted. Neither call waits: a file on which its owner holds a
-  /// lease gives EAGAIN at once.
+  /// Does the same, but also refuses a symbolic link as the last component (ELOOP). Use it for names that any
+  /// user with write access to the directory could have made. Neither call waits: if the file's owner holds a
+  /// lease on it, the call returns EAGAIN at once.
   virtual Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) = 0;
   /// Opens an open file once more, for other access. `path` is the path it was opened at. ESTALE
   /// (ArchiveChanged) if the file can't be opened again and the path now names another file, or none.
@@ -200,22 +200,22 @@ class Storage {
   /// @param mode  the permissions, before the umask.
   virtual Result<std::unique_ptr<File>> create(const std::filesystem::path& path, mode_t mode);
   /// Gives a file another name in the same directory, atomically. Durable after sync_directory().
-  /// @param replaces  whether it may take the name of another file; else EEXIST.
+  /// @param replaces  whether another file of that name is replaced; otherwise EEXIST.
   virtual Result<void> rename(const std::filesystem::path& from, const std::filesystem::path& to,
                               bool replaces);
-  /// Gives an open file the mode, owner and attributes of the one at the path (file_attributes.h).
+  /// Gives an open file the mode, owner and attributes of the file at the path (file_attributes.h).
   virtual Result<void> copy_attributes(const std::filesystem::path& from, File& to);
-  /// The same from an open file, whatever its path names now.
+  /// Does the same from an open file, whatever its path names now.
   virtual Result<void> copy_attributes(const File& from, File& to);
-  /// Gives a regular file new bytes, whole or not at all, also after a loss of power: a new file takes its
-  /// name, mode, owner and attributes. The path must be no link. Durable when it returns.
-  /// With Durability::Process nothing is synced: a loss of power can leave the old file, the new or an empty
+  /// Replaces a regular file by new bytes, completely or not at all, even after a loss of power: a new file
+  /// takes its name, mode, owner and attributes. The path must be no link. Durable when it returns. With
+  /// Durability::Process nothing is synced: a loss of power can leave the old file, the new file or an empty
   /// one.
   /// @param temporary  the new file's name until then, in the same directory. A file of that name is removed.
   virtual Result<void> replace(const std::filesystem::path& path, const std::filesystem::path& temporary,
                                std::span<const std::byte> content, Durability durability);
-  /// The same with a file of create_unnamed() that has the content: no disk space is needed. A file that
-  /// replaces none keeps its own mode. EOPNOTSUPP: this storage can't.
+  /// Does the same with a file of create_unnamed() that has the content: no disk space is needed. If there
+  /// was no file, the new one keeps its own mode. EOPNOTSUPP: this storage can't.
   virtual Result<void> replace_with(File& content, const std::filesystem::path& path,
                                     const std::filesystem::path& temporary, Durability durability);
   /// Fails as replace() would if the path's directory is missing or may not be written (ENOENT, EACCES,
@@ -223,26 +223,35 @@ class Storage {
   virtual Result<void> check_replaceable(const std::filesystem::path& path);
   /// fsync of a directory: its names are then on stable storage.
   virtual Result<void> sync_directory(const std::filesystem::path& directory) = 0;
-  /// Makes a directory in one that exists, if there is none. Its name is durable after sync_directory() of
-  /// the one above.
+  /// Makes a directory in an existing one, if it is missing. Its name is durable after sync_directory() of
+  /// the parent.
   /// @return whether it is new. EEXIST if something else has the name.
   virtual Result<bool> make_directory(const std::filesystem::path& path);
-  /// Removes an empty directory. ENOTEMPTY if it is not.
+  /// Removes an empty directory. ENOTEMPTY if it has entries.
   virtual Result<void> remove_directory(const std::filesystem::path& path);
-  /// Takes the lock of flock(2) on a file or a directory, without waiting: other programs than this one know
-  /// it. It is held until the descriptor is closed, also by the end of the process.
-  /// @return nothing if somebody else holds a conflicting one. EOPNOTSUPP, ENOSYS and ENOLCK mean that the
-  ///   file system has no locks.
+  /// Takes the lock of flock(2) on a file or a directory, without waiting. Programs other than this one use
+  /// that lock. The lock is held until the descriptor is closed, also by the end of the process.
+  /// Opens nothing but a regular file of one name and a directory. The last component must be no link.
+  /// @return nothing if another process holds a conflicting lock. EOPNOTSUPP, ENOSYS and ENOLCK mean that the
+  /// file system has no locks. ELOOP: a link. EMLINK: a file of several names. EINVAL: another kind of file.
+  /// EXDEV: another user's mount.
   virtual Result<std::optional<UniqueFd>> try_flock(const std::filesystem::path& path, LockKind kind);
   /// Names of the entries that start with the prefix, unordered.
   virtual Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                                 const std::string& prefix) = 0;
-  /// Status of the file at the path, following links. Asks for no times (File::size_bytes()), so its mtime is
-  /// 0.
+  /// Returns the status of the file at the path, following links. Asks for no times (File::size_bytes()), so
+  /// its mtime is 0.
   virtual Result<FileStatus> status(const std::filesystem::path& path) = 0;
-  /// The same of the name itself: a link is not followed. Never waits for the file's owner. EXDEV: another
-  /// file system is mounted on the name.
+  /// Returns the status of the name itself: a link is not followed. Never waits for the file's owner. EXDEV:
+  /// another file system is mounted on the name.
   virtual Result<FileStatus> status_of_name(const std::filesystem::path& path);
+  /// Returns true if the operating system has the files, and false for a test's storage.
+  [[nodiscard]] virtual bool is_system() const { return false; }
+  /// The path by which the kernel reaches a file. Differs from the path for people if this storage has opened
+  /// a directory (storage_in()).
+  [[nodiscard]] virtual std::filesystem::path reached(const std::filesystem::path& path) const {
+    return path;
+  }
   /// The current boot of this kernel.
   [[nodiscard]] virtual Boot boot() const { return {}; }
   /// The effective user of this process.
@@ -263,5 +272,12 @@ Result<void> remove_if_there(Storage& storage, const std::filesystem::path& path
 
 /// The operating system's storage.
 Storage& system_storage();
+
+struct OpenDirectory;
+/// Returns the operating system's storage, in which this directory is the one that was opened, whatever its
+/// path names now. All paths in the directory reach its files. Messages have the paths for people.
+/// @param folder     the path of the directory, without links.
+/// @param directory  has a descriptor. Calls with the same directory and path share the storage.
+std::shared_ptr<Storage> storage_in(const std::filesystem::path& folder, OpenDirectory directory);
 
 }  // namespace stfs

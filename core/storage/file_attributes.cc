@@ -35,12 +35,15 @@ Result<bool> give_owner_and_mode(const Permissions& permissions, int to, const s
   // If the owner can't be given, we may still be a member of the group.
   const bool has_group = ::fchown(to, permissions.uid, permissions.gid) == 0 ||
                          ::fchown(to, static_cast<uid_t>(-1), permissions.gid) == 0;
-  if (!has_group) mode &= 0707;
+  // Without the group, its members are others.
+  constexpr unsigned kGroupShift = 3;
+  if (!has_group) mode &= kOwnersBits | (mode >> kGroupShift & 07U);
   if (::fchmod(to, mode) != 0) return fail_system(errno, path, "preserve its mode");
   return has_group;
 }
 
-/// Copies the attribute if it is one of users, or an access control list that is wanted.
+/// Copies the attribute if its name begins with "user.", or if it is an access control list and `with_list`
+/// is set.
 Result<void> copy_attribute(const std::string& from, int to, const char* name, bool with_list,
                             const std::string& path) {
   const bool is_of_user = std::string_view(name).starts_with("user.");
@@ -53,7 +56,7 @@ Result<void> copy_attribute(const std::string& from, int to, const char* name, b
   return fail_system(errno, path, fmt::format("preserve its attribute {}", name));
 }
 
-/// It leads to the open file, whatever the file's name leads to now.
+/// Returns a path that leads to the open file, even if the file's name leads elsewhere now.
 std::string path_of(int opened) {
   return fmt::format("/proc/self/fd/{}", opened);
 }
@@ -77,7 +80,7 @@ std::optional<Named> open_named(const std::filesystem::path& path) {
   return named;
 }
 
-/// Whether other users may give names in the directory.
+/// Returns true if other users may give names in the directory.
 bool may_others_name(const struct stat& directory) {
   // With an access control list, the group's bits are its mask: single users may have them.
   return (directory.st_mode & (S_IWGRP | S_IWOTH)) != 0;
@@ -91,28 +94,30 @@ bool is_planted(const Named& named) {
   return S_ISREG(file.st_mode) && file.st_nlink > 1;
 }
 
-/// The permissions without what `most` forbids to users who are not the owner.
-Result<Permissions> within(const Permissions& permissions, mode_t most, int to) {
+/// Returns the permissions, reduced by `most` for users who are not the owner.
+Result<Permissions> within(const Permissions& permissions, const NewFileMode& most, int to) {
   struct stat made {};
   if (::fstat(to, &made) != 0) return fail_system(errno, "a new file", "stat");
-  Permissions both = strictest(permissions, {.mode = most, .uid = made.st_uid, .gid = made.st_gid});
+  Permissions both = strictest(
+      permissions,
+      {.mode = most.mode, .uid = most.owner.value_or(made.st_uid), .gid = most.group.value_or(made.st_gid)});
   both.mode |= permissions.mode & kOwnersBits;
   return both;
 }
 
-/// @param most  if it is given, of the mode; then no access control list is copied.
+/// @param most  if given, limits the mode; then no access control list is copied.
 /// @param path  for messages.
-Result<void> copy_all(int opened, const struct stat& status, int to, std::optional<mode_t> most,
+Result<void> copy_all(int opened, const struct stat& status, int to, const std::optional<NewFileMode>& most,
                       const std::filesystem::path& path) {
   const std::string from = path_of(opened);
   Permissions permissions = permissions_of(status, opened);
   if (most) {
     const auto limited = within(permissions, *most, to);
-    if (!limited) return tl::unexpected(limited.error());
+    RETURN_IF_ERROR(limited);
     permissions = *limited;
   }
   const auto has_group = give_owner_and_mode(permissions, to, path.native());
-  if (!has_group) return tl::unexpected(has_group.error());
+  RETURN_IF_ERROR(has_group);
   std::string names(XATTR_LIST_MAX, '\0');
   const ssize_t size = ::listxattr(from.c_str(), names.data(), names.size());
   if (size < 0 && errno == EOPNOTSUPP) return {};
@@ -121,19 +126,29 @@ Result<void> copy_all(int opened, const struct stat& status, int to, std::option
   // A list may give rights to the group, and the file's own group is not always the new one's.
   const bool with_list = *has_group && !most;
   for (std::size_t at = 0; at < names.size(); at += std::strlen(names.c_str() + at) + 1) {
-    if (auto ok = copy_attribute(from, to, names.c_str() + at, with_list, path.native()); !ok) return ok;
+    RETURN_IF_ERROR(copy_attribute(from, to, names.c_str() + at, with_list, path.native()));
   }
   return {};
 }
 
 }  // namespace
 
-Result<void> copy_file_attributes(const std::filesystem::path& path, int to, mode_t most) {
+bool may_own(std::uint32_t owner, const NewFileMode& mode) {
+  if (owner == 0 || is_same_user(owner, ::geteuid())) return true;
+  if (mode.owner && is_same_user(owner, *mode.owner)) return true;
+  if ((mode.mode & S_IRGRP) == 0) return false;
+  if ((mode.mode & S_IROTH) != 0) return true;
+  return mode.group && is_known_group(*mode.group) &&
+         membership_of(system_storage(), owner, *mode.group) == Membership::Member;
+}
+
+Result<void> copy_file_attributes(const std::filesystem::path& path, int to, const NewFileMode& most) {
   const auto named = open_named(path);
   if (!named) return fail_system(errno, path.native(), "open");
   if (!S_ISREG(named->status.st_mode) || is_planted(*named)) return {};
-  std::optional<mode_t> limit;
-  if (may_others_name(named->directory) && (most & kReadWriteForAll) != kReadWriteForAll) limit = most;
+  if (!may_own(named->status.st_uid, most)) return {};
+  std::optional<NewFileMode> limit;
+  if ((most.mode & kReadWriteForAll) != kReadWriteForAll) limit = most;
   return copy_all(named->file.get(), named->status, to, limit, path);
 }
 
@@ -144,21 +159,21 @@ Result<void> copy_file_attributes(int from, int to) {
 }
 
 bool may_be_planted(const Storage& storage, const std::filesystem::path& path) {
-  if (&storage != &system_storage()) return false;
-  const auto named = open_named(path);
+  if (!storage.is_system()) return false;
+  const auto named = open_named(storage.reached(path));
   return named ? is_planted(*named) : errno == EXDEV;  // another user's mount
 }
 
 Result<NamedFile> look_up_file(Storage& storage, const std::filesystem::path& path) {
-  if (&storage != &system_storage()) {
+  if (!storage.is_system()) {
     const auto there = storage.status(path);
     return there ? Result<NamedFile>(NamedFile{.status = *there}) : tl::unexpected(there.error());
   }
-  const auto named = open_named(path);
+  const auto named = open_named(storage.reached(path));
   if (!named) return fail_system(errno, path.native(), "look up");
   if (S_ISLNK(named->status.st_mode)) return fail_system(ELOOP, path.native(), "look up");
   const auto status = system_status(path_of(named->file.get()), path.native());
-  if (!status) return tl::unexpected(status.error());
+  RETURN_IF_ERROR(status);
   return NamedFile{.status = strict_status_of(*status, named->file.get()),
                    .may_be_planted = is_planted(*named)};
 }

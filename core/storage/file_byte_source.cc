@@ -1,6 +1,5 @@
-// Checks the file's size after each copy: if the file's new end lies inside a page, bytes behind that end
-// read as zeros, without an error (fs/KERNEL.md). A truncation after the copy has not changed the copied
-// bytes.
+// Checks the file's size after each copy. If the file's new end is inside a page, bytes behind that end read
+// as zeros, without an error (fs/KERNEL.md). A truncation after the copy has not changed the copied bytes.
 #include "core/storage/file_byte_source.h"
 
 #include <fmt/format.h>
@@ -52,18 +51,17 @@ Result<void> FileByteSource::read(std::span<std::byte> to, std::uint64_t offset)
   const ByteRange range{offset, to.size()};
   auto done = file_.load()->read(to, offset);
   if (!done && done.error().code != ErrorCode::ArchiveCut) return unreadable(done.error(), range);
-  auto there = check(range);
-  if (!there) return there;
+  RETURN_IF_ERROR(check(range));
   // The file was cut during the read, and has grown again.
   if (!done) return cut_short(offset, range);
-  // Prefetch after the read, so that the read's own bytes come first. For a mapped file the kernel reads
-  // ahead itself.
+  // Prefetch after the read, so that the read's own bytes arrive first. The kernel itself reads ahead in a
+  // mapped file.
   if (!map_) file_.load()->prefetch(readahead_.after(range).intersection({0, size_bytes_}));
   return {};
 }
 
 Result<void> FileByteSource::follow(const File& copy) {
-  if (auto remapped = remap(copy); !remapped) return remapped;
+  RETURN_IF_ERROR(remap(copy));
   file_ = &copy;
   return {};
 }
@@ -80,7 +78,7 @@ Result<void> FileByteSource::remap(const File& copy) {
 Result<MappedSpan> FileByteSource::map(ByteRange range) const {
   if (!map_) return MappedSpan();
   auto populated = map_->populate(range, *file_.load());
-  if (auto there = check(range); !there) return pass_on(std::move(there));
+  RETURN_IF_ERROR(check(range));
   if (!populated) return unreadable(populated.error(), range);
   return map_->span(range);
 }

@@ -1,6 +1,6 @@
 // Reads the bytes of a file: by system calls, and by a map of the file if its store can be mapped. System
 // calls copy, and report failures of the store as errors. A map costs no copy, but reports failures only by a
-// signal. So the map is for replies to the kernel, and for copies of few bytes that lie far apart
+// signal. The map is used for replies to the kernel, and for copies of few bytes from distant places
 // (mapped_region.h).
 #pragma once
 
@@ -21,7 +21,7 @@
 
 namespace stfs {
 
-/// Auto: only system calls on the stores of unmappable_store.h and if mapping fails, else a map too.
+/// Auto: only system calls on the stores of unmappable_store.h and if mapping fails, otherwise a map as well.
 enum class Io : std::uint8_t { Auto, Mmap, Pread };
 
 class FileByteSource final : public ByteSource {
@@ -40,13 +40,13 @@ class FileByteSource final : public ByteSource {
   [[nodiscard]] bool is_mapped() const override { return map_.has_value(); }
   [[nodiscard]] std::string_view why_not_mapped() const override { return why_not_mapped_; }
 
-  /// Switches to a copy of the file (a copy-up of overlayfs). Other threads may read meanwhile. Spans of the
-  /// map stay valid, and show the copy.
+  /// Switches to a copy of the file (a copy-up of overlayfs). Other threads may read at the same time. Spans
+  /// of the map stay valid, and show the copy.
   /// @param copy  an open file of the copy; must outlive the source.
   Result<void> follow(const File& copy);
-  /// Notes that the file has another size: it was edited by us. @return false if the map is too short for it.
+  /// Notes the size that our own edit has given the file. @return false if the map is too short for it.
   [[nodiscard]] bool resize(std::uint64_t size_bytes);
-  /// Switches only the map: reads through the present file reach the copy anyway. `copy` need not stay open.
+  /// Switches only the map: reads through the current file reach the copy anyway. `copy` need not stay open.
   Result<void> remap(const File& copy);
 
  private:

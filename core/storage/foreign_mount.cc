@@ -1,4 +1,3 @@
-// Asks the kernel's tables about what is mounted on a name.
 #include "core/storage/foreign_mount.h"
 
 #include <fcntl.h>
@@ -19,7 +18,7 @@
 namespace stfs {
 namespace {
 
-/// Nothing on kernels before 5.8. No field is asked for, so that the file system is not asked.
+/// Returns nothing on kernels before 5.8. Asks for no field, so that the kernel does not ask the file system.
 std::optional<bool> is_mount_root(int descriptor) {
   struct statx found {};
   constexpr int kFlags = AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC;
@@ -72,13 +71,14 @@ Result<UniqueFd> open_entry(int directory, const std::string& name, int flags, c
   if (errno != EXDEV && errno != ENOSYS && errno != EPERM) return fail_system(errno, path, "open");
   UniqueFd at(::openat(directory, name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   if (!at) return fail_system(errno, path, "open");
-  if (auto checked = check_not_foreign(at.get(), path); !checked) return pass_on(std::move(checked));
+  RETURN_IF_ERROR(check_not_foreign(at.get(), path));
   if ((flags & O_PATH) != 0) {
     struct stat st {};
     const bool fits = (flags & O_DIRECTORY) == 0 || (::fstat(at.get(), &st) == 0 && S_ISDIR(st.st_mode));
     return fits ? Result<UniqueFd>(std::move(at)) : Result<UniqueFd>(fail_system(ENOTDIR, path, "open"));
   }
-  // This link leads to what was checked, whatever the name leads to now. Of a link it gives ELOOP.
+  // This link leads to the file that was checked, even if the name leads elsewhere now. If it is a link:
+  // ELOOP.
   opened = UniqueFd(::open(fmt::format("/proc/self/fd/{}", at.get()).c_str(), flags | O_CLOEXEC));
   return opened ? Result<UniqueFd>(std::move(opened)) : Result<UniqueFd>(fail_system(errno, path, "open"));
 }

@@ -1,4 +1,3 @@
-// Looks a user's groups up (getpwuid_r, getgrouplist) and keeps them for some seconds.
 #include "core/storage/group_members.h"
 
 #include <grp.h>
@@ -25,7 +24,7 @@ using Groups = std::optional<std::vector<gid_t>>;  // nothing: the user is not k
 constexpr std::size_t kMostEntryBytes = 1 << 20;
 constexpr int kMostGroups = 1 << 16;  // the kernel's limit (NGROUPS_MAX)
 
-/// The groups of a user who has this name.
+/// Returns the groups of the user with this name.
 Groups groups_of(const char* name, gid_t first) {
   int count = 64;
   for (;;) {
@@ -52,7 +51,7 @@ Groups look_up(uid_t user) {
   return std::nullopt;
 }
 
-/// What the user database has answered lately.
+/// Caches the answers of the user database.
 class AskedUsers {
  public:
   Groups groups(uid_t user) {
@@ -72,11 +71,12 @@ class AskedUsers {
     Groups groups;
     Clock::time_point until;
   };
-  Mutex mutex_;  // lets one question be under way at a time
+  Mutex mutex_;  // held during a query: one at a time
   std::map<uid_t, Answer> asked_ GUARDED_BY(mutex_);
 };
 
-/// Nothing in the first user namespace, which has all users and groups.
+/// The number that the kernel shows for an unknown user or group. Nothing in the first user namespace, which
+/// has all of them.
 /// @param kind  "uid" or "gid".
 std::optional<std::uint32_t> number_for_unknown(const std::string& kind) {
   std::uint32_t first = 1;

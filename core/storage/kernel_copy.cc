@@ -38,7 +38,7 @@ Result<void> copy_by_kernel(std::span<const std::byte> from, std::span<std::byte
   if (from.empty()) return {};
   std::array<int, 2> ends{};
   // O_NONBLOCK: a pipe smaller than a piece then takes a part of it. A blocking write would wait for ever,
-  // since nobody else reads.
+  // since this thread is the only reader.
   if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) < 0) return failure(errno);
   const UniqueFd out(ends[0]);
   const UniqueFd in(ends[1]);
@@ -47,7 +47,7 @@ Result<void> copy_by_kernel(std::span<const std::byte> from, std::span<std::byte
     if (put < 0 && errno == EINTR) continue;
     if (put <= 0) return failure(put < 0 ? errno : EFAULT);
     const auto size_bytes = static_cast<std::size_t>(put);
-    if (auto taken = take(out.get(), to.first(size_bytes)); !taken) return taken;
+    RETURN_IF_ERROR(take(out.get(), to.first(size_bytes)));
     from = from.subspan(size_bytes);
     to = to.subspan(size_bytes);
   }

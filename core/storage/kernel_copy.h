@@ -11,7 +11,8 @@ namespace stfs {
 
 /// Copies `from` through a pipe, in pieces. About three times slower than memcpy.
 /// @param to  at least from.size().
-/// @return EIO with code ArchiveCut if a page of `from` is gone; the system's error if no pipe can be made.
+/// @return EIO with code ArchiveCut if the file no longer has a page of `from`; the system's error if no pipe
+/// can be made.
 Result<void> copy_by_kernel(std::span<const std::byte> from, std::span<std::byte> to);
 
 }  // namespace stfs

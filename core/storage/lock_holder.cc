@@ -24,11 +24,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// How well a lock fits the one that is looked for.
+/// How well a lock matches the wanted one.
 enum class Fit : std::uint8_t {
   None,
-  Inode,  // of a file with this inode number: on btrfs the device differs from stat's
-  File,   // of this file
+  Inode,  // its file has this inode number: on btrfs the device differs from stat's
+  File,   // it is a lock on this file
 };
 
 struct Wanted {
@@ -39,7 +39,7 @@ struct Wanted {
 
 struct Line {
   Fit fit = Fit::None;
-  pid_t pid = -1;  // -1: of an open file description
+  pid_t pid = -1;  // -1: the lock of an open file description
 };
 
 /// @param line  of /proc/locks.
@@ -69,7 +69,7 @@ Line parse(const std::string& line, const Wanted& wanted) {
   return found;
 }
 
-/// The best fit of a process's locks, and how many there are.
+/// Returns the best match among a process's locks, and the number of locks that match so well.
 std::pair<Fit, unsigned> locks_of(const fs::path& descriptors, const Wanted& wanted) {
   std::pair<Fit, unsigned> locks = {Fit::None, 0};
   std::error_code failed;
@@ -80,31 +80,34 @@ std::pair<Fit, unsigned> locks_of(const fs::path& descriptors, const Wanted& wan
       constexpr std::string_view kStart = "lock:";
       if (!line.starts_with(kStart)) continue;
       const Fit fit = parse(line.substr(kStart.size()), wanted).fit;
-      if (fit == Fit::None) continue;
-      locks.first = std::max(locks.first, fit);
+      if (fit == Fit::None || fit < locks.first) continue;
+      if (fit > locks.first) locks = {fit, 0};
       ++locks.second;
     }
   }
   return locks;
 }
 
-/// A process that /proc/locks names, or how many locks it lists. It names no process for locks of open file
-/// descriptions.
-std::pair<std::optional<pid_t>, unsigned> look_at_all_locks(const Wanted& wanted) {
+/// Returns a process that /proc/locks names, or the number of locks that it lists. It names no process for
+/// locks of open file descriptions.
+/// @param least  how well a lock must match.
+std::pair<std::optional<pid_t>, unsigned> look_at_all_locks(const Wanted& wanted, Fit least) {
   std::pair<std::optional<pid_t>, unsigned> found = {std::nullopt, 0};
   std::ifstream lines("/proc/locks");
   for (std::string line; std::getline(lines, line);) {
     const Line lock = parse(line, wanted);
-    if (lock.fit == Fit::None) continue;
+    if (lock.fit < least) continue;
     ++found.second;
     if (lock.pid > 0 && lock.pid != ::getpid()) found.first = lock.pid;
   }
   return found;
 }
 
-std::optional<pid_t> find_holder(const Wanted& wanted) {
-  // Another file system may have the same inode number, and this process may hold a lock on it, too.
-  std::tuple<Fit, bool> best = {Fit::None, false};  // and whether it is another process
+/// @param is_unseen  set if there is a lock that no process seen here holds.
+std::optional<pid_t> look_for_holder(const Wanted& wanted, bool& is_unseen) {
+  // A file with the same inode number may exist on another file system, and this process may hold a lock on
+  // it.
+  std::tuple<Fit, bool> best = {Fit::None, false};  // its fit, and whether it is another process
   std::optional<pid_t> holder;
   unsigned own = 0;
   std::error_code failed;
@@ -121,18 +124,28 @@ std::optional<pid_t> find_holder(const Wanted& wanted) {
     holder = pid;
   }
   if (holder && *holder != ::getpid()) return holder;
-  // Another user's process: its descriptors can't be read.
-  const auto [named, count] = look_at_all_locks(wanted);
+  // The holder may be another user's process, whose descriptors can't be read.
+  const auto [named, count] = look_at_all_locks(wanted, std::max(Fit::Inode, std::get<Fit>(best)));
   if (named) return named;
-  return count > own ? std::nullopt : holder;
+  is_unseen = count > own;
+  return is_unseen ? std::nullopt : holder;
 }
 
-/// The first line of a file below /proc.
+std::optional<pid_t> find_holder(const Wanted& wanted) {
+  constexpr int kAttempts = 3;  // locks begin and end while /proc is read
+  for (int attempt = 1;; ++attempt) {
+    bool is_unseen = false;
+    const auto holder = look_for_holder(wanted, is_unseen);
+    if (!is_unseen || attempt == kAttempts) return holder;
+  }
+}
+
+/// Returns the first line of a file below /proc.
 std::string line_of(const fs::path& path) {
   std::string line;
   std::ifstream file(path);
   std::getline(file, line);
-  // A process chooses its name.
+  // A process chooses its name, so replace control characters.
   std::ranges::replace_if(
       line, [](char c) { return c < ' ' || c > '~'; }, '?');
   return line;

@@ -1,4 +1,3 @@
-// Maps with mmap and makes pages readable with MADV_POPULATE_READ.
 #include "core/storage/mapped_region.h"
 
 #include <sys/mman.h>

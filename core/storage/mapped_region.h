@@ -1,9 +1,8 @@
 // A read-only shared mapping of a whole file, and ranges of it.
 //
 // The mapping keeps the file's inode alive, not its length. Reading a page that the file no longer covers, or
-// that its disk can't deliver, raises SIGBUS. So a pointer into the mapping is given only to users that never
-// read through it in this process: the kernel, and programs that ask for the pages themselves. All other code
-// copies.
+// that its disk can't deliver, raises SIGBUS. The address goes only to users that never read there in this
+// process: the kernel, and programs that ask for the pages themselves. All other code copies.
 #pragma once
 
 #include <cstddef>
@@ -61,8 +60,8 @@ class MappedRegion {
   /// @return false if `copy` was interrupted, or if this program has no guard.
   using Copy = std::function<void(std::span<const std::byte> bytes)>;
   [[nodiscard]] bool copy_from(ByteRange range, const Copy& copy) const;
-  /// Maps `file` at the same addresses. It must have the same bytes: a copy of the mapped file. Spans stay
-  /// valid. The file need not stay open. After a failure the region is unchanged.
+  /// Maps `file` at the same addresses. `file` must have the same bytes: a copy of the mapped file. Spans
+  /// stay valid. The file need not stay open. After a failure the region is unchanged.
   [[nodiscard]] Result<void> remap(const File& file);
   /// Brings the range into memory and into this process's page table in one system call: otherwise each 4 KiB
   /// costs a fault at first touch (fs/KERNEL.md). EFAULT or EIO: the file no longer covers the range, or

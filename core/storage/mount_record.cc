@@ -1,4 +1,3 @@
-// Reads the lines of /proc/self/fdinfo and /proc/self/mountinfo.
 #include "core/storage/mount_record.h"
 
 #include <fcntl.h>
@@ -15,7 +14,7 @@
 namespace stfs {
 namespace {
 
-/// What follows the text in the line, up to a separator.
+/// Returns the part of the line after `text`, up to a separator.
 std::string word_behind(std::string_view line, std::string_view text, std::string_view separators) {
   const std::size_t at = line.find(text);
   if (at == line.npos) return {};
@@ -23,7 +22,7 @@ std::string word_behind(std::string_view line, std::string_view text, std::strin
   return std::string(line.substr(0, line.find_first_of(separators)));
 }
 
-/// The line in which a file has that beginning; empty without one.
+/// Returns the file's first line with that beginning; empty without one.
 std::string line_of(const std::string& file, std::string_view beginning) {
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);)
@@ -33,7 +32,7 @@ std::string line_of(const std::string& file, std::string_view beginning) {
 
 constexpr const char* kMounts = "/proc/self/mountinfo";
 
-/// The number of the file's mount; empty if /proc does not tell.
+/// Returns the number of the file's mount; empty if /proc does not have it.
 std::string mount_id_of(int descriptor) {
   const std::string known = line_of(fmt::format("/proc/self/fdinfo/{}", descriptor), "mnt_id:");
   return word_behind(known, "mnt_id:\t", "\n");
@@ -45,7 +44,7 @@ bool is_in_this_namespace(int descriptor) {
   const std::string id = mount_id_of(descriptor);
   const bool is_told = !id.empty() && !line_of(kMounts, "").empty();
   if (!is_told || !line_of(kMounts, id + " ").empty()) return true;
-  // In a chroot the mount of the root itself is not listed.
+  // A chroot does not list the mount of the root itself.
   const UniqueFd root(::open("/", O_PATH | O_CLOEXEC));
   return mount_id_of(root.get()) == id;
 }
@@ -57,7 +56,7 @@ std::optional<MountRecord> mount_of(int descriptor) {
   if (details == line.npos) return std::nullopt;
   const std::string_view of_filesystem = std::string_view(line).substr(details);
   MountRecord mount{.type = word_behind(of_filesystem, " - ", " "), .user = std::nullopt};
-  // The options come last. Neither a comma nor a space can stand before another user_id.
+  // The options are the last field. No other text can put a space or a comma before a false user_id.
   const std::string_view options = of_filesystem.substr(of_filesystem.rfind(' '));
   const std::string text = word_behind(options, ",user_id=", ",");
   std::uint32_t user = 0;

@@ -9,13 +9,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
+#include <random>
 #include <utility>
 
 #include "core/base/absolute_path.h"
 #include "core/storage/attribute_names.h"
 #include "core/storage/file_attributes.h"
+#include "core/storage/open_directory.h"
 #include "core/storage/permissions.h"
 
 namespace stfs {
@@ -25,11 +26,18 @@ namespace {
 constexpr std::size_t kGatheredBytes = 256 * 1024;
 constexpr std::string_view kTemporaryPrefix = ".stfs-";
 constexpr std::string_view kTemporarySuffix = ".tmp";
+constexpr std::string_view kCreateTemporary = "create a temporary file beside it";
+
+/// Returns a pointer that does not own the storage.
+std::shared_ptr<Storage> shared(Storage& storage) {
+  return {std::shared_ptr<void>(), &storage};
+}
 
 // Checks whether a new file may get the path. True if the new file replaces a regular file, and takes its
 // mode, owner and attributes.
-Result<bool> check_target(Storage& storage, const std::filesystem::path& path, bool replace) {
-  // A link is itself replaced. Nothing of its target counts.
+Result<bool> check_target(Storage& storage, const std::filesystem::path& path, bool replace,
+                          const NewFileMode& mode) {
+  // If the path is a link, the link itself is replaced. Its target is ignored.
   const auto named = storage.status_of_name(path);
   if (replace && named && S_ISLNK(named->mode)) return false;
   const auto there = storage.status(path);
@@ -45,10 +53,23 @@ Result<bool> check_target(Storage& storage, const std::filesystem::path& path, b
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 fmt::format("{}: replace: not a regular file", path.native()));
   }
-  return !may_be_planted(storage, path);
+  if (!storage.is_system()) return true;
+  return !may_be_planted(storage, path) && may_own(there->uid, mode);
 }
 
-// Whether a directory lies in a mount of this program: its root, or one above on the same file system, tells.
+/// Opens the directory of a new file: its path may lead to another directory later. Returns the storage that
+/// reaches the directory's files.
+Result<std::shared_ptr<Storage>> storage_of_directory(Storage& storage, const std::filesystem::path& path) {
+  if (!storage.is_system() || ::access("/proc/self/fd", F_OK) != 0) return shared(storage);
+  const std::filesystem::path directory = directory_of(path);
+  auto opened = open_directory(storage, directory, LastLink::Followed);
+  if (opened) return storage_in(directory, std::move(*opened));
+  const int why = opened.error().errno_value;
+  return fail_system(why, path.native(), why == ENOENT ? kCreateTemporary : "create");
+}
+
+// Returns true if a directory is in a mount of this program. The mount's root, or a directory above on the
+// same file system, has the attribute.
 bool is_in_mount(const std::filesystem::path& directory) {
   std::error_code unknown;
   std::filesystem::path at = std::filesystem::weakly_canonical(directory, unknown);
@@ -61,24 +82,25 @@ bool is_in_mount(const std::filesystem::path& directory) {
   return false;
 }
 
-// Whether the mode allows more to the group than to others.
+// Returns true if the mode allows more to the group than to others.
 bool is_for_group(mode_t mode) {
   constexpr unsigned kGroupShift = 3;
   return (mode >> kGroupShift & ~mode & 07U) != 0;
 }
 
-// Creates a file. A default list of the directory gives single users the rights of the mode's group: if they
-// are more than those of others, the file gets no list, and the rights that every entry of that list gives.
+// Creates a file. A default list of the directory gives single users the rights of the mode's group. If the
+// group has more rights than others, the file gets no list, and only the rights that every entry of that list
+// gives.
 Result<std::unique_ptr<File>> create_without_list(Storage& storage, const std::filesystem::path& path,
                                                   mode_t mode) {
   auto file = storage.create(path, mode);
   if (!file || !is_for_group(mode) || !has_access_list((*file)->descriptor())) return file;
   auto allowed = permissions_of(**file);
-  if (!allowed) return pass_on(std::move(allowed));
-  // Such a user may have opened this file. Of the next one the list gives no rights.
-  if (auto removed = storage.remove(path); !removed) return pass_on(std::move(removed));
+  RETURN_IF_ERROR(allowed);
+  // A user of the list may have opened this file. The list gives no rights to the next file.
+  RETURN_IF_ERROR(storage.remove(path));
   file = storage.create(path, 0600);
-  if (!file) return file;
+  RETURN_IF_ERROR(file);
   drop_access_list((*file)->descriptor());
   auto given = (*file)->set_mode(allowed->mode);
   if (!given) static_cast<void>(storage.remove(path));
@@ -91,22 +113,24 @@ Result<std::unique_ptr<File>> create_for_group(Storage& storage, const std::file
   auto file = create_without_list(storage, path, mode.mode);
   const auto made = file ? (*file)->status() : tl::unexpected(file.error());
   if (!file || (made && mode.in_group(made->gid) == mode.mode)) return file;
-  // A member of that group may have opened this file, and can not open the next one.
-  if (auto removed = storage.remove(path); !removed) return pass_on(std::move(removed));
-  if (!made) return tl::unexpected(made.error());
+  // A member of that group may have opened this file, and can't open the next one.
+  RETURN_IF_ERROR(storage.remove(path));
+  RETURN_IF_ERROR(made);
   return create_without_list(storage, path, mode.in_group(made->gid));
 }
 
 // Creates a temporary file beside the path. Its name is short, because the path's own name may already have
-// the greatest length. It does not end in .safetensors, so that nobody takes it for an archive.
+// the greatest length. The name does not end in .safetensors, so that no program takes the file for an
+// archive.
 Result<std::unique_ptr<File>> create_temporary(Storage& storage, const std::filesystem::path& path,
                                                const NewFileMode& mode, std::filesystem::path& temporary) {
-  // There it would become a tensor.
-  if (is_in_mount(directory_of(path))) {
+  // In a mount, the new file would become a tensor.
+  if (is_in_mount(storage.reached(directory_of(path)))) {
     return fail(ErrorCode::System, EPERM,
                 path.native() + ": a mount of tensors holds no new files: name a place outside of the mount");
   }
-  constexpr int kAttempts = 1000;  // other processes may use names here, and killed ones have left theirs
+  constexpr int kAttempts =
+      1000;  // another user may take the name when create_for_group() makes a second file
   int why = EEXIST;
   for (int attempt = 0; attempt < kAttempts && why == EEXIST; ++attempt) {
     temporary = directory_of(path) / new_temporary_file_name();
@@ -114,7 +138,7 @@ Result<std::unique_ptr<File>> create_temporary(Storage& storage, const std::file
     if (file) return file;
     why = file.error().errno_value;
   }
-  return fail_system(why, path.native(), "create a temporary file beside it");
+  return fail_system(why, path.native(), kCreateTemporary);
 }
 
 }  // namespace
@@ -124,36 +148,37 @@ bool is_temporary_file_name(std::string_view file_name) {
 }
 
 std::string new_temporary_file_name() {
-  static std::atomic<unsigned> number = 0;
-  return fmt::format("{}{}-{}{}", kTemporaryPrefix, ::getpid(), number++, kTemporarySuffix);
+  std::random_device source;
+  return fmt::format("{}{:08x}{:08x}{}", kTemporaryPrefix, source(), source(), kTemporarySuffix);
 }
 
 Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace, const NewFileMode& mode,
                                 Storage& storage) {
-  NewFile file(storage, path);
+  const auto beside = storage_of_directory(storage, path);
+  RETURN_IF_ERROR(beside);
+  NewFile file(*beside, path);
   file.replace_ = replace;
   file.mode_ = mode;
-  const Result<bool> replaces = check_target(storage, path, replace);
-  if (!replaces) return tl::unexpected(replaces.error());
-  // Nobody else may open the file before it has the mode of the file that it replaces.
+  const Result<bool> replaces = check_target(**beside, path, replace, mode);
+  RETURN_IF_ERROR(replaces);
+  // No other user may open the file before it has the mode of the file that it replaces.
   std::filesystem::path temporary;
-  auto created = create_temporary(storage, path, *replaces ? NewFileMode{0600} : mode, temporary);
-  if (!created) return pass_on(std::move(created));
-  if (auto held = file.hold(std::move(*created), std::move(temporary)); !held)
-    return pass_on(std::move(held));
+  auto created = create_temporary(**beside, path, *replaces ? NewFileMode{0600} : mode, temporary);
+  RETURN_IF_ERROR(created);
+  RETURN_IF_ERROR(file.hold(std::move(*created), std::move(temporary)));
   return file;
 }
 
 Result<NewFile> NewFile::create_as(const std::filesystem::path& temporary, const std::filesystem::path& path,
                                    mode_t mode, Storage& storage) {
-  const Result<bool> replaces = check_target(storage, path, true);
-  if (!replaces) return tl::unexpected(replaces.error());
-  static_cast<void>(storage.remove(temporary));  // a failure is that of create()
-  NewFile file(storage, path);
+  const Result<bool> replaces = check_target(storage, path, true, {});
+  RETURN_IF_ERROR(replaces);
+  static_cast<void>(storage.remove(temporary));  // create() reports a name that could not be removed
+  NewFile file(shared(storage), path);
   file.replace_ = true;
   auto created = storage.create(temporary, *replaces ? 0600 : mode);
-  if (!created) return pass_on(std::move(created));
-  if (auto held = file.hold(std::move(*created), temporary); !held) return pass_on(std::move(held));
+  RETURN_IF_ERROR(created);
+  RETURN_IF_ERROR(file.hold(std::move(*created), temporary));
   return file;
 }
 
@@ -163,9 +188,8 @@ Result<void> NewFile::hold(std::unique_ptr<File> file, std::filesystem::path tem
     static_cast<void>(storage_->remove(temporary));
     return tl::unexpected(made.error());
   }
-  mode_ = {.mode = mode_.in_group(made->gid), .group = made->gid};
   file_ = std::move(file);
-  temporary_ = {new std::filesystem::path(std::move(temporary)), Remove{storage_, made->identity}};
+  temporary_ = {new std::filesystem::path(std::move(temporary)), Remove{storage_.get(), made->identity}};
   gathered_.reserve(kGatheredBytes);
   return {};
 }
@@ -227,7 +251,7 @@ Result<void> NewFile::cut(std::uint64_t size_bytes) {
 
 Result<void> NewFile::gather(std::span<const std::byte> bytes) {
   if (gathered_.size() + bytes.size() > kGatheredBytes) {
-    if (auto ok = write_gathered(); !ok) return ok;
+    RETURN_IF_ERROR(write_gathered());
     if (bytes.size() >= kGatheredBytes) return write(bytes);
   }
   gathered_.insert(gathered_.end(), bytes.begin(), bytes.end());
@@ -255,36 +279,37 @@ Result<void> NewFile::settle(const std::function<Result<void>(File&)>& give_acce
 }
 
 Result<void> NewFile::complete(Durability durability, const std::function<Result<void>(File&)>& give_access) {
-  if (auto ok = write_gathered(); !ok) return ok;
+  RETURN_IF_ERROR(write_gathered());
   gathered_ = {};  // a caller may keep thousands of settled files
   if (reserved_bytes_ > appended_bytes_) {
-    if (auto ok = told(file_->resize(appended_bytes_), "give back reserved space"); !ok) return ok;
+    RETURN_IF_ERROR(told(file_->resize(appended_bytes_), "give back reserved space"));
   }
   bool takes_attributes = false;
-  if (replace_) {  // else the renaming checks for a new file atomically
-    const Result<bool> replaces = check_target(*storage_, path_, replace_);
-    if (!replaces) return tl::unexpected(replaces.error());
+  if (replace_) {  // for a new file, the renaming checks atomically
+    const Result<bool> replaces = check_target(*storage_, path_, replace_, mode_);
+    RETURN_IF_ERROR(replaces);
     takes_attributes = *replaces;
   }
   if (takes_attributes) {
-    if (auto ok = take_attributes(); !ok) return ok;
+    RETURN_IF_ERROR(take_attributes());
   } else if (give_access) {
-    if (auto ok = give_access(*file_); !ok) return ok;
+    RETURN_IF_ERROR(give_access(*file_));
   }
   if (durability == Durability::Power) {
-    if (auto ok = told(file_->sync_all(), "sync"); !ok) return ok;
+    RETURN_IF_ERROR(told(file_->sync_all(), "sync"));
   }
   file_.reset();
   return {};
 }
 
 Result<void> NewFile::take_attributes() {
-  // The directories of a test's model are not other users' to write.
-  if (storage_ != &system_storage()) return storage_->copy_attributes(path_, *file_);
-  if (auto copied = copy_file_attributes(path_, file_->descriptor(), mode_.mode); !copied) return copied;
-  // The new bytes are data. Another user may have chosen them for the place of a program.
+  // In a test's model of a disk no other user can write the directories.
+  if (!storage_->is_system()) return storage_->copy_attributes(path_, *file_);
+  const auto copied = copy_file_attributes(storage_->reached(path_), file_->descriptor(), mode_);
+  RETURN_IF_ERROR(told(copied, "copy the attributes of the file that it replaces"));
+  // The new bytes are data. Another user may have chosen them to replace a program.
   const auto made = file_->status();
-  if (!made) return tl::unexpected(made.error());
+  RETURN_IF_ERROR(made);
   constexpr std::uint32_t kExecute = 0111;
   return (made->mode & kExecute) == 0 ? Result<void>() : file_->set_mode(made->mode & 0777U & ~kExecute);
 }
@@ -307,8 +332,8 @@ Result<void> NewFile::finish_unsynced(const std::filesystem::path& path) {
 }
 
 Result<void> NewFile::rename(const std::filesystem::path& path) {
-  if (auto own = check_own(); !own) return own;
-  if (auto ok = storage_->rename(*temporary_, path, replace_); !ok) return ok;
+  RETURN_IF_ERROR(check_own());
+  RETURN_IF_ERROR(storage_->rename(*temporary_, path, replace_));
   // The file has its final name now: there is no temporary file to remove.
   const std::unique_ptr<std::filesystem::path> renamed(temporary_.release());
   return {};

@@ -13,8 +13,10 @@
 #include <string_view>
 
 #include "core/base/absolute_path.h"
+#include "core/storage/foreign_mount.h"
 #include "core/storage/group_members.h"
 #include "core/storage/mount_record.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 namespace {
@@ -24,7 +26,7 @@ tl::unexpected<Error> no_directory(const std::filesystem::path& path) {
               path.string() + ": is a link or a file: expected a directory of its own");
 }
 
-/// Asks the kernel's tables only: the mount's daemon may not answer.
+/// Asks only the kernel's tables: the mount's daemon may not answer.
 tl::unexpected<Error> is_a_mount(int above, const std::filesystem::path& path) {
   const UniqueFd root(::openat(above, path.filename().c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   const auto mount = mount_of(root.get());
@@ -39,10 +41,12 @@ tl::unexpected<Error> is_a_mount(int above, const std::filesystem::path& path) {
                               : fmt::format(", or with `fusermount3 -u -z`, as user {}", *mount->user)));
 }
 
-/// Refuses a link and a mount. Another user's mount may hold up each request, and tells any owner and mode.
-Result<UniqueFd> open_own(const std::filesystem::path& path) {
+/// Refuses a link and a mount. Another user's mount may block each request, and may report any owner and
+/// mode.
+Result<UniqueFd> open_own(const Storage& storage, const std::filesystem::path& path) {
   constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-  const UniqueFd above(::open(directory_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  const auto directory = directory_of(storage.reached(path));
+  const UniqueFd above(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!above) return fail_system(errno, path.string(), "open");
   struct open_how how {};
   how.flags = kFlags;
@@ -100,20 +104,20 @@ Error OpenDirectory::with_shown_paths(Error error, const std::filesystem::path& 
 
 Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::path& path, LastLink link) {
   OpenDirectory opened;
-  if (&storage != &system_storage()) {
+  if (!storage.is_system()) {
     auto there = storage.status(path);
-    if (!there) return tl::unexpected(there.error());
+    RETURN_IF_ERROR(there);
     if (!S_ISDIR(there->mode)) return no_directory(path);
     opened.path = path;
     opened.status = *there;
     return opened;
   }
   if (link == LastLink::Refused) {
-    auto own = open_own(path);
-    if (!own) return pass_on(std::move(own));
+    auto own = open_own(storage, path);
+    RETURN_IF_ERROR(own);
     opened.fd = std::move(*own);
   } else {
-    opened.fd = UniqueFd(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    opened.fd = UniqueFd(::open(storage.reached(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (!opened.fd && (errno == ENOTDIR || errno == ELOOP)) return no_directory(path);
     if (!opened.fd) return fail_system(errno, path.string(), "open");
   }
@@ -122,6 +126,45 @@ Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::pa
   opened.path = fmt::format("/proc/self/fd/{}", opened.fd.get());
   opened.status = directory_status(st);
   return opened;
+}
+
+Result<OpenDirectory> open_folder(Storage& storage, const std::filesystem::path& path) {
+  if (!storage.is_system()) return open_directory(storage, path, LastLink::Followed);
+  auto found = follow_all_links(path / "");
+  RETURN_IF_ERROR(found);
+  OpenDirectory folder;
+  folder.fd = std::move(found->fd);
+  folder.path = fmt::format("/proc/self/fd/{}", folder.fd.get());
+  folder.status = directory_status(found->status);
+  return folder;
+}
+
+bool has_entry(Storage& storage, const OpenDirectory& directory, const std::filesystem::path& name,
+               const File& file) {
+  const auto own = file.status();
+  auto path = directory.file(name);
+  UniqueFd named;
+  if (directory.fd) {
+    auto entry = open_entry(directory.fd.get(), name, O_PATH, name);
+    if (!entry) return false;
+    named = std::move(*entry);
+    path = fmt::format("/proc/self/fd/{}", named.get());
+  }
+  const auto there = storage.status(path);
+  return own && there && own->identity.same_file(there->identity);
+}
+
+Result<std::shared_ptr<Storage>> storage_beside(Storage& storage, const std::filesystem::path& path,
+                                                const File* file) {
+  if (!storage.is_system() || ::access("/proc/self/fd", F_OK) != 0)
+    return std::shared_ptr<Storage>(std::shared_ptr<void>(), &storage);
+  auto folder = open_folder(storage, path.parent_path());
+  RETURN_IF_ERROR(folder);
+  if (file != nullptr && !has_entry(storage, *folder, path.filename(), *file)) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                path.string() + ": the archive, or its directory, was exchanged for another one");
+  }
+  return storage_in(path.parent_path(), std::move(*folder));
 }
 
 }  // namespace stfs

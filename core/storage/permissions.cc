@@ -1,4 +1,3 @@
-// Combines mode bits, and reads the kernel's form of an access control list.
 #include "core/storage/permissions.h"
 
 #include <endian.h>
@@ -40,7 +39,7 @@ Entry entry_at(std::span<const char> list, std::size_t at) {
   return {le16toh(entry.e_tag), le16toh(entry.e_perm) & kBits};
 }
 
-/// The mode without the rights that some entry of the list denies.
+/// Returns the mode without the rights that an entry of the list denies.
 mode_t within(std::span<const char> list, mode_t mode) {
   mode_t mask = kBits;
   mode_t group = kBits;
@@ -59,7 +58,7 @@ mode_t within(std::span<const char> list, mode_t mode) {
 ssize_t read_list(int descriptor, char* list, std::size_t size_bytes) {
   const ssize_t read = ::fgetxattr(descriptor, kAccessList, list, size_bytes);
   if (read >= 0 || errno != EBADF) return read;
-  // Of a descriptor with O_PATH, Linux reads attributes only by this path. It leads to the open file.
+  // Linux reads attributes of a descriptor with O_PATH only by this path. It leads to the open file.
   return ::getxattr(fmt::format("/proc/self/fd/{}", descriptor).c_str(), kAccessList, list, size_bytes);
 }
 
@@ -72,7 +71,8 @@ mode_t within_list(mode_t mode, int descriptor) {
   return errno == ERANGE ? mode & kBits << kOwnerShift : mode;
 }
 
-/// In a user namespace, a user or a group of the namespace may have the number of all outside it.
+/// In a user namespace, one number means all users outside of it, and a user inside may have the same number.
+/// The same holds for groups.
 void restrict_to_known(Permissions& found) {
   const mode_t of_others = found.mode & kBits;
   if (!is_same_user(found.uid, found.uid)) found.mode &= ~(kBits << kOwnerShift) | of_others << kOwnerShift;
@@ -104,9 +104,9 @@ Permissions combined(const Permissions& one, const Permissions& other, const Com
 
 Result<Permissions> permissions_of(const File& file) {
   const auto status = file.status();
-  if (!status) return tl::unexpected(status.error());
+  RETURN_IF_ERROR(status);
   Permissions found{.mode = status->mode & kNineBits, .uid = status->uid, .gid = status->gid};
-  if (file.descriptor() < 0) return found;  // of a test's model
+  if (file.descriptor() < 0) return found;  // a file of a test's model
   found.mode = within_list(found.mode, file.descriptor());
   restrict_to_known(found);
   return found;
@@ -147,8 +147,10 @@ mode_t NewFileMode::in_group(gid_t gid) const {
 }
 
 NewFileMode strictest(const NewFileMode& one, const NewFileMode& other) {
-  if (!one.group) return {one.mode & other.mode, other.group};
-  return {one.mode & (other.group ? other.in_group(*one.group) : other.mode), one.group};
+  std::optional<uid_t> owner = one.owner ? one.owner : other.owner;
+  if (one.owner && other.owner && !is_same_user(*one.owner, *other.owner)) owner = NewFileMode::kNoUser;
+  if (!one.group) return {one.mode & other.mode, other.group, owner};
+  return {one.mode & (other.group ? other.in_group(*one.group) : other.mode), one.group, owner};
 }
 
 Permissions strictest(const Permissions& one, const Permissions& other) {

@@ -1,4 +1,3 @@
-// Finds a read's run by comparing it with each of a few runs.
 #include "core/storage/readahead.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Detects sequential reads, and says what to fetch ahead of them. The kernel reads ahead too, but only 128
-// KiB at a time: on a remote store the reader then waits most of the time.
+// Detects sequential reads, and decides which range to fetch ahead of them. The kernel reads ahead as well,
+// but only 128 KiB at a time: on a remote store the reader then waits most of the time.
 #pragma once
 
 #include <array>
@@ -14,20 +14,19 @@ namespace stfs {
 /// out of order.
 class Readahead {
  public:
-  /// How much to fetch at a time.
+  /// The number of bytes to fetch at a time.
   static constexpr std::uint64_t kStepBytes = 4 << 20;
-  /// How far to fetch beyond the last read.
+  /// The number of bytes to fetch beyond the last read.
   static constexpr std::uint64_t kAheadBytes = 8 << 20;
-  /// A read this far from the end of the last one still belongs to its run.
+  /// A read at most this far from the end of the last one continues its run.
   static constexpr std::uint64_t kSlackBytes = 2 << 20;
-  /// How much must be read in order before fetching begins.
+  /// The number of bytes that must be read in order before fetching begins.
   static constexpr std::uint64_t kBeginBytes = 256 << 10;
-  /// How many files or places can be read in order at a time. If there are more, the least recently used is
-  /// dropped.
+  /// The number of runs that are followed at a time. If there are more, the least recently used is dropped.
   static constexpr std::size_t kMostRuns = 16;
 
   /// @param read  the range that was just read, not empty
-  /// @return  the range to fetch now, or an empty one. It may reach beyond the end of the file.
+  /// @return the range to fetch now, or an empty one. The range may end beyond the end of the file.
   [[nodiscard]] ByteRange after(ByteRange read);
 
  private:

@@ -1,4 +1,3 @@
-// Implements File on a descriptor, by Linux system calls.
 #include "core/storage/system_file.h"
 
 #include <fcntl.h>
@@ -53,7 +52,8 @@ Result<FileStatus> query_status(int directory_fd, const char* path, int flags, u
                     .links = stx.stx_nlink};
 }
 
-/// Reads of a served file that end before the size that its server tells are repeated so many times in all.
+/// The number of times that a read of a served file may be repeated when it ends before the size that its
+/// server reports.
 constexpr int kMostEarlyEnds = 3;
 
 struct flock lock_request(ByteRange range, short type) {
@@ -68,8 +68,13 @@ struct flock lock_request(ByteRange range, short type) {
 class SystemFile final : public File {
  public:
   /// @param staged_path  the name of an "unnamed" file on a file system without unnamed files; else empty.
-  SystemFile(UniqueFd fd, std::string name, std::filesystem::path staged_path = {})
-      : fd_(std::move(fd)), name_(std::move(name)), staged_path_(std::move(staged_path)) {}
+  /// @param directory    what staged_path needs.
+  SystemFile(UniqueFd fd, std::string name, std::filesystem::path staged_path,
+             std::shared_ptr<const void> directory)
+      : fd_(std::move(fd)),
+        name_(std::move(name)),
+        staged_path_(std::move(staged_path)),
+        directory_(std::move(directory)) {}
   ~SystemFile() override {
     if (!staged_path_.empty()) ::unlink(staged_path_.c_str());
   }
@@ -216,7 +221,7 @@ class SystemFile final : public File {
 
   void prefetch(ByteRange range) const override {
     // The kernel cuts each request to the readahead of the device (force_page_cache_ra() in mm/readahead.c).
-    // That is this size on every file system, unless its administrator has changed it.
+    // By default the readahead of every file system is this size.
     constexpr std::uint64_t kPieceBytes = 128 << 10;
     for (std::uint64_t at = range.offset; at < range.end(); at += kPieceBytes) {
       const std::uint64_t piece_bytes = std::min(kPieceBytes, range.end() - at);
@@ -237,13 +242,13 @@ class SystemFile final : public File {
 
   Result<std::uint64_t> size_bytes() const override {
     const auto at = query_status(fd_.get(), "", AT_EMPTY_PATH, kWithoutTimes, name_);
-    if (!at) return tl::unexpected(at.error());
+    RETURN_IF_ERROR(at);
     return at->identity.size_bytes;
   }
 
   Result<std::uint64_t> known_size_bytes() const override {
     const auto at = query_status(fd_.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, kWithoutTimes, name_);
-    if (!at) return tl::unexpected(at.error());
+    RETURN_IF_ERROR(at);
     return at->identity.size_bytes;
   }
 
@@ -309,12 +314,15 @@ class SystemFile final : public File {
   UniqueFd fd_;
   std::string name_;
   std::filesystem::path staged_path_;
+  const std::shared_ptr<const void> directory_;
 };
 
 }  // namespace
 
-std::unique_ptr<File> make_system_file(UniqueFd fd, std::string name, std::filesystem::path staged_path) {
-  return std::make_unique<SystemFile>(std::move(fd), std::move(name), std::move(staged_path));
+std::unique_ptr<File> make_system_file(UniqueFd fd, std::string name, std::filesystem::path staged_path,
+                                       std::shared_ptr<const void> directory) {
+  return std::make_unique<SystemFile>(std::move(fd), std::move(name), std::move(staged_path),
+                                      std::move(directory));
 }
 
 Result<void> publish_system_file(File& file, const std::filesystem::path& path) {
@@ -329,8 +337,8 @@ Result<FileStatus> system_status(const std::filesystem::path& path, const std::s
 }
 
 Result<FileStatus> system_status_of_name(const std::filesystem::path& path) {
-  // Not a status by the path: any user may mount a file system of FUSE on a file of his own, which then
-  // decides how long a status takes, and whether root gets one.
+  // Do not use a status by the path: any user may mount a file system of FUSE on one of that user's files.
+  // That file system decides how long a status takes, and whether root gets one.
   const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
   const UniqueFd directory(::open(parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory) return fail_system(errno, path.string(), "stat");

@@ -54,18 +54,18 @@ class Walk {
     for (;;) {
       rest_.erase(0, rest_.find_first_not_of('/'));
       if (rest_.empty()) break;
-      if (auto taken = take_step(); !taken) return pass_on(std::move(taken));
+      RETURN_IF_ERROR(take_step());
     }
     FollowedFile found{.fd = std::move(at_)};
     if (::fstat(found.fd.get(), &found.status) != 0) return failed();
-    if (auto trusted = check(found); !trusted) return pass_on(std::move(trusted));
+    RETURN_IF_ERROR(check(found));
     return found;
   }
 
  private:
   struct Link {
     std::string name;
-    std::optional<uid_t> owner;  // nothing: it can't be known
+    std::optional<uid_t> owner;  // nothing: unknown
   };
 
   [[nodiscard]] tl::unexpected<Error> failed() const {
@@ -81,7 +81,7 @@ class Walk {
     const bool is_named = rest_.empty() || is_chosen_by_others_;
     if (is_named || mounts_ == OtherMounts::NotForeign) {
       const auto unknown = is_named ? UnknownMount::Refused : UnknownMount::Entered;
-      if (auto checked = check_not_foreign(next.get(), path_, unknown); !checked) return checked;
+      RETURN_IF_ERROR(check_not_foreign(next.get(), path_, unknown));
     }
     struct stat status {};
     if (::fstat(next.get(), &status) != 0) return failed();
@@ -95,7 +95,7 @@ class Walk {
   [[nodiscard]] UniqueFd open_name(const std::string& name, bool is_directory) const {
     constexpr int kItself = kLeadsThere | O_NOFOLLOW;
     if (mounts_ == OtherMounts::Refused) return open_at(at_.get(), name, kItself, RESOLVE_NO_XDEV);
-    // As a directory first: the kernel then mounts what an automounter has there.
+    // Try it as a directory first: the kernel then mounts the file system of an automounter there.
     UniqueFd opened;
     if (is_directory) opened = UniqueFd(::openat(at_.get(), name.c_str(), kItself | O_DIRECTORY));
     if (!opened && (!is_directory || errno == ENOTDIR))
@@ -108,14 +108,14 @@ class Walk {
     struct statfs filesystem {};
     if (::fstatfs(link.get(), &filesystem) != 0) return failed();
     const bool is_in_proc = filesystem.f_type == PROC_SUPER_MAGIC;
-    // The kernel's own, which has no owner that a user namespace knows.
+    // The kernel's own links have no owner that a user namespace knows.
     if (is_in_proc && (name == "self" || name == "thread-self")) owner = 0;
     const bool is_link_chosen_by_others = is_chosen_by_others_;
     links_.push_back({shown_ + (shown_.empty() || shown_.ends_with('/') ? "" : "/") + name, owner});
     is_chosen_by_others_ = is_chosen_by_others_ || !is_ours(owner);
     if ((filesystem.f_flags & kNoLinks) != 0) return fail_system(ELOOP, path_, "follow the link");
     if (is_in_proc) {
-      // It leads to an open file, whatever its text says.
+      // The link leads to an open file, whatever its text says.
       if (is_link_chosen_by_others && followed_ == Links::Trusted) {
         return fail(ErrorCode::System, EACCES,
                     path_ + ": another user's link leads into /proc: not followed: name the file itself");
@@ -163,7 +163,7 @@ class Walk {
   }
 
   const std::string path_;
-  std::string rest_;  // what is still to be walked; begins with a slash behind a component
+  std::string rest_;  // the path after at_; begins with a slash after a component
   const OtherMounts mounts_;
   const Links followed_;
   bool is_chosen_by_others_ = false;
@@ -174,13 +174,13 @@ class Walk {
 
 Result<FollowedFile> follow(int directory, const std::string& path, OtherMounts mounts, Links followed) {
   if (mounts == OtherMounts::Entered && enters_no_foreign_mounts) mounts = OtherMounts::NotForeign;
-  // Mostly there are no links.
+  // Most paths have no links.
   constexpr std::uint64_t kNone = RESOLVE_NO_SYMLINKS;
   FollowedFile plain{.fd = open_at(directory, path, kLeadsThere,
                                    mounts == OtherMounts::Entered ? kNone : kNone | RESOLVE_NO_XDEV)};
   if (!plain.fd) return Walk(path, mounts, followed).from(directory);
   if (!path.ends_with('/')) {
-    if (auto checked = check_not_foreign(plain.fd.get(), path); !checked) return pass_on(std::move(checked));
+    RETURN_IF_ERROR(check_not_foreign(plain.fd.get(), path));
   }
   if (::fstat(plain.fd.get(), &plain.status) != 0) return fail_system(errno, path, "stat");
   return plain;
@@ -204,6 +204,12 @@ void enter_no_foreign_mounts() {
   enters_no_foreign_mounts = true;
 }
 
+NoForeignMounts::NoForeignMounts() : before_(enters_no_foreign_mounts.exchange(true)) {}
+
+NoForeignMounts::~NoForeignMounts() {
+  enters_no_foreign_mounts = before_;
+}
+
 std::filesystem::path real_path_of(int descriptor, const std::filesystem::path& opened_as) {
   std::error_code unknown;
   auto real = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), unknown);
@@ -212,7 +218,7 @@ std::filesystem::path real_path_of(int descriptor, const std::filesystem::path& 
     return unknown ? opened_as : real;
   }
   if (!real.is_absolute() || !is_in_this_namespace(descriptor)) return opened_as;
-  // Of a file without a name. A file may also be called so.
+  // The kernel adds this to the path of a file without a name. A file's own name may also end so.
   if (!real.native().ends_with(" (deleted)")) return real;
   const auto there = system_status_of_name(real);
   struct stat own {};

@@ -1,4 +1,3 @@
-// The table of stores that are not mapped.
 #include "core/storage/unmappable_store.h"
 
 #include <linux/magic.h>
@@ -23,9 +22,8 @@
 namespace stfs {
 namespace {
 
-// No header of the kernel's interface has these. The values are those of statfs(2) and of coreutils' stat and
-// tail; gfs2's is also in the kernel's include/uapi/linux/gfs2_ondisk.h, BeeGFS's in its client's
-// FhgfsOpsSuper.h.
+// No header of the kernel's interface has these. statfs(2) and coreutils' stat and tail list the values;
+// gfs2's is also in the kernel's include/uapi/linux/gfs2_ondisk.h, BeeGFS's in its client's FhgfsOpsSuper.h.
 constexpr std::uint64_t kAcfs = 0x61636673;
 constexpr std::uint64_t kBeeGfs = 0x19830326;
 constexpr std::uint64_t kGfs2 = 0x01161970;

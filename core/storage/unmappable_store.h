@@ -10,8 +10,8 @@ namespace stfs {
 /// Returns the name of a store whose files are read and not mapped: a network or cluster file system, or one
 /// that a program serves (FUSE). Empty for every other store.
 ///
-/// A file system above others (overlayfs, eCryptfs) has a type of its own, and its lower layers can't be
-/// queried: it counts as local. If it lies above an unmappable store, the user has to say so (-o io=pread).
+/// A stacked file system (overlayfs, eCryptfs) has its own type, and its lower layers can't be queried: it is
+/// treated as local. If a lower layer is an unmappable store, the user has to say so (-o io=pread).
 /// @param filesystem_type  f_type of statfs(2)
 std::string_view unmappable_store(std::uint64_t filesystem_type);
 

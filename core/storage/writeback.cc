@@ -1,4 +1,3 @@
-// Queues requests for one thread.
 #include "core/storage/writeback.h"
 
 #include <new>

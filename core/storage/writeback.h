@@ -1,5 +1,5 @@
-// Asks the kernel, from a separate thread, to do early what a commit would otherwise wait for: to write dirty
-// pages (the request takes half as long as writing the bytes), and to evict pages that are about to be
+// Asks the kernel, from a separate thread, to do work early that a commit would otherwise wait for: to write
+// dirty pages (the request takes half as long as writing the bytes), and to evict pages that are about to be
 // replaced.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace stfs {
 
-/// Reports neither results nor failures, as File::begin_writeback() and evict(). Starts its thread on first
+/// Reports neither results nor failures, like File::begin_writeback() and evict(). Starts its thread on first
 /// use.
 class Writeback {
  public:
@@ -31,8 +31,8 @@ class Writeback {
   /// less in order: it asks for writeback of each window of the file that these bytes have completed.
   void follow(File& file, ByteRange written);
   void evict(File& file, ByteRange range) { ask(&File::evict, file, range); }
-  /// Returns when all requests have been made, if there was a thread for them. Nobody may call follow() or
-  /// evict() meanwhile.
+  /// Returns when all requests have been made, if there was a thread for them. Do not call follow() or
+  /// evict() during this call.
   void finish();
 
  private:

@@ -9,8 +9,8 @@
 
 namespace stfs {
 
-/// Numbers of elements. A C64 element counts if either of its parts does, and may count as both, as in
-/// numpy.isnan() and numpy.isinf().
+/// Numbers of elements. A C64 element is NaN if one of its parts is NaN, and infinite if one of its parts is
+/// infinite. An element may be both, as in numpy.isnan() and numpy.isinf().
 struct NonFinite {
   std::uint64_t nan = 0;
   std::uint64_t infinite = 0;  // both signs
@@ -23,10 +23,10 @@ struct NonFinite {
   friend bool operator==(const NonFinite&, const NonFinite&) = default;
 };
 
-/// Whether a bit pattern of the dtype is a NaN. Integers, F4 and F6 have none.
+/// Returns true if the dtype has NaNs. Integers, F4 and F6 have none.
 bool has_nan(Dtype dtype);
-/// Whether a bit pattern of the dtype is infinity. Only F8_E5M2 and wider floating types have it, and those
-/// have NaNs too.
+/// Returns true if the dtype has infinities: F8_E5M2 and the wider floating types. These types also have
+/// NaNs.
 bool has_infinity(Dtype dtype);
 
 /// Counts both kinds. Zeros if the dtype has neither.

@@ -31,7 +31,7 @@ class DictParser {
   Result<void> parse() {
     if (!take('{')) return wrong("'{'");
     while (!take('}')) {
-      if (auto entry = parse_entry(); !entry) return entry;
+      RETURN_IF_ERROR(parse_entry());
       if (take(',')) continue;
       if (!take('}')) return wrong("',' or '}'");
       break;
@@ -48,7 +48,7 @@ class DictParser {
  private:
   Result<void> parse_entry() {
     auto key = parse_string();
-    if (!key) return pass_on(std::move(key));
+    RETURN_IF_ERROR(key);
     if (!take(':')) return wrong("':'");
     bool* seen = *key == "descr"           ? &has_type_
                  : *key == "fortran_order" ? &has_order_
@@ -78,7 +78,7 @@ class DictParser {
     if (at_ < text_.size() && text_[at_] == '[')
       return refuse_npy("has a structured type: save one plain array of numbers");
     auto type = parse_string();
-    if (!type) return pass_on(std::move(type));
+    RETURN_IF_ERROR(type);
     const bool has_kind = type->size() >= 3 && std::string_view("<>=|").find(type->front()) != type->npos;
     const char* end = type->data() + type->size();
     const auto digits = type->substr(std::min<std::size_t>(2, type->size()));
@@ -177,7 +177,7 @@ bool is_type(const NpyHeader& header, Dtype dtype) {
   return header.kind == 'u' || header.kind == 'V' || (bits == 8 && header.kind == 'f');
 }
 
-/// Whether the header has a shape that packed elements of 4 or 6 bits may have.
+/// Returns true if packed elements of 4 or 6 bits may have the header's shape.
 bool is_packed_shape(const NpyHeader& header, Dtype dtype, std::span<const std::uint64_t> shape) {
   const auto bits = checked_product(element_count(shape), bits_of(dtype));
   if (!bits || header.data_size_bytes != *bits / 8) return false;
@@ -211,8 +211,7 @@ Result<NpyHeader> parse_npy_header(std::span<const std::byte> start) {
   if (length > bytes.size() - header_at) return refuse_npy("is truncated: it ends in its header");
 
   NpyHeader header;
-  if (auto parsed = DictParser(bytes.substr(header_at, length), header).parse(); !parsed)
-    return pass_on(std::move(parsed));
+  RETURN_IF_ERROR(DictParser(bytes.substr(header_at, length), header).parse());
   header.data_offset = header_at + length;
   // A dimension of zero makes the size zero, however large the others are.
   auto size = std::optional<std::uint64_t>(header.item_bytes);

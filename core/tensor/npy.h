@@ -45,14 +45,14 @@ struct NpyHeader {
 /// (InvalidArgument) has no path.
 Result<NpyHeader> parse_npy_header(std::span<const std::byte> start);
 
-/// The dtype that NumPy has for the file's type; nothing if no tensor has it, or if it may stand for several
-/// (void).
+/// Returns the dtype for the file's type. Returns nothing if no dtype has that type, and for void, which
+/// several dtypes use.
 std::optional<Dtype> dtype_of(const NpyHeader& header);
 
-/// Checks that the file's data can be used unchanged as those of a tensor of that dtype and shape: C order,
-/// little-endian, the same type and shape. NumPy has no bfloat16 and no fp8. Their files have unsigned
-/// integers or void (`V`) of the same size, as ml_dtypes saves them too. Elements smaller than a byte are
-/// packed, as uint8 or void of one byte, in one dimension or with a packed last dimension.
+/// Checks that a tensor of that dtype and shape can use the file's data unchanged: C order, little-endian,
+/// the same type and shape. NumPy has no bfloat16 and no fp8. Files with such elements have unsigned integers
+/// or void (`V`) of the same size, as ml_dtypes saves them too. Elements smaller than a byte are packed, as
+/// uint8 or void of one byte, in one dimension or with a packed last dimension.
 /// @param file_size_bytes  must be exactly the size that the header gives.
 Result<void> check_npy(const NpyHeader& header, std::uint64_t file_size_bytes, Dtype dtype,
                        std::span<const std::uint64_t> shape);

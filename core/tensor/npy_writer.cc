@@ -1,4 +1,3 @@
-// Chooses types and shapes, and writes the dictionary.
 #include "core/tensor/npy_writer.h"
 
 #include <fmt/format.h>
@@ -38,7 +37,7 @@ NpyForm npy_form(Dtype dtype, std::span<const std::uint64_t> shape, std::uint64_
   constexpr unsigned kByteBits = 8;
   const unsigned bits = bits_of(dtype);
   if (bits >= kByteBits) return form;
-  // A last dimension larger than any memory belongs to a shape without elements: do not multiply it.
+  // Only a shape without elements has a last dimension larger than any memory: do not multiply it.
   const bool has_whole_rows = !shape.empty() && shape.back() <= size_bytes * kByteBits &&
                               shape.back() * bits % kByteBits == 0 && size_bytes != 0;
   if (has_whole_rows) {

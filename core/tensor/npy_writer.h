@@ -20,8 +20,9 @@ struct NpyForm {
   std::vector<std::uint64_t> shape;
 };
 
-/// For elements smaller than a byte, the last dimension counts bytes if a row of it is whole bytes. Otherwise
-/// all elements lie in one dimension. check_npy() of core/tensor/npy.h accepts both forms.
+/// For elements smaller than a byte, the last dimension counts bytes if each of its rows is whole bytes.
+/// Otherwise the shape has one dimension, which counts all bytes. check_npy() of core/tensor/npy.h accepts
+/// both forms.
 /// @param size_bytes  of all elements together.
 NpyForm npy_form(Dtype dtype, std::span<const std::uint64_t> shape, std::uint64_t size_bytes);
 

@@ -47,7 +47,7 @@ class ItemParser {
     do {
       skip_space();
       if (at_ == text_.size() && !items_.empty()) break;  // a comma at the end
-      if (auto item = parse_item(); !item) return pass_on(std::move(item));
+      RETURN_IF_ERROR(parse_item());
       skip_space();
     } while (take(','));
     if (at_ != text_.size()) return unexpected("a comma or the end");
@@ -165,18 +165,18 @@ Result<Axis> select(const Item& item, std::uint64_t size, std::size_t dimension)
   return Axis{static_cast<std::uint64_t>(index < 0 ? index + signed_size : index), 1, 1, true};
 }
 
-/// Returns one Axis per dimension. The ellipsis, or the end of the text, stands for all dimensions not
-/// mentioned.
+/// Returns one Axis per dimension. The ellipsis, or the end of the text, selects all of each dimension that
+/// the text does not mention.
 Result<std::vector<Axis>> select_all(std::string_view text, std::span<const std::uint64_t> shape) {
   ItemParser parser(text, shape);
   const auto items = parser.parse();
-  if (!items) return tl::unexpected(items.error());
+  RETURN_IF_ERROR(items);
   const std::size_t unspoken = shape.size() - (items->size() - (parser.has_ellipsis() ? 1 : 0));
   std::vector<Axis> axes;
   axes.reserve(shape.size());
   const auto add = [&](const Item& item) -> Result<void> {
     auto axis = select(item, shape[axes.size()], axes.size());
-    if (!axis) return pass_on(std::move(axis));
+    RETURN_IF_ERROR(axis);
     axes.push_back(*axis);
     return {};
   };
@@ -199,7 +199,7 @@ struct ElementLoop {
 };
 
 /// Returns the loops, outermost first, and merges neighbours that form one loop. Nothing overflows: every
-/// dimension with more than one position lies within the tensor.
+/// dimension with more than one position is within the tensor.
 std::vector<ElementLoop> element_loops(std::span<const Axis> axes, std::span<const std::uint64_t> strides) {
   std::vector<ElementLoop> loops;
   for (std::size_t i = 0; i < axes.size(); ++i) {
@@ -263,9 +263,9 @@ Result<Slice> slice_of(std::string_view text, Dtype dtype, std::span<const std::
     return refuse_slice(
         fmt::format("the tensor has {} dimensions, a slice has at most {}", shape.size(), kMaxSliceRank));
   }
-  if (auto size = data_size_bytes(dtype, shape); !size) return pass_on(std::move(size));
+  RETURN_IF_ERROR(data_size_bytes(dtype, shape));
   const auto axes = select_all(text, shape);
-  if (!axes) return tl::unexpected(axes.error());
+  RETURN_IF_ERROR(axes);
   Slice slice;
   slice.element_count = 1;
   for (const Axis& axis : *axes) {
@@ -276,7 +276,7 @@ Result<Slice> slice_of(std::string_view text, Dtype dtype, std::span<const std::
     return slice;
   }
   for (const std::uint64_t size : slice.shape) slice.element_count *= size;
-  if (auto planned = plan_walk(slice, *axes, dtype, shape); !planned) return pass_on(std::move(planned));
+  RETURN_IF_ERROR(plan_walk(slice, *axes, dtype, shape));
   return slice;
 }
 

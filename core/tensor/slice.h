@@ -1,7 +1,7 @@
 // NumPy's basic indexing of a tensor, for example "0:10,:,3": which bytes it selects, and in which order.
 //
-// A slice is never listed element by element. It is at most 64 nested loops around one contiguous run of
-// bytes, so that any place in it is found in as many steps as it has loops.
+// A slice is never listed element by element. A slice is at most 64 nested loops around one contiguous run of
+// bytes, so that finding a place in it takes as many steps as it has loops.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct Slice {
   std::uint64_t run_bytes = 0;   // one or more whole elements
   std::vector<Loop> loops;       // outermost first
 
-  /// Whether the slice is one range of the tensor: any slice along the leading dimension only.
+  /// Returns true if the slice is one range of bytes, for example adjacent positions of the first dimension.
   [[nodiscard]] bool is_contiguous() const { return loops.empty(); }
 };
 

@@ -1,4 +1,3 @@
-// Writes the counts and rates as JSON.
 #include "fs/base/activity.h"
 
 #include <fmt/format.h>
@@ -79,7 +78,7 @@ Activity::Snapshot Activity::take_snapshot(std::uint64_t tensors, std::uint64_t 
 
 void Activity::note_snapshot_read(const Snapshot& snapshot) {
   const MutexLock lock(mutex_);
-  if (snapshot.at < last_at_) return;  // a newer snapshot was read meanwhile
+  if (snapshot.at < last_at_) return;  // a newer snapshot was read since
   last_ = snapshot.counts;
   last_at_ = snapshot.at;
 }

@@ -54,7 +54,7 @@ class Activity {
   /// Counts a request that failed because the store failed, not because the request was wrong.
   void note_error() { add(errors_, 1); }
 
-  /// Counts a replacement: another model lies at the path, and the mount shows it now.
+  /// Counts a replacement: another model is at the path, and the mount shows it now.
   void note_replacement() { add(replacements_, 1); }
   /// Sets the reason why the model at the path cannot be shown. Empty: it can be shown.
   void set_problem(std::string why);
@@ -63,7 +63,7 @@ class Activity {
 
   using Time = std::chrono::steady_clock::time_point;
   /// The state at one moment. `text` is a JSON object with the counts, and with rates per second since the
-  /// last snapshot that was read. The first snapshot's rates count from the start of the mount.
+  /// last snapshot that was read. The first snapshot's rates begin at the start of the mount.
   struct Snapshot {
     std::string text;
     Counts counts;
@@ -71,8 +71,8 @@ class Activity {
   };
   [[nodiscard]] Snapshot take_snapshot(std::uint64_t tensors, std::uint64_t open_slices,
                                        bool is_broken) const;
-  /// The rates of later snapshots count from this one. A look-up makes a snapshot to know its size. A
-  /// snapshot that is never read does not affect the rates.
+  /// Notes that a snapshot was read, so the rates of later snapshots begin at it. A look-up makes a snapshot
+  /// to know its size. A snapshot that is never read does not affect the rates.
   void note_snapshot_read(const Snapshot& snapshot);
 
  private:

@@ -1,4 +1,4 @@
-// Uses capget(2) and capset(2) themselves: libcap would be one more dependency.
+// Uses capget(2) and capset(2) directly, because libcap would be one more dependency.
 #include "fs/base/capabilities.h"
 
 #include <linux/capability.h>
@@ -19,7 +19,7 @@ constexpr std::uint64_t kEffective =
     bit(CAP_DAC_OVERRIDE) | bit(CAP_FOWNER) | bit(CAP_CHOWN) | bit(CAP_SYS_PTRACE);
 constexpr std::uint64_t kReserve = bit(CAP_SYS_ADMIN) | bit(CAP_FSETID);
 
-/// The sets of the calling thread.
+/// The capability sets of the calling thread.
 struct Sets {
   std::uint64_t effective = 0;
   std::uint64_t permitted = 0;
@@ -41,7 +41,7 @@ Result<Sets> present_sets() {
               .permitted = whole(words[0].permitted, words[1].permitted)};
 }
 
-/// Programs that the thread starts inherit none.
+/// Programs that the thread starts inherit no capability.
 bool set_sets(const Sets& sets) {
   auto thread = this_thread();
   const auto low = [](std::uint64_t set) { return static_cast<std::uint32_t>(set); };
@@ -53,8 +53,9 @@ bool set_sets(const Sets& sets) {
   return ::syscall(SYS_capset, &thread, words.data()) == 0;
 }
 
-/// Takes the others from what programs of root get when they start. A process without CAP_SETPCAP may not, as
-/// in some containers: its programs get what the container allows.
+/// Removes the other capabilities from the bounding set, so programs of root do not get them. A process
+/// without CAP_SETPCAP may not do this, as in some containers: its programs get the capabilities that the
+/// container allows.
 void bound(std::uint64_t kept) {
   for (int capability = 0; ::prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; ++capability) {
     if ((kept & bit(capability)) == 0) ::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
@@ -65,7 +66,7 @@ void bound(std::uint64_t kept) {
 
 Result<void> drop_capabilities(AdminRight admin) {
   const auto present = present_sets();
-  if (!present) return tl::unexpected(present.error());
+  RETURN_IF_ERROR(present);
   if (present->permitted == 0) return {};
   bound(kEffective | kReserve);
   Sets kept = *present;

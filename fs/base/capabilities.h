@@ -1,17 +1,17 @@
-// The capabilities of a mount that root made: those that serving it takes, and no others.
+// The capabilities of a mount that root made: only the capabilities that it needs to serve.
 //
 //   capability         while it serves  why
-//   CAP_DAC_OVERRIDE   effective        archives, journals and directories belong to other users
+//   CAP_DAC_OVERRIDE   effective        other users own archives, journals and directories
 //   CAP_FOWNER         effective        their modes and attributes, and names in sticky directories
-//   CAP_CHOWN          effective        a new file belongs to the user who makes it, a journal to the
-//                                       archive's owner
-//   CAP_SYS_PTRACE     effective        how a program of another user ended (process.h)
+//   CAP_CHOWN          effective        a new file has the user who makes it as its owner, a journal has
+//                                       the archive's owner
+//   CAP_SYS_PTRACE     effective        finds out how a program of another user ended (process.h)
 //   CAP_SYS_ADMIN      in reserve       umount(2) at the end; effective with -o passthrough
 //   CAP_FSETID         in reserve       a new directory keeps the set-group-ID bit of its parent
 //
-// A thread raises what is in reserve for one call. CAP_FSETID is not effective in writes, so the kernel takes
-// set-ID bits from a file that a user writes to through the mount, as it does without the mount. Without
-// CAP_SYS_RESOURCE a user's quota holds in the mount, too.
+// A thread raises a capability in reserve for one call. CAP_FSETID is not effective in writes, so the kernel
+// removes set-ID bits from a file that a user writes to through the mount, as it does without the mount.
+// Without CAP_SYS_RESOURCE a user's quota also applies in the mount.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +20,19 @@
 
 namespace stfs {
 
-/// How CAP_SYS_ADMIN is kept.
+/// The way in which CAP_SYS_ADMIN is kept.
 enum class AdminRight : std::uint8_t { InReserve, Effective };
 
-/// Gives up all other capabilities of this process for good, also for programs that it starts. Root's process
-/// gets no_new_privs. An ordinary user's process does not: its unmount needs fusermount3, a set-user-ID
-/// program. Call while the process has one thread.
+/// Permanently gives up all other capabilities of this process and of programs that it starts. Root's process
+/// gets no_new_privs. An ordinary user's process does not, because its unmount needs fusermount3, a
+/// set-user-ID program. Call while the process has one thread.
 Result<void> drop_capabilities(AdminRight admin);
 
-/// Whether this thread has CAP_SYS_ADMIN, so that it may mount without fusermount3.
+/// True if this thread has CAP_SYS_ADMIN, so that it may mount without fusermount3.
 bool may_administer();
 
-/// Makes a capability in reserve effective in this thread, for as long as the object lives. Without the
-/// capability in reserve it does nothing: the call that needs it fails.
+/// Makes a capability in reserve effective in this thread during the object's lifetime. Does nothing if the
+/// capability is not in reserve; the call that needs it then fails.
 class RaisedCapability {
  public:
   /// @param capability  CAP_...

@@ -1,5 +1,5 @@
-// Limits the lines that requests add to the log: a program that repeats a refused request without end must
-// not fill the disk of the system's log.
+// Limits the lines that requests add to the log. A program that repeats a refused request endlessly must not
+// fill the disk of the system's log.
 #pragma once
 
 #include <sys/types.h>
@@ -18,13 +18,14 @@ namespace stfs {
 class LineBudget {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  // Of each user. Most programs write a line and give up.
+  // Limits of each user. Most programs write a line and give up.
   static constexpr int kMostAtOnce = 200;
   static constexpr int kPerSecond = 5;
   /// Users beyond this number share one budget.
   static constexpr std::size_t kMostUsers = 64;
 
-  /// Asks for a line. @return nothing: leave it out. Else how many were left out since the user's last line.
+  /// Asks for a line. @return nothing if the line must be left out; otherwise the number of lines that were
+  /// left out since the user's last line.
   std::optional<std::uint64_t> take(uid_t user, Time now);
 
  private:
@@ -35,7 +36,7 @@ class LineBudget {
   };
 
   Mutex mutex_;
-  // Without a user: of those beyond kMostUsers.
+  // The key without a user is for all users beyond kMostUsers.
   std::map<std::optional<uid_t>, Account> accounts_ GUARDED_BY(mutex_);
 };
 

@@ -24,7 +24,7 @@ namespace {
 
 std::atomic<bool> is_in_background = false;
 
-/// Is never destroyed: threads may log until the process ends.
+/// This object is never destroyed, because threads may log until the process ends.
 struct Places {
   RecentLines recent;
   LineBudget budget;
@@ -80,7 +80,7 @@ void put_to_usual_place(Level level, const std::string& text) {
   [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
-/// @return what to say about the file, if it has just begun to fail.
+/// @return a message about the file, if it has just begun to fail.
 std::optional<std::string> put_to_file(const std::string& text) {
   Places& all = places();
   const MutexLock lock(all.file_mutex);

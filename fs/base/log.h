@@ -1,9 +1,9 @@
 // The log of the driver. Lines go to stderr while the process is in the foreground, and to syslog once it
-// runs in the background. They also go to the file of `-o log=`, if there is one, and the last of them are
-// kept for `.safetensors/log`.
+// runs in the background. If `-o log=` is given, they are also written to its file. The last lines are kept
+// for `.safetensors/log`.
 //
-// A line that is written on a thread that serves a request (fs/base/requester.h) begins with the name and the
-// number of the process that asked. A user whose requests cause very many lines gets only some of them
+// A line from a thread that serves a request (fs/base/requester.h) begins with the name and the number of the
+// process that sent the request. If a user's requests cause very many lines, only some of them are logged
 // (fs/base/line_budget.h).
 #pragma once
 
@@ -24,18 +24,18 @@ enum class Level { Info, Warning, Error };
 /// first thread starts.
 void to_syslog();
 
-/// Also appends all later lines to the file, each with its time. If the file fails, the other places say so
-/// once. Call before the first thread starts.
+/// Also appends all later lines to the file, each with its time. If the file fails, the failure is logged
+/// once in the other places. Call before the first thread starts.
 void to_file(std::unique_ptr<LogFile> file);
 
-/// Writes one line. Any thread may call. Escapes what core/base/printable.h escapes, because names come from
-/// untrusted files.
+/// Writes one line. Any thread may call. Escapes the characters that core/base/printable.h escapes, because
+/// names come from untrusted files.
 void write(Level level, std::string_view line);
 
-/// The lines that the user may read for whom the thread works: the user of this process and root may read all
-/// of them, others those that their own requests caused.
+/// The lines that the user of the present request may read. The user of this process and root may read all
+/// lines. Another user may read the lines that the user's own requests caused.
 RecentLines::Text recent_lines();
-/// The newest warning or error among them, with its time. Empty: there is none.
+/// The newest warning or error among these lines, with its time. Empty if there is none.
 std::string last_problem();
 
 template <class... Args>

@@ -25,7 +25,7 @@ tl::unexpected<Error> refuse_log_file(const std::filesystem::path& path, int err
 
 Result<UniqueFd> LogFile::open_for_lines() const {
   constexpr mode_t kOwnerOnly = 0600;
-  // O_NONBLOCK: an open of a FIFO would wait for its reader.
+  // O_NONBLOCK, because an open of a FIFO would wait for its reader.
   constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   UniqueFd file(::openat(directory_.get(), name_.c_str(), kFlags, kOwnerOnly));
   if (!file && errno == ELOOP)
@@ -46,7 +46,7 @@ Result<std::unique_ptr<LogFile>> LogFile::open(std::filesystem::path path) {
   if (!directory) return fail_system(errno, path.string(), kAction);
   std::unique_ptr<LogFile> log(new LogFile(std::move(path), std::move(directory)));
   auto file = log->open_for_lines();
-  if (!file) return pass_on(std::move(file));
+  RETURN_IF_ERROR(file);
   log->file_ = std::move(*file);
   return log;
 }
@@ -58,14 +58,14 @@ Result<void> LogFile::follow_name() {
       ::fstat(file_.get(), &opened) == 0 && named.st_dev == opened.st_dev && named.st_ino == opened.st_ino)
     return {};
   auto file = open_for_lines();
-  if (!file) return pass_on(std::move(file));
+  RETURN_IF_ERROR(file);
   file_ = std::move(*file);
   ends_in_line_ = false;
   return {};
 }
 
 Result<void> LogFile::append(std::string_view line) {
-  // If the name can't be opened, the file that was moved away goes on.
+  // If the name can't be opened, the file that was moved away is still used.
   auto followed = follow_name();
   std::string text = ends_in_line_ ? "\n" : "";
   if (missing_lines_ > 0) text += fmt::format("{} lines are missing here\n", missing_lines_);

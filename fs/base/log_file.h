@@ -1,8 +1,8 @@
-// The file of `-o log=`: lines are appended to it, and it may be moved away (logrotate) or its disk may be
-// full.
+// The file of `-o log=`. Lines are appended to it. The file may be moved away (logrotate), and its disk may
+// be full.
 //
-// The file's directory is opened once. Another user who may write a directory above may give its path to
-// another directory afterwards, where this process would then make the file.
+// The file's directory is opened once. Another user who may write a parent directory could later put another
+// directory at the path, and this process would then make the file there.
 #pragma once
 
 #include <sys/stat.h>
@@ -21,15 +21,16 @@ namespace stfs {
 /// One thread at a time.
 class LogFile {
  public:
-  /// Makes the file if there is none: only this process's user may read it. Refuses what another user could
-  /// have put there to make this process write elsewhere: a link (ELOOP), a file with several names or of
-  /// another user, and what is no regular file.
+  /// Opens the file, or makes a file that only this process's user may read. Refuses anything that another
+  /// user could have put there to make this process write elsewhere: a link (ELOOP), a file with several
+  /// names, a file of another user, and anything that is no regular file.
   /// @param path  absolute.
   static Result<std::unique_ptr<LogFile>> open(std::filesystem::path path);
 
-  /// Appends a line with one write(2). If another file or none has the name in the directory, first opens the
-  /// file that has the name, or makes one. A directory that was moved away keeps the log.
-  /// If it fails, the line is missing in the file. The next line that can be written says how many are.
+  /// Appends a line with one write(2). If the name in the directory does not lead to the open file any more,
+  /// first opens the file that has the name, or makes one. A directory that was moved away keeps the log.
+  /// After a failure the line is missing in the file, and the next line that can be written reports the
+  /// number of missing lines.
   Result<void> append(std::string_view line);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
@@ -44,7 +45,7 @@ class LogFile {
   const std::string name_;
   const UniqueFd directory_;
   UniqueFd file_;
-  bool ends_in_line_ = false;  // a line was written in part
+  bool ends_in_line_ = false;  // a part of a line was written
   std::uint64_t missing_lines_ = 0;
 };
 

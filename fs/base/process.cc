@@ -46,7 +46,8 @@ Number number_in(std::string_view text) {
   return number;
 }
 
-/// False if /proc belongs to another pid namespace: its ids differ from those that the kernel gives us.
+/// False if /proc is of another pid namespace. Its ids then differ from the ids that the kernel gives the
+/// mount.
 bool is_proc_ours() {
   std::array<char, 32> target{};
   const ssize_t size = ::readlink("/proc/self", target.data(), target.size());
@@ -89,17 +90,17 @@ bool may_read_code(const std::string& directory) {
          (errno != EACCES && errno != EPERM);
 }
 
-/// Whether a thread exists and /proc hides it.
+/// True if a thread exists and /proc hides it.
 bool is_hidden(pid_t thread) {
   struct stat st {};
   if (::stat(fmt::format("/proc/{}/status", thread).c_str(), &st) == 0) return false;
   return (errno == ENOENT || errno == EACCES || errno == EPERM) && is_alive(thread);
 }
 
-/// Tells from /proc/TID/status whether a thread still has its memory. An ending thread gives up its memory
-/// before it closes its files, and its status has no sizes from then on. Reading /proc/TID/stat or the links
-/// instead could deadlock: they block while the thread is inside exec(2), and exec waits for our reply when
-/// it closes files. /proc/TID/status never blocks.
+/// Finds out from /proc/TID/status whether a thread still has its memory. An ending thread gives up its
+/// memory before it closes its files, and its status has no sizes from then on. Reading /proc/TID/stat or the
+/// links instead could deadlock: they block while the thread is inside exec(2), and exec waits for a reply of
+/// the mount when it closes files. /proc/TID/status never blocks.
 bool has_memory(const std::string& status) {
   return status.empty() || status.find("\nVmSize:") != std::string::npos;
 }

@@ -23,14 +23,13 @@ class RecentLines {
 
   using Text = std::vector<std::shared_ptr<const std::string>>;  // lines with their ends
 
-  /// @param is_problem  it is a warning or an error.
+  /// @param is_problem  true if the line is a warning or an error.
   /// @param cause       the user whose request caused the line, if a request did.
   void add(std::string_view line, bool is_problem, std::optional<uid_t> cause);
-  /// @param user  nothing: all lines. Else the lines that this user's requests caused: other lines may
-  /// contain
-  ///              names that the user may not read.
+  /// @param user  nothing: all lines. Otherwise only the lines that this user's requests caused, because
+  ///              other lines may contain names that the user may not read.
   [[nodiscard]] Text shown_to(std::optional<uid_t> user) const;
-  /// The newest warning or error, without its end. Empty: there is none.
+  /// The newest warning or error, without its end. Empty if there is none.
   [[nodiscard]] std::string last_problem(std::optional<uid_t> user) const;
 
  private:

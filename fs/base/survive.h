@@ -1,4 +1,4 @@
-// What a thread must survive: no exception may end the mount, or leave a program without its reply.
+// Keeps a thread running: no exception may end the mount, or leave a program without its reply.
 #pragma once
 
 #include <exception>
@@ -8,9 +8,9 @@
 
 namespace stfs {
 
-/// Runs work(). If it throws, logs what, as long as there is memory for that.
+/// Runs work(). If it throws, logs the exception, unless memory runs out.
 /// @param who  the thread, or what it is doing
-/// @return whether work() has returned.
+/// @return true if work() has returned.
 template <class Work>
 bool survive(std::string_view who, Work&& work) noexcept {
   try {

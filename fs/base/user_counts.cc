@@ -34,7 +34,7 @@ Result<UserCounts::Share> UserCounts::take_within(std::size_t most, uid_t user, 
     if (count >= most) return over_user_limit(user, most, what_, "close or remove some");
     count += amount;
   }
-  // The address is only a mark. If there is no memory for the share, the deleter runs at once.
+  // The address is only a mark. If memory for the share runs out, the deleter runs at once.
   return Share(this, [counts = counts_, user, amount](const void*) { counts->give_back(user, amount); });
 }
 

@@ -1,8 +1,9 @@
-// Values that are replaced while calls use them, and when the values of before may go.
+// Values that are replaced while calls use them, and the time when an old value is freed.
 //
-// An edit through the mount changes which tensors there are, and where. What depends on that is an immutable
-// value: the model, its names, its views. The edit makes the next value and replaces the one of before. Calls
-// that have begun earlier may still use the one of before, so it stays until the last of them has ended.
+// An edit through the mount changes the set of tensors and their places. Values that depend on these are
+// immutable: the model, its names, its views. The edit makes the next value and replaces the present one. A
+// call that has begun earlier may still use the old value, so the old value stays until the last of these
+// calls has ended.
 #pragma once
 
 #include <atomic>
@@ -17,8 +18,8 @@
 
 namespace stfs {
 
-/// Any thread may read; one thread at a time replaces. What a call reads stays valid while the call has a
-/// pin of the Epochs that the earlier values are given to.
+/// Any thread may read; one thread at a time replaces. A value that a call has read stays valid while the
+/// call has a pin of the Epochs that the old values are given to.
 template <class T>
 class Versioned {
  public:
@@ -26,9 +27,9 @@ class Versioned {
 
   T* operator->() const { return present_.load(std::memory_order_acquire); }
   T& operator*() const { return *present_.load(std::memory_order_acquire); }
-  /// The present value. For the thread that replaces it.
+  /// The present value. Only for the thread that replaces it.
   [[nodiscard]] const std::shared_ptr<T>& owner() const { return owner_; }
-  /// @return the value of before.
+  /// @return the old value.
   [[nodiscard]] std::shared_ptr<T> replace(std::shared_ptr<T> next) noexcept {
     present_.store(next.get(), std::memory_order_release);
     return std::exchange(owner_, std::move(next));
@@ -39,17 +40,18 @@ class Versioned {
   std::atomic<T*> present_;
 };
 
-/// Keeps replaced values for the calls that began before. Any thread may call; one at a time replaces.
+/// Keeps replaced values for the calls that began earlier. Any thread may call; one thread at a time
+/// replaces.
 class Epochs {
  public:
   using Pin = std::shared_ptr<const void>;
-  /// Counts the replacements.
+  /// The number of a replacement.
   using Number = std::uint64_t;
   class Replacement;
 
   Epochs();
 
-  /// Hold it for the length of a call, from before the first value is read.
+  /// The caller holds the pin for the length of a call, from before it reads the first value.
   [[nodiscard]] Pin pin() const {
     const MutexLock lock(state_->mutex);
     return present_;
@@ -60,7 +62,7 @@ class Epochs {
   }
 
  private:
-  /// What goes when an epoch and all before it have ended.
+  /// The values to free when an epoch and all earlier epochs have ended.
   struct Kept {
     bool has_ended = false;
     std::vector<std::shared_ptr<void>> values;
@@ -68,13 +70,13 @@ class Epochs {
   struct State {
     Mutex mutex;                             // innermost
     std::list<Kept> kept GUARDED_BY(mutex);  // from the oldest epoch that has not ended to the present one
-    Number first GUARDED_BY(mutex) = 0;      // of kept
+    Number first GUARDED_BY(mutex) = 0;      // the number of the first epoch in kept
   };
-  /// The time between two replacements. Its pins own it.
+  /// The time between two replacements. The pins of an epoch own it.
   struct Epoch {
     Epoch(std::shared_ptr<State> of, std::list<Kept>::iterator its) : state(std::move(of)), kept(its) {}
     ~Epoch() {
-      std::list<Kept> free;  // go without the lock
+      std::list<Kept> free;  // destroyed without the lock
       const MutexLock lock(state->mutex);
       kept->has_ended = true;
       while (!state->kept.empty() && state->kept.front().has_ended) {
@@ -92,8 +94,9 @@ class Epochs {
   Pin present_ GUARDED_BY(state_->mutex);
 };
 
-/// Values that are replaced together. Make it, and all next values, before the first one is replaced: only
-/// that needs memory. So no failure leaves some of the values replaced, or frees one that a call still uses.
+/// Values that are replaced together. Construct it, and all next values, before the first value is replaced,
+/// because only the construction needs memory. Then no failure can leave only some of the values replaced, or
+/// free a value that a call still uses.
 class Epochs::Replacement {
  public:
   static constexpr std::size_t kMostValues = 4;
@@ -103,12 +106,12 @@ class Epochs::Replacement {
     values_.reserve(kMostValues);
   }
 
-  /// Takes a value that was replaced. At most kMostValues.
+  /// Takes a replaced value. At most kMostValues.
   void keep(std::shared_ptr<void> value) noexcept { values_.push_back(std::move(value)); }
-  /// Keeps the values until the calls that have begun by now have ended. Call once, as the last.
-  /// @return has_ended() holds for it then.
+  /// Keeps the values until the calls that have begun by now have ended. Call once, after all other calls.
+  /// @return the number for which has_ended() is true after that.
   Number end() noexcept {
-    Pin before;  // ends without the lock
+    Pin before;  // destroyed without the lock
     const MutexLock lock(epochs_.state_->mutex);
     std::list<Kept>& kept = epochs_.state_->kept;
     if (!kept.empty()) kept.back().values = std::move(values_);

@@ -1,4 +1,3 @@
-// Tells the kernel about changes in the right order.
 #include "fs/follow/follower.h"
 
 #include <utility>

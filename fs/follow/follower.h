@@ -1,5 +1,5 @@
 // Reacts to changes that other programs make to the files of a mount: checks the changed files, and tells the
-// kernel what to forget.
+// kernel which caches to forget.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@
 
 namespace stfs {
 
-/// Only the watcher's thread may call it.
+/// Only the watcher's thread may call this class.
 class Follower {
  public:
-  /// The mount and its invalidator must outlive it.
+  /// The mount and its invalidator must outlive this object.
   explicit Follower(Mount& mount) : mount_(mount) {}
 
-  /// The files to watch. From now on positions refer to this list.
+  /// Returns the files to watch. From this call on, positions refer to this list.
   std::vector<std::filesystem::path> files();
   /// Checks files.
   /// @param changed  positions of the files that may have changed, ascending.

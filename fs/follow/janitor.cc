@@ -1,5 +1,5 @@
-// The thread waits for a commit, then waits until no more commits come, then tidies. Then it waits for
-// longer.
+// The thread waits for a commit, then until commits pause, and then calls tidy(). After a longer pause it
+// calls rest().
 #include "fs/follow/janitor.h"
 
 #include "core/base/mutex.h"

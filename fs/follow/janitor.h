@@ -1,5 +1,5 @@
-// Runs the work that commits leave behind, on a thread: some of it (Filesystem::tidy()) soon after a commit,
-// when no caller waits, the rest (Filesystem::close_gaps()) when no commit has come for seconds.
+// Runs the work that commits leave to later, on its own thread. MountedModel::tidy() runs soon after a
+// commit, when no caller waits; MountedModel::close_gaps() runs when no commit has run for seconds.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@ class Janitor {
    public:
     virtual ~Clock() = default;
     virtual std::chrono::steady_clock::time_point now() { return std::chrono::steady_clock::now(); }
-    /// Waits for that time, or until is_over() is true. Code that makes it true notifies `wakes`.
+    /// Waits for this time, or until is_over() is true. Code that makes it true notifies `wakes`.
     /// @param is_over  runs with the mutex held.
     virtual void wait_for(Mutex& mutex, Condition& wakes, std::chrono::milliseconds time,
                           const std::function<bool()>& is_over) REQUIRES(mutex) {
@@ -26,10 +26,10 @@ class Janitor {
     }
     static Clock& real();
   };
-  /// tidy() runs when no further commit has come for kQuiet, or kLongest after the first commit.
+  /// tidy() runs when no further commit has run for kQuiet, or kLongest after the first commit.
   static constexpr std::chrono::milliseconds kQuiet{20};
   static constexpr std::chrono::milliseconds kLongest{200};
-  /// rest() runs when no further commit has come for so long after tidy().
+  /// rest() runs when no further commit has run for this time after tidy().
   static constexpr std::chrono::milliseconds kIdle{5'000};
 
   struct Work {
@@ -50,16 +50,16 @@ class Janitor {
 
  private:
   void serve();
-  /// Waits for a commit, and calls rest() if none comes for kIdle.
+  /// Waits for a commit, and calls rest() if no commit runs for kIdle.
   void wait_for_commit() REQUIRES(mutex_);
 
   const Work work_;
   Clock& clock_;
-  Mutex mutex_;  // nothing is called with it held
+  Mutex mutex_;  // no function is called with it held
   Condition wakes_;
   bool is_due_ GUARDED_BY(mutex_) = false;
   bool has_rest_ GUARDED_BY(mutex_) = false;  // rest() has not run since tidy()
-  bool has_more_ GUARDED_BY(mutex_) = false;  // another commit came during the wait for quiet
+  bool has_more_ GUARDED_BY(mutex_) = false;  // another commit ran during the wait for quiet
   bool is_stopping_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -1,4 +1,3 @@
-// Waits for events on a thread.
 #include "fs/follow/watcher.h"
 
 #include <poll.h>
@@ -16,8 +15,7 @@
 namespace stfs {
 namespace {
 
-// A rewrite makes thousands of writes. This is the pause after the first event, so that one check covers
-// many.
+// A rewrite makes thousands of writes. The pause after the first event lets one check cover many of them.
 constexpr int kBurstMs = 10;
 constexpr std::chrono::milliseconds kSoon{50};
 constexpr std::chrono::milliseconds kAgain{1000};
@@ -44,7 +42,7 @@ void Watcher::stop() {
 void Watcher::serve(const Files& files, const OnEvent& on_event) {
   const auto start = [this] { changed_ = events_.all(); };
   if (!survive("watcher", start)) look_again_in(kAgain);
-  // The loop checks must_stop() itself: if files are replaced again and again, it never waits for events.
+  // The loop checks must_stop() itself, because it never waits for events if files are replaced repeatedly.
   while (!must_stop()) {
     if (!survive("watcher", [&] { look(files, on_event); })) look_again_in(kAgain);
     if (must_watch_anew_ && !due_) continue;

@@ -1,4 +1,4 @@
-// Notices when another program writes into, cuts, replaces or deletes a file of the model while it is
+// Notices when another program writes into, truncates, replaces or deletes a file of the model while it is
 // mounted.
 //
 // core/model/file_watch.h says which changes are noticed.
@@ -29,15 +29,15 @@ class Watcher {
 
   enum class Next : std::uint8_t {
     Wait,       // wait for the next event
-    LookSoon,   // check all files in 50 milliseconds: for what other hosts don't write to
+    LookSoon,   // check all files in 50 milliseconds; for files that other hosts don't write to
     LookAgain,  // check all files in a second
     WatchAnew,  // the list of files has changed
   };
   /// The files to watch.
   using Files = std::function<std::vector<std::filesystem::path>()>;
   /// Runs on the watcher's thread, once for each burst of events. Gets the positions of the files that the
-  /// events concern, ascending. Whenever a watch begins, it gets all positions, because files may have
-  /// changed before.
+  /// events concern, ascending. When a watch begins, it gets all positions, because files may have changed
+  /// earlier.
   using OnEvent = std::function<Next(std::span<const std::size_t> files)>;
   /// Starts the watch and its thread. After a failure it still watches the files that can be watched.
   Result<void> start(Files files, OnEvent on_event);
@@ -47,20 +47,21 @@ class Watcher {
   using Clock = std::chrono::steady_clock;
 
   void serve(const Files& files, const OnEvent& on_event);
-  /// Checks the changed files, and whatever comes of it, except a wait.
+  /// Sets the watch again if must_watch_anew_ is set, then checks the changed files, and notes when the next
+  /// check is due.
   void look(const Files& files, const OnEvent& on_event);
-  /// All files will be checked at that time from now, if not earlier.
+  /// Requests a check of all files after this time, or earlier.
   void look_again_in(std::chrono::milliseconds time);
   [[nodiscard]] bool must_stop() const;
   /// Waits for events or for the time of the next check, and sets `changed_`. False if the thread must end.
   [[nodiscard]] bool wait_for_events();
 
   UniqueFd stop_;
-  // Once the thread runs, only the thread uses it:
+  // While the thread runs, only the thread uses these members:
   FileWatch events_;
   bool must_watch_anew_ = false;
   std::set<std::size_t> changed_;
-  std::optional<Clock::time_point> due_;  // when all files must be checked, whatever is checked before
+  std::optional<Clock::time_point> due_;  // when all files must be checked, even after other checks
   std::thread thread_;
 };
 

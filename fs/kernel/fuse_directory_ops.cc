@@ -1,4 +1,4 @@
-// Implements the handlers that look up and list, and those that make, fill, move and remove transactions.
+// Implements the handlers that look up, list, make, move and remove files and directories.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -21,17 +21,17 @@ void look_up(fuse_req_t req, fuse_ino_t parent, std::string_view name, const Mou
   // The request must not be used after its reply, so the mount is fetched first.
   Mount& mount = mount_of(req);
   MountRoot& mount_root = mount.mount_root;
-  const std::uint64_t changes = Filesystem::changes();
+  const std::uint64_t changes = MountedModel::changes();
   const auto found = mount_root.lookup(parent, name);
   if (!found && found.error().errno_value != ENOENT) return reply_error(req, parent, found.error());
   // Inode 0 with a timeout makes the kernel remember that the name does not exist.
   fuse_entry_param entry = entry_of(mount_root, model, found ? *found : Stat{}, parent);
   const bool is_slice = model && InodeSpace::local(parent) == Views::kSlice;
-  // Where tensors can be made, a name may come to exist without a request for its directory.
+  // If tensors can be made, a name may start to exist without a request for its directory.
   const bool may_appear =
       is_slice || !mount_root.is_read_only(model) || (parent == kRootIno && mount_root.has_changing_root());
   if (!found) entry.entry_timeout = may_appear ? 0 : timeout_of(parent);
-  // If the reply fails, the caller is gone and the kernel has not counted the look-up.
+  // If the reply fails, the caller does not exist any more and the kernel has not counted the look-up.
   const Ino ino = entry.ino;
   if (found) forget_changed_source(mount, model, ino);
   const bool is_told = fuse_reply_entry(req, &entry) == 0;
@@ -43,16 +43,19 @@ void look_up(fuse_req_t req, fuse_ino_t parent, std::string_view name, const Mou
   });
 }
 
-/// Whether a look-up reads the source directory. It may wait for a disk then, and so may each listing of
-/// pretrained/ and of the root of a directory of models.
-bool reads_source(const MountRoot& mount_root, Ino parent, std::string_view name) {
+/// True if a look-up reads the source directory or the scratch directory. The look-up may wait for a disk, as
+/// each listing of pretrained/ and of the root of a directory of models may.
+bool reads_directory(const MountRoot& mount_root, Ino parent, std::string_view name) {
   const Ino local = InodeSpace::local(parent);
-  return PretrainedDirectory::owns(local) || mount_root.reads_source(parent, name) ||
-         (local == kHiddenIno && name == PretrainedDirectory::kEntry.name);
+  if (PretrainedDirectory::owns(local) || mount_root.reads_source(parent, name) ||
+      (local == kHiddenIno && name == PretrainedDirectory::kEntry.name))
+    return true;
+  const MountRoot::Pin model = mount_root.model_of(parent);
+  return model && model->reads_scratch(parent, name);
 }
 
 void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  if (reads_source(mount_root_of(req), parent, name)) {
+  if (reads_directory(mount_root_of(req), parent, name)) {
     look_slowly(req, parent, Request::Lookup, [=, kept = std::string(name)](const MountRoot::Pin& model) {
       look_up(req, parent, kept, model);
     });
@@ -66,14 +69,18 @@ void on_opendir(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   const Ino local = InodeSpace::local(ino);
   const MountRoot& mount_root = mount_root_of(req);
   const bool is_changing_root = ino == kRootIno && mount_root.has_changing_root();
-  guarded(req, ino, Request::Readdir, [&](const MountRoot::Pin& model) {
+  const auto open = [=, asked = *fi](const MountRoot::Pin& model) {
+    fuse_file_info opened = asked;
     const bool lists_scratch = model && model->lists_scratch(ino);
     const bool changes =
         local >= kHiddenIno || PretrainedDirectory::owns(local) || is_changing_root || lists_scratch;
-    fi->cache_readdir = changes ? 0 : 1;
-    fi->keep_cache = lists_scratch ? 0 : 1;
-    fuse_reply_open(req, fi);
-  });
+    opened.cache_readdir = changes ? 0 : 1;
+    opened.keep_cache = lists_scratch ? 0 : 1;
+    fuse_reply_open(req, &opened);
+  };
+  const MountRoot::Pin model = mount_root.model_of(ino);
+  if (model && model->reads_scratch(ino)) return look_slowly(req, ino, Request::Readdir, open);
+  guarded(req, ino, Request::Readdir, open);
 }
 
 template <bool kWithAttributes>
@@ -81,7 +88,7 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
   const auto list = [=](const MountRoot::Pin& model) {
     Mount& mount = mount_of(req);
     const MountRoot& mount_root = mount.mount_root;
-    const std::uint64_t changes = Filesystem::changes();
+    const std::uint64_t changes = MountedModel::changes();
     const bool links_listed = ino != kRootIno || mount_of(req).links_listed_root;
     std::string buffer(size, '\0');
     std::size_t used = 0;
@@ -91,9 +98,9 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       std::size_t needed = 0;
       bool is_looked_up = false;
       if constexpr (kWithAttributes) {
-        // Inode 0 tells the kernel that an entry does not count as looked up. `.` and `..` must not count.
-        // A view must not count either: its file goes with its last look-up, and only a look-up by name
-        // holds it.
+        // Inode 0 tells the kernel that it has not looked up this entry. `.` and `..` are never looked up. A
+        // view is not looked up here, because its file is removed at its last look-up, and only a look-up by
+        // name holds it.
         const Ino local = InodeSpace::local(child);
         const bool is_passed_over = !links_listed || name == "." || name == ".." ||
                                     Views::remade_entry(local) != 0 || Views::whole(local).has_value();
@@ -133,8 +140,11 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       }
     }
   };
-  if (PretrainedDirectory::owns(InodeSpace::local(ino)) ||
-      (ino == kRootIno && mount_root_of(req).has_changing_root())) {
+  const MountRoot& mount_root = mount_root_of(req);
+  const bool lists_source = PretrainedDirectory::owns(InodeSpace::local(ino)) ||
+                            (ino == kRootIno && mount_root.has_changing_root());
+  const MountRoot::Pin model = lists_source ? MountRoot::Pin() : mount_root.model_of(ino);
+  if (lists_source || (model && model->may_list_scratch(ino))) {
     look_slowly(req, ino, Request::Readdir, list);
   } else {
     guarded(req, ino, Request::Readdir, list);
@@ -176,8 +186,8 @@ void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode,
   guarded(req, parent, Request::Open, create);
 }
 
-/// Leaves out the names of a request that removes or moves a file: the kernel forgets them when it gets the
-/// reply. A notification would wait for a directory's lock, which the next request may hold.
+/// Leaves out the names of a request that removes or moves a file, because the kernel forgets them when it
+/// gets the reply. A notification would wait for a directory's lock, which the next request may hold.
 Outdated without_names(Outdated outdated, const std::vector<Invalidator::Entry>& names) {
   std::erase_if(outdated.entries, [&](const Invalidator::Entry& entry) {
     return std::ranges::find(names, entry) != names.end();
@@ -225,19 +235,20 @@ void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
                 });
 }
 
-/// Forgets the names that a transaction's commit has changed: the caller may use them next. The kernel holds
-/// locks of the transactions' directories. A program that removes one of these holds the lock of
-/// `.safetensors`, or of the root, and waits for ours: so the wait has an end, and names below
-/// `.safetensors`, which the kernel asks for each time, come last.
+/// Forgets the names that a transaction's commit has changed, because the caller may use them next. The
+/// kernel holds locks of the transactions' directories during the request. A program that removes one of
+/// these directories holds the lock of `.safetensors`, or of the root, and waits for the transactions' locks.
+/// The wait here is limited for this reason. Names below `.safetensors` come last, because the kernel asks
+/// for them each time.
 void forget_names(Mount& mount, std::vector<Invalidator::Entry> entries) {
   if (entries.empty()) return;
-  const auto of_views = std::ranges::partition(entries, [](const Invalidator::Entry& entry) {
+  const auto of_views = std::partition(entries.begin(), entries.end(), [](const Invalidator::Entry& entry) {
     const Ino directory = InodeSpace::local(entry.first);
     return directory != kHiddenIno && !Views::owns(directory);
   });
-  std::vector<Invalidator::Entry> last(std::move_iterator(of_views.begin()),
-                                       std::move_iterator(of_views.end()));
-  entries.erase(of_views.begin(), of_views.end());
+  std::vector<Invalidator::Entry> last(std::make_move_iterator(of_views),
+                                       std::make_move_iterator(entries.end()));
+  entries.erase(of_views, entries.end());
   mount.invalidator->forget_entries(std::move(entries));
   mount.invalidator->wait_for_names();
   mount.invalidator->forget_entries(std::move(last));
@@ -256,8 +267,8 @@ void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t n
                   }
                   Mount& mount = mount_of(req);
                   if (is_transaction || local == kHiddenIno || PretrainedDirectory::owns(local)) {
-                    // A commit: the caller may read next what is stale. No page is locked, and forgetting a
-                    // page needs no directory's lock.
+                    // A commit: the caller may read stale data next, so they are forgotten first. No page is
+                    // locked, and forgetting a page needs no directory's lock.
                     survive("commit", [&] {
                       for (const Stale& stale : renamed->stale) {
                         for (const Stale& view : model->stale_views(stale))
@@ -297,11 +308,12 @@ fuse_entry_param entry_of(const MountRoot& mount_root, const MountRoot::Pin& mod
   entry.attr.st_ino = shown_ino(st.st_ino);
   entry.attr_timeout = timeout_of(st.st_ino);
   entry.entry_timeout = std::min(timeout_of(st.st_ino), timeout_of(parent));
-  // An edit gives names of views another file. A file that is no tensor yet changes its size, and may go.
+  // An edit may give the name of a view to another file. A file that is no tensor yet changes its size, and
+  // may be removed.
   if (Views::owns(InodeSpace::local(st.st_ino)) && model && !model->is_read_only()) entry.entry_timeout = 0;
   if (model && model->is_draft(st.st_ino)) entry.entry_timeout = entry.attr_timeout = 0;
-  // Names in the root of a directory of models come and go. In a read-only mount the follower tells when a
-  // model does.
+  // Names in the root of a directory of models appear and disappear. In a read-only mount the follower
+  // reports changed models to the kernel.
   const bool is_model = S_ISDIR(st.st_mode) && mount_root.is_read_only();
   if (parent == kRootIno && mount_root.has_changing_root() && !is_model) entry.entry_timeout = 0;
   return entry;

@@ -1,9 +1,9 @@
-// Implements the handlers: each unpacks the request, calls the file system, and replies. The semantics are in
-// Filesystem; MountRoot finds the right one.
+// Implements the handlers. Each handler unpacks the request, calls the model, and replies. MountedModel has
+// the semantics; MountRoot finds the model.
 //
-// If a handler's call makes a kernel cache stale, the reply comes from the invalidator's thread, after the
-// cache has forgotten. A WRITE through the page cache is the exception: the kernel holds the pages' locks
-// until the reply, and forgetting waits for these locks.
+// If a handler makes a kernel cache stale, the invalidator's thread sends the reply after the cache has
+// forgotten. A WRITE through the page cache is the exception: the kernel holds the pages' locks until the
+// reply, and forgetting waits for these locks.
 #include "fs/kernel/fuse_ops.h"
 
 #include <fcntl.h>
@@ -111,7 +111,7 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
     if (const auto settable = model->check_settable(ino); !settable)
       return reply_error(req, ino, settable.error());
     // A tensor has the mode and the owner of its archive. Programs that copy files set both after they have
-    // written the bytes, and then count the whole copy as failed if that fails.
+    // written the bytes, and report a failed copy if this fails.
     if (mount_of(req).refuses_modes && changes_access(*now, wanted, to_set)) {
       return refuse(req, ino,
                     "a tensor has the mode and the owner of its archive: without -o strict_modes chmod and "
@@ -173,26 +173,60 @@ bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] const MountR
 #endif
 }
 
+/// Ends a request for a checksum whose program was killed, if the request is still in the queue. A running
+/// computation notices the kill itself.
+void end_waiting_checksum(fuse_req_t req, void* data) {
+  const Mount& mount = *static_cast<Mount*>(data);
+  const uid_t user = fuse_req_ctx(req)->uid;
+  if (auto work = mount.checksums->take_back(user, req))
+    mount.slow->run_elsewhere({.user = user, .work = std::move(work)});
+}
+
+/// Acts as guarded(), for requests that may compute a checksum. A checksum needs all bytes of a tensor, so it
+/// uses the disk, the page cache and a core. Therefore only a few threads compute checksums.
+template <class Handler>
+void compute_checksum(fuse_req_t req, Ino ino, Request kind, const Handler& handler) {
+  Mount& mount = mount_of(req);
+  const auto work = [=] { guarded(req, ino, kind, handler); };
+  SlowRequests::Request request{.user = fuse_req_ctx(req)->uid};
+  try {
+    request.work = work;
+    request.id = req;
+    request.is_given_up = [req] { return fuse_req_interrupted(req) != 0; };
+  } catch (const std::bad_alloc&) {
+    return work();
+  }
+  fuse_req_interrupt_func(req, end_waiting_checksum, &mount);
+  // Another thread may reply from now on, and then the libfuse frees `req`.
+  mount.checksums->run_elsewhere(std::move(request));
+}
+
 void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   if (is_served(ino) && !mount_of(req).kernel_keeps_open) return open_source(req, ino, *fi);
-  guarded(req, ino, Request::Open, [&](const MountRoot::Pin& model) {
+  const auto open = [req, ino, asked = *fi](const MountRoot::Pin& model) {
+    fuse_file_info opened = asked;
     Mount& mount = mount_of(req);
     std::call_once(mount.has_opened, mount.on_first_open);
-    if (mount.kernel_keeps_open && (fi->flags & O_ACCMODE) == O_RDONLY) {
-      // ENOSYS makes the kernel send no more OPEN. No descriptor of a read-only mount has any state.
+    if (mount.kernel_keeps_open && (opened.flags & O_ACCMODE) == O_RDONLY) {
+      // After ENOSYS the kernel sends no OPEN any more. Descriptors of a read-only mount have no state.
       fuse_reply_err(req, ENOSYS);
       return;
     }
-    const auto file = model ? model->open(ino, fi->flags, fuse_req_ctx(req)->pid)
-                      : mount_root_of(req).is_log_of_root(ino) ? open_log(fi->flags)
+    const auto file = model ? model->open(ino, opened.flags, fuse_req_ctx(req)->pid)
+                      : mount_root_of(req).is_log_of_root(ino) ? open_log(opened.flags)
                                                                : is_a_directory();
     if (!file) return reply_error(req, ino, file.error());
-    set_open_flags(ino, *file, *fi);
-    if (model && model->is_draft(ino)) fi->keep_cache = 0;
-    if (mount.wants_passthrough && pass_through(req, model, ino, fi)) return;
-    // If the reply fails, the opener and its descriptor are gone, and the kernel sends no RELEASE.
-    if (fuse_reply_open(req, fi) != 0 && *file != nullptr) model->release(*file);
-  });
+    set_open_flags(ino, *file, opened);
+    if (model && model->is_draft(ino)) opened.keep_cache = 0;
+    if (mount.wants_passthrough && pass_through(req, model, ino, &opened)) return;
+    // If the reply fails, the opener and its descriptor do not exist any more, and the kernel sends no
+    // RELEASE.
+    if (fuse_reply_open(req, &opened) != 0 && *file != nullptr) model->release(*file);
+  };
+  // A file of a transaction notes the checksum of its tensor before it is written.
+  if (TransactionDirectory::owns(InodeSpace::local(ino)) && (fi->flags & O_ACCMODE) != O_RDONLY)
+    return compute_checksum(req, ino, Request::Open, open);
+  guarded(req, ino, Request::Open, open);
 }
 
 void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
@@ -203,17 +237,17 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_fil
     mount_root.activity(model).note_read(bytes->size_bytes());
     KernelReply::send(req, *bytes);
   };
-  // A slice takes its elements from far apart: a megabyte of them can take seconds.
+  // A slice takes its elements from many places: a megabyte of them can take seconds.
   if (is_served(ino) || Views::is_counted(InodeSpace::local(ino)))
     return guarded_slowly(req, ino, Request::Read, read);
   guarded(req, ino, Request::Read, read);
 }
 
-// A model is there for each request on a descriptor, and for pages that are written back: the kernel's
-// look-up holds it.
+// Each request on a descriptor has a model, and so has each page that is written back, because the kernel's
+// look-up holds the model.
 
-/// @param file  null for a write from a mapping: the kernel picks any writable descriptor for it, so only the
-///              inode counts.
+/// @param file  null for a write from a mapping. The kernel picks any writable descriptor for such a write,
+///              so only the inode is known.
 void write(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at, OpenFile* file,
            Caller caller, std::optional<uid_t> opener) {
   const auto write = [&](const MountRoot::Pin& model) {
@@ -321,34 +355,6 @@ void reply_attributes(fuse_req_t req, std::string_view text, size_t room) {
 
 constexpr std::string_view kChecksumAttribute = "user.safetensors.checksum";
 
-/// Ends a request for a checksum whose program was killed, if it is still in the queue. A computation that
-/// has begun sees the kill itself.
-void end_waiting_checksum(fuse_req_t req, void* data) {
-  const Mount& mount = *static_cast<Mount*>(data);
-  const uid_t user = fuse_req_ctx(req)->uid;
-  if (auto work = mount.checksums->take_back(user, req))
-    mount.slow->run_elsewhere({.user = user, .work = std::move(work)});
-}
-
-/// The checksum needs all bytes of the tensor: of the disk, of the page cache and of a core. So it runs on
-/// one of a few threads.
-template <class Handler>
-void compute_checksum(fuse_req_t req, Ino ino, const Handler& handler) {
-  Mount& mount = mount_of(req);
-  const auto work = [=] { guarded(req, ino, Request::Xattr, handler); };
-  SlowRequests::Request request{.user = fuse_req_ctx(req)->uid};
-  try {
-    request.work = work;
-    request.id = req;
-    request.is_given_up = [req] { return fuse_req_interrupted(req) != 0; };
-  } catch (const std::bad_alloc&) {
-    return work();
-  }
-  fuse_req_interrupt_func(req, end_waiting_checksum, &mount);
-  // Another thread may reply from now on, and then the libfuse frees `req`.
-  mount.checksums->run_elsewhere(std::move(request));
-}
-
 void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) {
   const auto handler = [req, ino, size](const MountRoot::Pin& model, const char* wanted) {
     const auto value = model ? model->extended_attribute(ino, wanted)
@@ -357,7 +363,7 @@ void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) 
     reply_attributes(req, *value, size);
   };
   if (name == kChecksumAttribute) {
-    compute_checksum(req, ino,
+    compute_checksum(req, ino, Request::Xattr,
                      [handler](const MountRoot::Pin& model) { handler(model, kChecksumAttribute.data()); });
   } else {
     guarded(req, ino, Request::Xattr, [&](const MountRoot::Pin& model) { handler(model, name); });
@@ -394,7 +400,7 @@ void set_attribute(fuse_req_t req, fuse_ino_t ino, const std::string& name,
     if (!set) return reply_error(req, ino, set.error(), name);
     Mount& mount = mount_of(req);
     forget_outdated(mount, *set);
-    // The kernel holds the lock of the inode: of a directory, see forget_outdated().
+    // The kernel holds the lock of the inode. For a directory, forget_outdated() says why nothing waits.
     if (model->file_type(ino) == S_IFDIR) {
       fuse_reply_err(req, 0);
     } else {
@@ -423,7 +429,7 @@ void set_open_flags(Ino ino, OpenFile* file, fuse_file_info& fi) {
   fi.fh = reinterpret_cast<std::uint64_t>(file);
   const bool is_new = file != nullptr && file->kind == FileKind::New;
   const bool is_isolated = file != nullptr && file->kind == FileKind::Isolated;
-  // The bytes of a checkpoint come in order, and are not read back.
+  // The bytes of a checkpoint are written in order, and are not read back.
   const bool is_checkpoint = is_new && file->content && file->content->made()->checkpoint() != nullptr;
   fi.direct_io = is_isolated || is_checkpoint || (is_new && (fi.flags & O_ACCMODE) == O_WRONLY) ? 1 : 0;
   const Ino local = InodeSpace::local(ino);
@@ -442,7 +448,8 @@ void forget_stale(Mount& mount, const Stale& stale, std::function<void()> then) 
     return;
   }
   for (const Stale& view : views) mount.invalidator->forget(view);
-  // `then` must run after the views are forgotten, also if forget() tells a lone stale attribute at once.
+  // `then` must run after the views are forgotten, even if forget() handles a single inode's attributes at
+  // once.
   mount.invalidator->forget(stale);
   if (then) mount.invalidator->run(std::move(then));
 }

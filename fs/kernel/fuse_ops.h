@@ -18,14 +18,14 @@ namespace stfs {
 struct Mount {
   MountRoot& mount_root;
   Invalidator* invalidator = nullptr;     // set before the first request
-  SlowRequests* slow = nullptr;           // the same
-  SlowRequests* names = nullptr;          // the same; runs look-ups and listings, which wait for a disk only
-  SlowRequests* checksums = nullptr;      // the same; runs the requests that read whole tensors
-  fuse_session* session = nullptr;        // the same
-  std::function<void()> on_first_open{};  // by then the kernel has processed our reply to INIT
+  SlowRequests* slow = nullptr;           // set before the first request; runs requests that may wait
+  SlowRequests* names = nullptr;          // also; runs look-ups and listings that wait only for a disk
+  SlowRequests* checksums = nullptr;      // also; runs the requests that read whole tensors
+  fuse_session* session = nullptr;        // set before the first request
+  std::function<void()> on_first_open{};  // by then the kernel has processed the reply to INIT
   std::once_flag has_opened{};
   bool wants_passthrough = false;  // set before the first request
-  bool refuses_modes = false;      // the same; -o strict_modes
+  bool refuses_modes = false;      // -o strict_modes; set before the first request
   Passthrough passthrough{};
   bool kernel_keeps_open = false;  // the kernel need not send a second OPEN; set in on_init()
   /// False while the root's entries change. Then listings of the root add no entries to the kernel's caches.

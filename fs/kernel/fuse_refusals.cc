@@ -7,13 +7,13 @@
 namespace stfs {
 namespace {
 
-/// Whether the errno tells the caller everything: programs ask for names and attributes that may not exist,
-/// and for values and lists that may be longer than their room, and make directories that may be there.
+/// True if the errno explains the refusal: programs ask for names and attributes that may not exist, read
+/// values and lists that may be longer than their buffer, and make directories that may exist.
 bool is_plain(const Error& error) {
   switch (error.errno_value) {
-    // Else it is a file without a form, or not whole.
+    // Otherwise the file has no form, or is not whole.
     case ENODATA: return error.code == ErrorCode::NotFound || error.code == ErrorCode::System;
-    // The kernel looks again, and the program gets the file.
+    // The kernel looks the name up again, and the program gets the file.
     case ESTALE: return error.code == ErrorCode::NotFound;
     case ENOENT:
     case ERANGE:

@@ -1,5 +1,5 @@
 // Implements the requests on the files of a source directory, in `.safetensors/pretrained` and beside the
-// models of a directory. The semantics are in ServedFiles. Each request may wait for the disk of the source
+// models of a directory. ServedFiles has the semantics. Each request may wait for the disk of the source
 // directory.
 #include <fcntl.h>
 
@@ -12,14 +12,6 @@
 namespace stfs {
 namespace {
 
-/// Replies with the attributes that a file has now.
-void reply_attributes_of_source(fuse_req_t req, const MountRoot::Pin& model, fuse_ino_t ino) {
-  const auto now = mount_root_of(req).attributes(ino);
-  if (!now) return reply_error(req, ino, now.error());
-  forget_changed_source(mount_of(req), model, ino);
-  fuse_reply_attr(req, &*now, 0);
-}
-
 void reply_to_source(fuse_req_t req, Ino ino, const Result<void>& done) {
   if (!done) return reply_error(req, ino, done.error());
   fuse_reply_err(req, 0);
@@ -28,14 +20,18 @@ void reply_to_source(fuse_req_t req, Ino ino, const Result<void>& done) {
 }  // namespace
 
 void forget_changed_source(Mount& mount, const MountRoot::Pin& model, Ino ino) {
-  // No page is locked, and forgetting a page needs no directory's lock.
+  // The notice waits for the pages that the kernel is writing, and needs no directory's lock.
   if (is_served(ino) && mount.mount_root.is_source_changed(model, ino))
     mount.invalidator->forget_here(Stale::one(ino, Stale::What::Content));
 }
 
 void get_attributes_of_source(fuse_req_t req, fuse_ino_t ino) {
-  guarded_slowly(req, ino, Request::Getattr,
-                 [=](const MountRoot::Pin& model) { reply_attributes_of_source(req, model, ino); });
+  guarded_slowly(req, ino, Request::Getattr, [=](const MountRoot::Pin& model) {
+    const auto now = mount_root_of(req).attributes(ino);
+    if (!now) return reply_error(req, ino, now.error());
+    forget_changed_source(mount_of(req), model, ino);
+    fuse_reply_attr(req, &*now, 0);
+  });
 }
 
 void set_attributes_of_source(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set) {
@@ -51,8 +47,13 @@ void set_attributes_of_source(fuse_req_t req, fuse_ino_t ino, const struct stat&
       done = files.resize(node, static_cast<std::uint64_t>(wanted.st_size));
     const bool changes = change.permissions || change.uid || change.gid || change.mtime;
     if (done && changes) done = files.change(node, change);
-    if (!done) return reply_error(req, ino, done.error());
-    reply_attributes_of_source(req, model, ino);
+    const auto now = done ? mount_root_of(req).attributes(ino) : pass_on(std::move(done));
+    if (!now) return reply_error(req, ino, now.error());
+    // Until the reply to a change of the size, the kernel sends no written page of the file. A notice before
+    // the reply would wait for these pages, and they for the reply.
+    Mount& mount = mount_of(req);
+    fuse_reply_attr(req, &*now, 0);
+    forget_changed_source(mount, model, ino);
   });
 }
 
@@ -66,7 +67,7 @@ void open_source(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi) {
     set_open_flags(ino, nullptr, reply);
     const bool writes = (fi.flags & O_ACCMODE) != O_RDONLY;
     if (writes) reply.fh = source_handle(requesting_user());
-    // If the reply fails, the opener is gone, and the kernel sends no RELEASE.
+    // If the reply fails, the opener does not exist any more, and the kernel sends no RELEASE.
     if (fuse_reply_open(req, &reply) != 0 && writes) files.release(node);
   });
 }

@@ -1,14 +1,22 @@
-// Runs notifications to the kernel from two queues.
 #include "fs/kernel/invalidator.h"
 
 #include <fuse_lowlevel.h>
 
+#include <cerrno>
 #include <utility>
 
 #include "fs/base/log.h"
 #include "fs/base/survive.h"
 
 namespace stfs {
+namespace {
+
+// The kernel forgets an entry under the directory's lock. Listings and look-ups hold that lock until they
+// have added their entries to the caches. The caches never have this entry. A notice of it returns after all
+// listings and look-ups that were running.
+constexpr const char* kNoEntry = ".";
+
+}  // namespace
 
 void Invalidator::start() {
   contents_.start("invalidator");
@@ -36,30 +44,50 @@ bool Invalidator::do_next() {
 }
 
 void Invalidator::forget(Stale stale, std::function<void()> then) {
-  // Forgetting one inode's attributes waits for no page, so it needs no other thread: each small commit saves
-  // a wake-up. But if jobs are queued, a check for changes may have marked a page as forgotten that the
+  // Forgetting one inode's attributes waits for no page, so no other thread is needed, and each small commit
+  // saves a wake-up. But if jobs are queued, a check for changes may have marked a page as forgotten that the
   // kernel still has. Then the commit's caller must wait for that job.
   if (stale.what == Stale::What::Attributes && stale.first == stale.last && contents_.is_idle()) {
-    if (notifies_) fuse_lowlevel_notify_inval_inode(session_, stale.first, -1, 0);
+    survive("invalidator", [&] { forget_here(stale); });
     if (then) then();
     return;
   }
   run([this, stale, then = std::move(then)] {
-    // A caller waits for `then`, whatever happens before.
+    // A caller waits for `then`, so it runs even after an error.
     survive("invalidator", [&] { forget_here(stale); });
     if (then) then();
   });
 }
 
-void Invalidator::forget_here(const Stale& stale) const {
-  // A negative offset means only the attributes. The call fails for an inode that the kernel does not know,
-  // which has nothing to forget. No other failure is possible while the mount lives.
-  const auto tell = [this](Ino ino, Stale::What what) {
-    const off_t offset = what == Stale::What::Content ? 0 : -1;
-    if (notifies_) fuse_lowlevel_notify_inval_inode(session_, ino, offset, 0);
-  };
+void Invalidator::forget_here(const Stale& stale) {
   if (stale.what == Stale::What::Nothing) return;
-  stale.first == stale.last ? tell(stale.first, stale.what) : visit_cached_(stale, tell);
+  Unknown unknown;
+  if (stale.first == stale.last) {
+    tell(stale.first, stale.what, unknown);
+  } else {
+    visit_cached_(stale, [&](Ino ino, Stale::What what) { tell(ino, what, unknown); });
+  }
+  if (!unknown.empty()) tell_again(std::move(unknown));
+}
+
+void Invalidator::tell(Ino ino, Stale::What what, Unknown& unknown) const {
+  if (!notifies_) return;
+  // A negative offset means only the attributes. The call fails for an inode that the kernel does not know.
+  // No other failure is possible while the mount lives.
+  const off_t offset = what == Stale::What::Content ? 0 : -1;
+  if (fuse_lowlevel_notify_inval_inode(session_, ino, offset, 0) != -ENOENT || !directory_of_) return;
+  if (const Ino directory = directory_of_(ino); directory != 0)
+    unknown[directory].push_back(Stale::one(ino, what));
+}
+
+void Invalidator::tell_again(Unknown unknown) {
+  names_.run([this, unknown = std::move(unknown)] {
+    for (const auto& [directory, inodes] : unknown) {
+      forget_at_once(directory, kNoEntry);
+      Unknown gone;
+      for (const Stale& inode : inodes) tell(inode.first, inode.what, gone);
+    }
+  });
 }
 
 void Invalidator::forget_entry(Ino directory, std::string name) {
@@ -102,11 +130,9 @@ void Invalidator::wait_for_names() {
 }
 
 void Invalidator::wait_for_listings(Ino directory, std::function<void()> before) {
-  // The kernel forgets an entry under the directory's lock. Listings and look-ups hold that lock until they
-  // have added their entries to the caches. This entry is never in them.
   names_.run([this, directory, before = std::move(before)] {
     before();
-    forget_at_once(directory, ".");
+    forget_at_once(directory, kNoEntry);
   });
   wait_for_names();
 }

@@ -1,4 +1,3 @@
-// Replies with fuse_reply_buf().
 #include "fs/kernel/kernel_reply.h"
 
 namespace stfs {

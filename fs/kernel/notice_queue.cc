@@ -1,4 +1,4 @@
-// A job that throws stops no job behind it.
+// An exception in one job does not stop the later jobs.
 #include "fs/kernel/notice_queue.h"
 
 #include <pthread.h>

@@ -21,7 +21,7 @@ bool Passthrough::ask_for(fuse_conn_info* conn) {
     return false;
   }
   conn->want |= FUSE_CAP_PASSTHROUGH;
-  // The archive may lie on a stacked file system, as in a container.
+  // The archive may be on a stacked file system, as in a container.
   conn->max_backing_stack_depth = FUSE_BACKING_STACKED_OVER;
   is_on_ = true;
   return true;

@@ -1,7 +1,8 @@
-// FUSE passthrough: the kernel reads a file's bytes from another file's page cache, and sends us no requests.
+// FUSE passthrough: the kernel reads a file's bytes from another file's page cache, and sends no requests to
+// the mount.
 //
-// Passthrough has no offset into the other file. So it is used only for `archive.safetensors`, if that equals
-// the archive byte for byte. It needs libfuse 3.17, kernel 6.9 and CAP_SYS_ADMIN.
+// Passthrough has no offset into the other file. Therefore it is used only for `archive.safetensors`, if this
+// view equals the archive byte for byte. Passthrough needs libfuse 3.17, kernel 6.9 and CAP_SYS_ADMIN.
 #pragma once
 
 #include <fuse_lowlevel.h>
@@ -18,14 +19,14 @@ namespace stfs {
 class Passthrough {
  public:
   /// Checks that this program and this user can use passthrough. ENOTSUP or EPERM, with a message that names
-  /// what is missing.
+  /// the missing part.
   static Result<void> check_possible();
 
   /// Call in INIT. False if the kernel does not support passthrough.
   bool ask_for(fuse_conn_info* conn);
 
   /// Call for the reply to an open. Each success needs one release(). The kernel keeps the file until the
-  /// last.
+  /// last release().
   /// @return the backing id, or 0 if passthrough is off or was refused. A refusal is permanent: the kernel
   ///         forbids mixing both modes on one inode.
   int open(fuse_req_t req, Ino ino, int descriptor);

@@ -1,4 +1,3 @@
-// Keeps a queue for each user, and as many threads as were ever needed at the same time.
 #include "fs/kernel/slow_requests.h"
 
 #include <algorithm>

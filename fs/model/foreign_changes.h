@@ -1,4 +1,4 @@
-// What other programs change in the shards of a model.
+// Checks for changes that other programs make in the shards of a model.
 #pragma once
 
 #include <atomic>
@@ -6,60 +6,64 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "fs/model/model_parts.h"
-#include "fs/write/committers.h"
+#include "core/storage/file.h"
+#include "fs/tree/bytes.h"
 
 namespace stfs {
 
-/// Notices it, and tells the parts of the file system. Any thread may call.
+class MountedModel;
+
+/// Notes the changes and makes the kernel's caches forget them. Any thread may call.
 class ForeignChanges {
  public:
-  /// Must not outlive the parts.
-  explicit ForeignChanges(ModelParts& parts) : parts_(parts), looks_(parts.model->shards().size()) {}
+  /// Must not outlive the model. The model already has its shards.
+  explicit ForeignChanges(MountedModel& mounted);
 
   /// The result of a check for changes by others.
   struct Change {
     Stale stale;
-    /// Another archive lies at the path, or the header has changed: the model must be reopened.
+    /// Another archive is at the path, or the header has changed: the model must be reopened.
     bool is_outdated = false;
-    /// The file's mode or owner has changed. The directories show other permissions, too.
+    /// The file's mode or owner has changed. The directories also show other permissions.
     bool has_new_permissions = false;
     /// The store failed the check, so the result is unknown.
     bool is_unknown = false;
     /// Another process is in a commit to the shard: check again when it has ended.
     bool is_unsettled = false;
-    /// Another process has edited the structure, and nothing was noted of it: StructureEdits::follow().
+    /// Another process has edited the structure, and the check has noted nothing of it: call
+    /// StructureEdits::follow().
     bool is_edited = false;
   };
-  /// Checks whether another program has changed a shard. If so, every tensor in it may have changed. Finishes
-  /// what a process has left that died in a commit. Waits for the shard's turn.
+  /// Checks whether another program has changed a shard. If so, every tensor in the shard may have changed.
+  /// Finishes a commit in which another process has died. Waits for the shard's turn.
   /// @param follows  false: an edit of the structure by another process makes the model outdated.
   Change check_for_change(std::uint32_t shard, bool follows);
-  /// Whether bytes of a shard may be changing, or have changed unnoticed: a commit runs, of this mount or of
-  /// another process, or the file's time tells it.
+  /// True if bytes of a shard may be changing, or may have changed unnoticed. This is so while this mount or
+  /// another process commits, and if the file's time shows a change.
   [[nodiscard]] bool is_unsettled(std::uint32_t shard) const;
 
   /// Notes that another program has changed bytes of the shard. The caller has the shard's turn and has
   /// adopted the archive's new identity. @return all tensors of the shard, as stale.
   Stale note_touched(std::uint32_t shard);
 
-  /// Call when the model is refused: tensors of a delta's base whose bytes somebody has changed give EIO.
+  /// Call when the model is refused. Tensors of a delta's base whose bytes another program has changed then
+  /// give EIO.
   void break_touched_base();
 
  private:
-  /// What was logged of the last look at a shard, so that it is logged once.
+  /// The state that the last check of a shard has logged, so that each state is logged once.
   struct Look {
-    std::atomic<bool> is_gone = false;     // no file lies at the path
-    std::atomic<bool> is_unknown = false;  // the store failed the look
-    std::atomic<bool> is_touched = false;  // somebody else has changed bytes
-    FileIdentity seen;                     // of a commit that runs; guarded by the shard's turn
+    std::atomic<bool> is_gone = false;     // no file is at the path
+    std::atomic<bool> is_unknown = false;  // the store failed the check
+    std::atomic<bool> is_touched = false;  // another program has changed bytes
+    FileIdentity seen;                     // of a running commit; guarded by the shard's turn
   };
   /// Does the check of check_for_change(). The caller has the shard's turn.
   Change note_foreign_change(std::uint32_t shard, bool follows);
   /// Call after a change of the shard's mode or owner: tells the caches without waiting for a commit.
   void forget_permissions(std::uint32_t shard) const;
 
-  ModelParts& parts_;
+  MountedModel& mounted_;
   std::vector<Look> looks_;  // by shard
 };
 

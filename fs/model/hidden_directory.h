@@ -1,5 +1,5 @@
-// `.safetensors`: the views and the transactions of a model. It can be reached by name, and the root does not
-// list it.
+// The directory `.safetensors`, which contains the views and the transactions of a model. Programs can reach
+// it by name, but the root does not list it.
 #pragma once
 
 #include <string_view>

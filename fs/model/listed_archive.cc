@@ -1,4 +1,4 @@
-// The owners and the times of birth decide. A link is not followed.
+// Compares owners and times of birth. Does not follow a link.
 #include "fs/model/listed_archive.h"
 
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 namespace stfs {
 namespace {
 
-/// Nothing if the file system does not record it. Waits for no file system of FUSE.
+/// Returns nothing if the file system records no time of birth. Does not wait for a FUSE file system.
 std::optional<std::pair<std::int64_t, std::uint32_t>> birth_of(const std::filesystem::path& path) {
   struct statx found {};
   constexpr int kFlags = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC;

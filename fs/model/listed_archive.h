@@ -1,5 +1,5 @@
-// What a mount of a directory asks of an archive in it before its model is shown. Other users may have put
-// the archive there.
+// Checks an archive in a mounted directory before the mount shows its model. Another user may have put the
+// archive there.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 namespace stfs {
 
 /// EEXIST if the model's directory would hide another user's file of the source directory. An archive of the
-/// directory's owner may hide others, and so may one where only the owner may write the directory. Of two
-/// other users, the one whose file is older keeps the name.
+/// directory's owner may hide other files. So may any archive if only the owner may write the directory.
+/// Between two other users, the user whose file is older keeps the name.
 Result<void> check_hides_nothing(const std::filesystem::path& archive, std::string_view model_name);
 
 /// The bytes of all headers of an open model.

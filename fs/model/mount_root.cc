@@ -1,4 +1,3 @@
-// Finds the file system of an inode number, and shows the root of a directory of models.
 #include "fs/model/mount_root.h"
 
 #include <fmt/format.h>
@@ -40,10 +39,10 @@ void MountRoot::add(Member member) {
   slot->path = std::move(member.path);
   slot->open = std::move(member.open);
   slot->why_absent = std::move(member.why_absent);
-  slot->activity = member.filesystem ? member.filesystem->activity() : std::make_shared<Activity>();
-  if (member.filesystem) {
-    is_read_only_ = is_read_only_ && member.filesystem->is_read_only();
-    slot->current = mounted_models_.add(std::move(member.filesystem)).value();
+  slot->activity = member.mounted ? member.mounted->activity() : std::make_shared<Activity>();
+  if (member.mounted) {
+    is_read_only_ = is_read_only_ && member.mounted->is_read_only();
+    slot->current = mounted_models_.add(std::move(member.mounted)).value();
     connect(mounted_models_.pin(slot->current));
   }
   add(std::move(slot));
@@ -132,10 +131,15 @@ Result<struct stat> MountRoot::attributes(Ino ino) const {
   return stat_of_root();
 }
 
+Ino MountRoot::directory_looked_up(Ino ino) const {
+  const Pin member = model_of(ino);
+  return member ? member->directory_looked_up(ino) : 0;
+}
+
 Result<struct stat> MountRoot::stat_of_hidden(Ino ino) const {
   constexpr mode_t kReadAndSearch = 0555;
   auto root = stat_of_root();
-  if (!root) return root;
+  RETURN_IF_ERROR(root);
   struct stat& st = *root;
   st.st_ino = ino;
   st.st_nlink = 2;
@@ -154,7 +158,7 @@ Result<Bytes> MountRoot::read(Ino ino, std::uint64_t offset, std::size_t size_by
   if (serves(ino)) return source_->files().read(source_->node(ino), offset, size_bytes);
   if (!is_log_of_root(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   const auto end = logs_.size_bytes(ino);
-  if (!end) return tl::unexpected(end.error());
+  RETURN_IF_ERROR(end);
   return logs_.read(ino, ByteRange{offset, size_bytes}.intersection({0, *end}));
 }
 
@@ -181,7 +185,7 @@ Result<struct stat> MountRoot::stat_of_root() const {
   const auto any = loosest_of_models();
   if (any) st = *any;
   const auto own = source_ ? source_->status() : Result<std::optional<struct stat>>();
-  if (!own) return tl::unexpected(own.error());
+  RETURN_IF_ERROR(own);
   if (*own) {
     constexpr mode_t kWrite = 0222;
     st = **own;
@@ -198,7 +202,7 @@ Result<struct stat> MountRoot::stat_of_root() const {
 
 Result<bool> MountRoot::shows_entries() const {
   const auto status = source_->status();
-  if (!status) return tl::unexpected(status.error());
+  RETURN_IF_ERROR(status);
   const auto& own = *status;
   if (!own || !source_->is_shared()) return own.has_value();
   const auto any = loosest_of_models();
@@ -209,7 +213,7 @@ Result<bool> MountRoot::shows_entries() const {
 }
 
 Result<void> MountRoot::read_directory(Ino directory, std::uint64_t position,
-                                       const Filesystem::VisitEntry& visit) const {
+                                       const Directory::VisitEntry& visit) const {
   if (const Pin member = model_of(directory)) return member->read_directory(directory, position, visit);
   if (!is_lone_ && directory == kHiddenIno) {
     constexpr std::array<FixedEntry, 3> kEntries = {
@@ -225,8 +229,7 @@ Result<void> MountRoot::read_directory(Ino directory, std::uint64_t position,
   }
   if (directory != kRootIno) return no_such_inode(directory);
   constexpr std::uint64_t kDots = 2;
-  constexpr std::uint64_t kOthers =
-      kDots + kMostMembers;  // behind every model, also one that comes meanwhile
+  constexpr std::uint64_t kOthers = kDots + kMostMembers;  // after every model, also after models added later
   const auto models = slots();
   for (; position < kDots + models.size(); ++position) {
     if (position < kDots) {
@@ -239,7 +242,7 @@ Result<void> MountRoot::read_directory(Ino directory, std::uint64_t position,
   }
   if (!source_) return {};
   const auto shows = shows_entries();
-  if (!shows) return tl::unexpected(shows.error());
+  RETURN_IF_ERROR(shows);
   if (!*shows) return {};
   source_->list_root(
       position < kOthers ? 0 : position - kOthers,
@@ -281,7 +284,7 @@ Result<Outdated> MountRoot::rename(Ino parent, std::string_view name, Ino new_pa
   const Pin there = model_of(new_parent);
   if (!member || !there) return tl::unexpected(changes_no_files());
   if (there.number() != member.number()) {
-    // After EXDEV mv(1) would copy. After a replacement the kernel may know directories of both file systems,
+    // After EXDEV mv(1) would copy. After a replacement the kernel may know directories of both editions,
     // so this case is ESTALE.
     const bool is_replaced = !is_current(member.number()) || !is_current(there.number());
     if (is_replaced) return fail(ErrorCode::ArchiveChanged, ESTALE, "the model has been replaced");
@@ -291,7 +294,9 @@ Result<Outdated> MountRoot::rename(Ino parent, std::string_view name, Ino new_pa
 }
 
 void MountRoot::close_gaps() {
-  for (const Pin& edition : mounted_models_.all()) edition->close_gaps();
+  std::vector<Pin> editions = mounted_models_.all();
+  for (Pin& edition : editions) edition.let_versions_go();
+  for (const Pin& edition : editions) edition->close_gaps();
 }
 
 void MountRoot::tidy() {
@@ -330,7 +335,7 @@ std::string MountRoot::label_of(Ino ino, std::string_view name) const {
 }
 
 Activity& MountRoot::activity(const Pin& model) const {
-  // The counts of a model outlive its file systems.
+  // The counts of a model outlive its editions.
   return model ? *model->activity() : *first_slot()->activity;
 }
 

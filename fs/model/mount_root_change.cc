@@ -1,4 +1,4 @@
-// Reopens models that were replaced underneath.
+// Reopens models whose archives other programs have replaced.
 #include <algorithm>
 #include <cerrno>
 #include <set>
@@ -18,8 +18,8 @@ bool may_pass(const Error& error) {
          error.errno_value == EMFILE || error.errno_value == EINTR;
 }
 
-void take_names(const Filesystem& filesystem, std::set<std::string>& names) {
-  static_cast<void>(filesystem.read_directory(kRootIno, 2, [&](std::string_view name, Ino, std::uint64_t) {
+void take_names(const MountedModel& mounted, std::set<std::string>& names) {
+  static_cast<void>(mounted.read_directory(kRootIno, 2, [&](std::string_view name, Ino, std::uint64_t) {
     names.emplace(name);
     return true;
   }));
@@ -64,9 +64,9 @@ bool MountRoot::has_remote_files() const {
 }
 
 MountRoot::Change MountRoot::check_for_change(const WatchedFile& file) {
-  // A request is showing what this would open a second time.
+  // A request is showing a replacement, and this check would open the same archive again.
   if (replacements_ != 0) return {.stale = {}, .entries = {}, .is_due_soon = true};
-  // All files are checked again when they are watched.
+  // All files are checked again when the mount watches them.
   if (has_replaced_.exchange(false))
     return {.stale = {}, .entries = {}, .is_reopened = true, .has_leftovers = true};
   if (file.replaced) return check_replaced(*file.replaced, *file.shard);
@@ -76,7 +76,7 @@ MountRoot::Change MountRoot::check_for_change(const WatchedFile& file) {
   const Pin member = pin_current(slot);
   if (!member) return open_anew(slot, member);
   const Model& model = member->model();
-  Filesystem::Change found;
+  ForeignChanges::Change found;
   if (!file.shard) {
     found = member->check_index();
   } else if (*file.shard >= model.shards().size()) {
@@ -84,7 +84,7 @@ MountRoot::Change MountRoot::check_for_change(const WatchedFile& file) {
   } else if (model.shards()[*file.shard].archive) {
     found = member->check_for_change(*file.shard);
   } else {
-    // The shard could not be used. It is outdated if its file has changed since.
+    // The shard could not be used. The model is outdated if the shard's file has changed since.
     found.is_outdated = model.is_refused_shard_changed(*file.shard);
   }
   {
@@ -105,7 +105,7 @@ MountRoot::Change MountRoot::check_for_change(const WatchedFile& file) {
 MountRoot::Change MountRoot::check_replaced(Number edition, std::uint32_t shard) {
   const Pin member = mounted_models_.pin(edition);
   if (!member || shard >= member->model().shards().size()) return {};
-  const Filesystem::Change found = member->check_for_change(shard);
+  const ForeignChanges::Change found = member->check_for_change(shard);
   Change change;
   if (found.stale.what != Stale::What::Nothing) change.stale.push_back(found.stale);
   change.is_due_again = found.is_unknown;
@@ -138,7 +138,8 @@ MountRoot::Change MountRoot::open_anew(ModelSlot& slot, const Pin& old) {
     mounted_models_.let_go(*number, 1);
     throw;
   }
-  // The root's entries count as changing until somebody has forgotten some.
+  // Listings of the root add no entries to the kernel's caches until an entry of the root was forgotten, so
+  // this change has one.
   if (!is_shown) return {.stale = {}, .entries = {slot.name}, .is_due_again = true};
   Change change = entries_of(slot, old, present);
   change.is_reopened = true;
@@ -157,28 +158,28 @@ MountRoot::Change MountRoot::open_anew(ModelSlot& slot, const Pin& old) {
 
 Result<MountRoot::Number> MountRoot::open_next(const ModelSlot& slot, const Pin& old) {
   auto share = share_of_owner(slot.path);
-  // It passes when the user's earlier versions are closed. EDQUOT of the store says nothing of that.
+  // The error passes when the user's earlier versions are closed. EDQUOT of the store does not mean this.
   if (!share) return fail(ErrorCode::Busy, share.error().errno_value, share.error().message);
   return open_next(slot, old, std::move(*share));
 }
 
-Result<std::unique_ptr<Filesystem>> MountRoot::open_in_place(const ModelSlot& slot,
-                                                             const Heritage& heritage) const {
+Result<std::unique_ptr<MountedModel>> MountRoot::open_in_place(const ModelSlot& slot,
+                                                               const Heritage& heritage) const {
   if (!source_) return slot.open(heritage);
   constexpr int kAttempts = 8;
   for (int attempt = 1;; ++attempt) {
     auto same = source_->check_place();
     if (same) {
       auto opened = slot.open(heritage);
-      if (!opened) return opened;
-      // Another user may have exchanged the directory before the opening; or a program has replaced the file.
+      RETURN_IF_ERROR(opened);
+      // Another user may have exchanged the directory before the opening, or a program has replaced the file.
       same = source_->check_archive(slot.path.filename().native(), (*opened)->model().front().identity());
       if (same) return opened;
       if (same.error().errno_value == ESTALE && attempt < kAttempts) continue;
     }
     const Error& why = same.error();
     if (why.errno_value == ENOENT) return tl::unexpected(why);
-    // The directory may come back to its path.
+    // The directory may return to its path.
     return fail(ErrorCode::Busy, why.errno_value, why.message);
   }
 }
@@ -188,7 +189,7 @@ Result<MountRoot::Number> MountRoot::open_next(const ModelSlot& slot, const Pin&
   Heritage heritage{.activity = slot.activity, .is_ending = [this] { return is_ending_.load(); }};
   if (old) heritage.least_generation = old->newest_generation() + 1;
   auto opened = open_in_place(slot, heritage);
-  if (!opened) return tl::unexpected(opened.error());
+  RETURN_IF_ERROR(opened);
   share = with_header(std::move(share), slot.path, (*opened)->model());
   auto number = mounted_models_.add(std::move(*opened), std::move(share));
   if (number) connect(mounted_models_.pin(*number));
@@ -226,7 +227,7 @@ Outdated MountRoot::show_replacement(Number number) {
   const auto shown = guard_memory([&]() -> Result<Outdated> {
     if (is_current(number)) {  // else a check for changes has shown it already
       const auto next = open_next(*slot, old);
-      if (!next) return tl::unexpected(next.error());
+      RETURN_IF_ERROR(next);
       make_current(*slot, old, *next);
     }
     const Pin present = pin_current(*slot);
@@ -237,7 +238,7 @@ Outdated MountRoot::show_replacement(Number number) {
       outdated.stale.push_back(Stale::one(kHiddenIno, Stale::What::Attributes));
       return outdated;
     }
-    // A program's working directory may be that of the model.
+    // The directory of the model may be the working directory of a program.
     std::set<std::string> names;
     take_names(*old.operator->(), names);
     const Ino root = space_of(number).in_mount(kRootIno);
@@ -247,7 +248,7 @@ Outdated MountRoot::show_replacement(Number number) {
   has_replaced_ = true;
   --replacements_;
   if (shown) return *shown;
-  // It is saved. The next check for changes shows it.
+  // The save has succeeded. The next check for changes shows the new archive.
   log::error("{}: saved, but can't be shown yet: {}", slot->path.string(), shown.error().message);
   return {};
 }
@@ -263,8 +264,8 @@ MountRoot::Change MountRoot::refuse(ModelSlot& slot, const Pin& old, const Error
   }
   slot.activity->set_problem(why.message);
   if (old) old->refuse(why.message);
-  // While the file is being overwritten, the reason differs each time. It is logged once; stats.json shows
-  // the latest.
+  // While a program overwrites the file, the reason changes with each attempt. Only the first reason is
+  // logged; stats.json shows the latest.
   Change change = is_new && old ? entries_of(slot, old, old) : Change();
   // No event reports that the store works again, or has space again, so the check must be repeated.
   change.is_due_again = why.code == ErrorCode::System;
@@ -278,9 +279,9 @@ MountRoot::Change MountRoot::refuse(ModelSlot& slot, const Pin& old, const Error
 
 MountRoot::Change MountRoot::entries_of(const ModelSlot& slot, const Pin& old, const Pin& present) const {
   if (!is_lone_) return {.stale = {}, .entries = {slot.name, slot.path.filename().string()}};
-  // The kernel may remember other names as missing, which is still right: neither file system has them.
+  // The kernel may remember other names as missing, which is still right: neither edition has them.
   std::set<std::string> names;
-  // A program's working directory may be `.safetensors`. A forgotten directory has no path any more.
+  // `.safetensors` may be the working directory of a program, and a forgotten directory has no path any more.
   if (!is_shared(kHiddenIno)) names.emplace(kViewsDirectory);
   for (const Pin* edition : {&old, &present}) take_names(*edition->operator->(), names);
   return {.stale = {}, .entries = {names.begin(), names.end()}};

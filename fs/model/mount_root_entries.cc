@@ -1,4 +1,5 @@
-// The root of a directory of models: finds models and what lies beside them, and shows new archives.
+// Implements the root of a directory of models: finds models and the entries beside them, and shows new
+// archives.
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -76,7 +77,7 @@ Result<struct stat> MountRoot::find_in_root(std::string_view name) const {
       const SharedLock lock(mutex_);
       why = slot->why_absent;
     }
-    // A refused model is shown. Its own file system refuses each look-up in it.
+    // A refused model is shown. Its MountedModel refuses each look-up in it.
     if (const Pin member = pin_current(*slot)) return shown(member, kRootIno);
     if (why && why->code != ErrorCode::NotFound) return fail(why->code, EIO, why->message);
   }
@@ -93,10 +94,10 @@ Result<struct stat> MountRoot::find_in_root(std::string_view name) const {
 
 Result<struct stat> MountRoot::find_in_source(Ino parent, std::string_view name) const {
   const auto shows = parent == kRootIno ? shows_entries() : Result<bool>(true);
-  if (!shows) return tl::unexpected(shows.error());
+  RETURN_IF_ERROR(shows);
   if (!*shows) return fail(ErrorCode::NotFound, ENOENT, "no such model");
   const auto ino = source_->find(parent, name);
-  if (!ino) return tl::unexpected(ino.error());
+  RETURN_IF_ERROR(ino);
   auto status = source_->attributes(*ino);
   if (status) source_->note_lookup(*ino);
   return status;
@@ -129,7 +130,8 @@ UserCounts::Share MountRoot::with_header(UserCounts::Share share, const std::fil
   const auto owner = source_ ? source_->owner_of(archive.filename()) : std::nullopt;
   if (!owner || is_unlimited(*owner)) return share;
   auto header = headers_.take(*owner, header_bytes_of(model));
-  // Over the limit: another thread has just opened a model of this user. The next one is refused.
+  // The user is over the limit, because another thread has just opened a model of this user. The limit
+  // applies to the next model.
   if (!header) return share;
   return std::make_shared<std::pair<UserCounts::Share, UserCounts::Share>>(std::move(share),
                                                                            std::move(*header));
@@ -137,11 +139,11 @@ UserCounts::Share MountRoot::with_header(UserCounts::Share share, const std::fil
 
 Result<void> MountRoot::show_model(const std::string& file_name) {
   auto share = share_of_owner(file_name);
-  if (!share) return pass_on(std::move(share));
+  RETURN_IF_ERROR(share);
   std::shared_ptr<ModelSlot> slot = slot_of_file(file_name);
   const bool is_known = slot != nullptr;
   if (!is_known) {
-    if (auto checked = check_model_name(file_name); !checked) return checked;
+    RETURN_IF_ERROR(check_model_name(file_name));
     slot = std::make_shared<ModelSlot>();
     slot->name = model_name_of(file_name);
     slot->path = source_->path() / file_name;
@@ -149,7 +151,7 @@ Result<void> MountRoot::show_model(const std::string& file_name) {
     slot->activity = std::make_shared<Activity>();
   }
   const auto number = open_next(*slot, Pin(), std::move(*share));
-  if (!number) return tl::unexpected(number.error());
+  RETURN_IF_ERROR(number);
   {
     const MutexLock lock(mutex_);
     slot->current = *number;
@@ -188,15 +190,15 @@ MountRoot::Change MountRoot::check_directory() {
   const bool is_elsewhere = !place && place.error().errno_value != ENOENT;
   if (!std::exchange(is_elsewhere_, is_elsewhere) && is_elsewhere) log::warning("{}", place.error().message);
   if (!place) {
-    // No event tells that the directory is back, that another one has got its path, or that a file's mode
-    // has changed.
+    // No event reports that the directory is back, that another directory is now at the path, or that a
+    // file's mode has changed.
     change.is_due_again = true;
     return change;
   }
   const auto found = source_->list_models();
   for (const std::string& file_name : found ? found->archives : std::vector<std::string>()) {
     const auto slot = slot_of_file(file_name);
-    if (slot != nullptr && is_shown(*slot)) continue;  // the check of the file itself goes on with it
+    if (slot != nullptr && is_shown(*slot)) continue;  // the check of this file handles it
     // An archive that another program is still writing is looked at again when the program closes it.
     const auto hides = check_hides_nothing(source_->path() / file_name, model_name_of(file_name));
     const auto shown = hides ? show_model(file_name) : tl::unexpected(hides.error());

@@ -1,4 +1,3 @@
-// Keeps the file systems in a table, and counts the holders of each.
 #include "fs/model/mounted_models.h"
 
 #include <fmt/format.h>
@@ -9,7 +8,7 @@
 
 namespace stfs {
 
-Result<MountedModels::Number> MountedModels::add(std::unique_ptr<Filesystem> filesystem,
+Result<MountedModels::Number> MountedModels::add(std::unique_ptr<MountedModel> mounted,
                                                  UserCounts::Share share) {
   const MutexLock lock(mutex_);
   const auto free = std::ranges::find_if(by_number_, [](const auto& edition) { return edition == nullptr; });
@@ -18,7 +17,7 @@ Result<MountedModels::Number> MountedModels::add(std::unique_ptr<Filesystem> fil
     return fail(ErrorCode::System, ENFILE, fmt::format("{} older versions are still open", most_));
   }
   if (free == by_number_.end()) by_number_.emplace_back();
-  by_number_[at] = std::make_unique<Edition>(std::move(filesystem), first_ + at, std::move(share));
+  by_number_[at] = std::make_unique<Edition>(std::move(mounted), first_ + at, std::move(share));
   return first_ + at;
 }
 
@@ -32,7 +31,7 @@ MountedModels::Pin MountedModels::pin(Number number) const {
 }
 
 void MountedModels::let_go(Number number, std::uint64_t holders) const {
-  // The pin keeps the file system until its holders are subtracted.
+  // The pin keeps the edition until its holders are subtracted.
   if (const Pin edition = pin(number)) let_go(*edition.edition_, holders);
 }
 
@@ -41,24 +40,24 @@ void MountedModels::let_go(Edition& edition, std::uint64_t holders) const {
   if (edition.holders.fetch_sub(holders, std::memory_order_acq_rel) != holders) return;
   {
     const MutexLock lock(mutex_);
-    // Meanwhile another thread may have pinned it, and may also have let go of it again.
+    // Since the count reached 0, another thread may have pinned the edition, and may have let go of it again.
     if (by_number_[at] == nullptr || by_number_[at]->holders != 0) return;
     ended_.push_back(std::move(by_number_[at]));
   }
   note_end_();
 }
 
-std::vector<std::unique_ptr<Filesystem>> MountedModels::take_ended() {
+std::vector<std::unique_ptr<MountedModel>> MountedModels::take_ended() {
   std::vector<std::unique_ptr<Edition>> ended;
   {
     const MutexLock lock(mutex_);
     ended = std::exchange(ended_, {});
   }
-  std::vector<std::unique_ptr<Filesystem>> filesystems;
+  std::vector<std::unique_ptr<MountedModel>> models;
   for (const auto& edition : ended) {
-    filesystems.push_back(std::move(edition->filesystem));
+    models.push_back(std::move(edition->mounted));
   }
-  return filesystems;
+  return models;
 }
 
 std::vector<MountedModels::Pin> MountedModels::all() const {

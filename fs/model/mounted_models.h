@@ -1,9 +1,9 @@
-// The file systems behind a mount, by number. A model that was replaced is reopened as a new file system. It
-// gets a new number, and so new inode numbers. The old file system stays while programs have its files open.
+// The models of a mount, by number. A model that was replaced is reopened as a new edition: a MountedModel
+// with a new number, so its inode numbers are new. The old edition stays while programs have its files open.
 //
-// Each file system has a count of holders: one for being current, one for each look-up that the kernel has
-// not forgotten, and one for each running call. When the count reaches 0, the file system ends and its number
-// is free again: by then the kernel knows none of its inodes.
+// Each edition counts its holders: one if the edition is current, one for each look-up that the kernel has
+// not forgotten, and one for each running call. When the count reaches 0, the edition ends and its number is
+// free again. By then the kernel knows none of its inodes.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 #include "core/base/mutex.h"
 #include "fs/base/user_counts.h"
-#include "fs/model/filesystem.h"
+#include "fs/model/mounted_model.h"
 
 namespace stfs {
 
@@ -25,21 +25,21 @@ class MountedModels {
   using Number = std::uint32_t;
 
   /// @param first  the lowest number.
-  /// @param most   the greatest number of file systems at a time.
+  /// @param most   the greatest number of editions at a time.
   MountedModels(Number first, Number most) : first_(first), most_(most) {}
 
  private:
   struct Edition {
-    Edition(std::unique_ptr<Filesystem> made, Number its, UserCounts::Share of_owner)
-        : filesystem(std::move(made)), number(its), share(std::move(of_owner)) {}
-    std::unique_ptr<Filesystem> filesystem;
+    Edition(std::unique_ptr<MountedModel> made, Number its, UserCounts::Share of_owner)
+        : mounted(std::move(made)), number(its), share(std::move(of_owner)) {}
+    std::unique_ptr<MountedModel> mounted;
     const Number number;
     const UserCounts::Share share;
     std::atomic<std::uint64_t> holders = 1;  // the caller of add()
   };
 
  public:
-  /// Holds a file system for the length of a call.
+  /// Holds an edition for the length of a call.
   class Pin {
    public:
     Pin() = default;
@@ -56,37 +56,41 @@ class MountedModels {
     Pin& operator=(const Pin&) = delete;
 
     explicit operator bool() const { return edition_ != nullptr; }
-    Filesystem* operator->() const { return edition_->filesystem.get(); }
+    MountedModel* operator->() const { return edition_->mounted.get(); }
     [[nodiscard]] Number number() const { return edition_->number; }
-    /// Adds a holder for a look-up that the kernel gets in a reply. Forget it with MountedModels::let_go().
+    /// Holds only the edition from now on, and no longer the versions of its model. For long work that pins
+    /// the versions itself, step by step.
+    void let_versions_go() { epoch_.reset(); }
+    /// Adds a holder for a look-up that the kernel gets in a reply. MountedModels::let_go() removes the
+    /// holder.
     void note_lookup(Ino ino) const {
       edition_->holders.fetch_add(1, std::memory_order_relaxed);
-      edition_->filesystem->note_lookup(ino);
+      edition_->mounted->note_lookup(ino);
     }
 
    private:
     friend class MountedModels;
     Pin(const MountedModels* mounted_models, Edition* edition)
-        : mounted_models_(mounted_models), edition_(edition), epoch_(edition->filesystem->pin()) {}
+        : mounted_models_(mounted_models), edition_(edition), epoch_(edition->mounted->pin()) {}
     const MountedModels* mounted_models_ = nullptr;
     Edition* edition_ = nullptr;
     Epochs::Pin epoch_;
   };
 
-  /// @param share  is kept until the file system ends.
-  /// @return the file system's number, with one holder; ENFILE if no number is free.
-  Result<Number> add(std::unique_ptr<Filesystem> filesystem, UserCounts::Share share = {});
-  /// Holds the file system of that number. The pin is false if there is none.
+  /// @param share  kept until the edition ends.
+  /// @return the edition's number, with one holder; ENFILE if no number is free.
+  Result<Number> add(std::unique_ptr<MountedModel> mounted, UserCounts::Share share = {});
+  /// Holds the edition of that number. The pin is false if no edition has the number.
   [[nodiscard]] Pin pin(Number number) const;
-  /// Takes off that many holders.
+  /// Removes this many holders.
   void let_go(Number number, std::uint64_t holders) const;
 
-  /// `note` runs whenever a file system has ended, so that its receiver calls take_ended(). Set before the
-  /// first call.
+  /// `note` runs whenever an edition has ended, so that its owner calls take_ended(). Set before the first
+  /// call.
   void tell_ends_to(std::function<void()> note) { note_end_ = std::move(note); }
-  /// Returns the file systems that have ended since the last call. No call runs on them any more.
-  [[nodiscard]] std::vector<std::unique_ptr<Filesystem>> take_ended();
-  /// Pins of all file systems that have not ended.
+  /// Returns the editions that have ended since the last call. No call is running on them any more.
+  [[nodiscard]] std::vector<std::unique_ptr<MountedModel>> take_ended();
+  /// Pins of all editions that have not ended.
   [[nodiscard]] std::vector<Pin> all() const;
 
  private:
@@ -95,7 +99,7 @@ class MountedModels {
   const Number first_;
   const Number most_;
   std::function<void()> note_end_ = [] {};
-  mutable SharedMutex mutex_;  // nothing is called with it held
+  mutable SharedMutex mutex_;  // no function is called with it held
   mutable std::vector<std::unique_ptr<Edition>> by_number_ GUARDED_BY(mutex_);
   mutable std::vector<std::unique_ptr<Edition>> ended_ GUARDED_BY(mutex_);
 };

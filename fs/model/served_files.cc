@@ -17,9 +17,10 @@ namespace {
 constexpr mode_t kReadBits = 0444;
 constexpr mode_t kWriteBits = 0222;
 
-/// What a delta allows of a file in a layer: to read, what both allow. Those of them whom the delta lets
-/// write may write it: the change goes to a copy.
-/// @param is_copied  false: the file is changed in place, so it must let them write, too.
+/// Returns the permissions of a file in a layer below a delta. A user may read the file if file and delta
+/// allow it. A user may write the file if the user may read it and the delta lets the user write: the change
+/// goes to a copy.
+/// @param is_copied  false: the file is changed in place, so the file itself must also let the user write.
 Permissions over(Permissions file, Permissions delta, bool is_directory, bool is_copied) {
   constexpr unsigned kReadToWrite = 1;
   constexpr unsigned kReadToSearch = 2;
@@ -32,7 +33,7 @@ Permissions over(Permissions file, Permissions delta, bool is_directory, bool is
 
 Result<struct stat> ServedFiles::attributes(const Node& node) const {
   const auto shown = tree_.attributes(node.ino);
-  if (!shown) return tl::unexpected(shown.error());
+  RETURN_IF_ERROR(shown);
   struct stat st = shown->status;
   Permissions allowed = shown->permissions;
   if (has_delta()) {
@@ -58,13 +59,13 @@ Result<UserCounts::Share> ServedFiles::share_of(uid_t user) {
 }
 
 Result<SourceChanges::Name> ServedFiles::name_in(const Node& directory, std::string_view name) const {
-  if (auto writable = check_writable(); !writable) return tl::unexpected(writable.error());
+  RETURN_IF_ERROR(check_writable());
   if (!options_.allows_edits) {
     return fail(ErrorCode::InvalidArgument, EPERM,
                 "mounted with edit=off: nothing can be made, moved or removed here");
   }
   auto path = tree_.path_of(directory.ino);
-  if (!path) return pass_on(std::move(path));
+  RETURN_IF_ERROR(path);
   if (!path->empty()) *path += '/';
   path->append(name);
   if (is_entry_name(name) && tree_.files().is_shown(*path))
@@ -77,9 +78,9 @@ Result<SourceChanges::Name> ServedFiles::name_in(const Node& directory, std::str
 }
 
 Result<ServedFiles::Writer> ServedFiles::writer(const Node& node, bool keeps_bytes) {
-  if (auto writable = check_writable(); !writable) return tl::unexpected(writable.error());
+  RETURN_IF_ERROR(check_writable());
   MutexLock lock(mutex_);
-  // A copy takes as long as the file is large. Only those wait who want the same file.
+  // The time of a copy depends on the size of the file, so only requests on the same file wait.
   opened_.wait(mutex_, [&]() REQUIRES(mutex_) { return !opening_.contains(node.ino); });
   if (const auto known = writers_.find(node.ino); known != writers_.end()) return known->second.file;
   opening_.insert(node.ino);
@@ -88,17 +89,17 @@ Result<ServedFiles::Writer> ServedFiles::writer(const Node& node, bool keeps_byt
   lock.lock();
   opening_.erase(node.ino);
   opened_.notify_all();
-  if (!writer) return pass_on(std::move(writer));
+  RETURN_IF_ERROR(writer);
   return writers_.insert_or_assign(node.ino, std::move(*writer)).first->second.file;
 }
 
 Result<ServedFiles::OpenWriter> ServedFiles::open_writer(const Node& node, bool keeps_bytes) {
   auto share = share_of(requesting_user());
-  if (!share) return pass_on(std::move(share));
+  RETURN_IF_ERROR(share);
   const auto path = tree_.path_of(node.ino);
-  if (!path) return tl::unexpected(path.error());
+  RETURN_IF_ERROR(path);
   auto own = changes_.open(*path, tree_.identity_of(node.ino), keeps_bytes);
-  if (!own) return pass_on(std::move(own));
+  RETURN_IF_ERROR(own);
   if (own->is_copy) tree_.note_copied(node.ino, own->identity);
   return OpenWriter{std::make_shared<const UniqueFd>(std::move(own->file)), std::move(*share)};
 }
@@ -108,11 +109,11 @@ Result<void> ServedFiles::open(const Node& node, int flags) {
     auto opened = tree_.reader(node.ino);
     return opened ? Result<void>() : pass_on(std::move(opened));
   }
-  if (auto writable = check_writable(); !writable) return writable;
+  RETURN_IF_ERROR(check_writable());
   const auto path = tree_.path_of(node.ino);
-  if (!path) return tl::unexpected(path.error());
+  RETURN_IF_ERROR(path);
   const auto found = tree_.files().find(*path);
-  if (!found) return tl::unexpected(found.error());
+  RETURN_IF_ERROR(found);
   {
     const MutexLock lock(mutex_);
     ++opens_[node.ino];
@@ -144,7 +145,7 @@ void ServedFiles::end_unused(Ino ino) {
 
 Result<Bytes> ServedFiles::read(const Node& node, std::uint64_t offset, std::size_t size_bytes) const {
   const auto opened = tree_.reader(node.ino);
-  if (!opened) return tl::unexpected(opened.error());
+  RETURN_IF_ERROR(opened);
   std::vector<std::byte> bytes = Bytes::buffer(size_bytes);
   std::size_t done = 0;
   while (done < size_bytes) {
@@ -162,7 +163,7 @@ Result<Bytes> ServedFiles::read(const Node& node, std::uint64_t offset, std::siz
 Result<void> ServedFiles::write(const Node& node, std::span<const std::byte> from, std::uint64_t offset,
                                 int flags) {
   const auto opened = writer(node);
-  if (!opened) return tl::unexpected(opened.error());
+  RETURN_IF_ERROR(opened);
   const int how = ((flags & O_APPEND) != 0 ? RWF_APPEND : 0) | ((flags & O_DSYNC) != 0 ? RWF_DSYNC : 0);
   while (!from.empty()) {
     struct iovec part {};
@@ -179,7 +180,7 @@ Result<void> ServedFiles::write(const Node& node, std::span<const std::byte> fro
 
 Result<void> ServedFiles::resize(const Node& node, std::uint64_t size_bytes) {
   const auto opened = writer(node, size_bytes != 0);
-  if (!opened) return tl::unexpected(opened.error());
+  RETURN_IF_ERROR(opened);
   const int error = ::ftruncate((*opened)->get(), static_cast<off_t>(size_bytes)) == 0 ? 0 : errno;
   end_unused(node.ino);
   if (error == 0) return {};
@@ -188,14 +189,14 @@ Result<void> ServedFiles::resize(const Node& node, std::uint64_t size_bytes) {
 
 Result<ServedFiles::Writer> ServedFiles::changeable(const Node& node) {
   const auto path = tree_.path_of(node.ino);
-  if (!path) return tl::unexpected(path.error());
+  RETURN_IF_ERROR(path);
   if (node.is_directory()) {
     auto opened = changes_.open_directory(*path, tree_.identity_of(node.ino));
-    if (!opened) return pass_on(std::move(opened));
+    RETURN_IF_ERROR(opened);
     return std::make_shared<const UniqueFd>(std::move(*opened));
   }
   const auto found = tree_.files().find(*path);
-  // Its owner may change the mode of a file that can't be opened for writing.
+  // The owner may change the mode of a file even if the file can't be opened for writing.
   if (found && found->is_own && found->entry.file) {
     auto opened = tree_.reader(node.ino);
     if (opened) return opened;
@@ -207,23 +208,29 @@ Result<ServedFiles::Writer> ServedFiles::changeable(const Node& node) {
 
 Result<void> ServedFiles::check_owner(const struct stat& status) const {
   const uid_t user = requesting_user();
-  const uid_t owner = options_.uid.value_or(status.st_uid);
-  if (is_unlimited(user) || is_same_user(user, owner)) return {};
+  if (is_unlimited(user) || is_same_user(user, status.st_uid)) return {};
   return fail(ErrorCode::System, EPERM,
-              fmt::format("belongs to user {}, who alone may change its mode and its owner", owner));
+              fmt::format("belongs to user {}, who alone may change its mode and its owner", status.st_uid));
 }
 
 Result<void> ServedFiles::change(const Node& node, const Change& change) {
-  if (auto writable = check_writable(); !writable) return writable;
+  RETURN_IF_ERROR(check_writable());
+  // The kernel lets a program set the owner and the group that are shown already. With uid= or gid= the file
+  // has another owner, and keeps it.
+  constexpr std::uint32_t kSame = ~std::uint32_t{0};
+  const uid_t uid = change.uid && change.uid != options_.uid ? *change.uid : kSame;
+  const gid_t gid = change.gid && change.gid != options_.gid ? *change.gid : kSame;
+  const bool gives_away = uid != kSame || gid != kSame;
   if (node.ino == SourceTree::kDirectory)
     return fail(ErrorCode::InvalidArgument, EPERM, "is the directory of the source");
   const auto shown = tree_.attributes(node.ino);
-  if (!shown) return tl::unexpected(shown.error());
-  const bool needs_owner = change.uid || change.gid || change.permissions || shown->is_private_own;
-  // Before a copy is made, and for what another user may have exchanged meanwhile.
+  RETURN_IF_ERROR(shown);
+  const bool needs_owner = gives_away || change.permissions || shown->is_private_own;
+  // Checks the owner before a copy is made. The second check below covers a file that another user has put
+  // there since.
   if (auto owned = check_owner(shown->status); needs_owner && !owned) return owned;
   const auto opened = changeable(node);
-  if (!opened) return tl::unexpected(opened.error());
+  RETURN_IF_ERROR(opened);
   const int descriptor = (*opened)->get();
   struct stat there {};
   if (::fstat(descriptor, &there) != 0) return fail_system(errno, "a file of the source directory", "stat");
@@ -232,9 +239,7 @@ Result<void> ServedFiles::change(const Node& node, const Change& change) {
   const auto failed = [] {
     return fail_system(errno, "a file of the source directory", "change attributes");
   };
-  if ((change.uid || change.gid) &&
-      ::fchown(descriptor, change.uid.value_or(~uid_t{0}), change.gid.value_or(~gid_t{0})) != 0)
-    return failed();
+  if (gives_away && ::fchown(descriptor, uid, gid) != 0) return failed();
   if (change.permissions && ::fchmod(descriptor, *change.permissions & kChangeable) != 0) return failed();
   if (change.mtime) {
     const struct timespec times[] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT}, *change.mtime};
@@ -263,7 +268,7 @@ Result<void> ServedFiles::sync(const Node& node) {
     const auto known = writers_.find(node.ino);
     return known == writers_.end() ? tree_.reader(node.ino) : known->second.file;
   }();
-  if (!opened) return tl::unexpected(opened.error());
+  RETURN_IF_ERROR(opened);
   if (::fsync((*opened)->get()) == 0) return {};
   return fail_system(errno, "a file of the source directory", "sync");
 }
@@ -271,12 +276,13 @@ Result<void> ServedFiles::sync(const Node& node) {
 Result<Ino> ServedFiles::create(const Node& directory, std::string_view name, mode_t mode,
                                 const Maker& maker) {
   const auto due = name_in(directory, name);
-  if (!due) return tl::unexpected(due.error());
+  RETURN_IF_ERROR(due);
   auto share = share_of(maker.uid);
-  if (!share) return pass_on(std::move(share));
+  RETURN_IF_ERROR(share);
   auto made = changes_.create(*due, mode, maker);
-  if (!made) return pass_on(std::move(made));
-  // Not by its name, which another user may give to another file. Its mode may forbid to open it again.
+  RETURN_IF_ERROR(made);
+  // The descriptor is kept, because another user may give the name to another file, and the mode may forbid
+  // to open the file again.
   const Ino ino = tree_.note_made(due->path, made->identity);
   const MutexLock lock(mutex_);
   writers_.insert_or_assign(
@@ -288,15 +294,14 @@ Result<Ino> ServedFiles::create(const Node& directory, std::string_view name, mo
 Result<Ino> ServedFiles::make_directory(const Node& directory, std::string_view name, mode_t mode,
                                         const Maker& maker) {
   const auto due = name_in(directory, name);
-  if (!due) return tl::unexpected(due.error());
-  auto made = changes_.make_directory(*due, mode, maker);
-  if (!made) return pass_on(std::move(made));
+  RETURN_IF_ERROR(due);
+  RETURN_IF_ERROR(changes_.make_directory(*due, mode, maker));
   return tree_.find(directory.ino, name);
 }
 
 Result<void> ServedFiles::remove(const Node& directory, std::string_view name) {
   const auto due = name_in(directory, name);
-  if (!due) return tl::unexpected(due.error());
+  RETURN_IF_ERROR(due);
   tree_.keep_open(due->path);
   auto removed = changes_.remove(*due);
   if (removed) tree_.note_removed(due->path);
@@ -305,7 +310,7 @@ Result<void> ServedFiles::remove(const Node& directory, std::string_view name) {
 
 Result<void> ServedFiles::remove_directory(const Node& directory, std::string_view name) {
   const auto due = name_in(directory, name);
-  if (!due) return tl::unexpected(due.error());
+  RETURN_IF_ERROR(due);
   auto removed = changes_.remove_directory(*due);
   if (removed) tree_.note_removed(due->path);
   return removed;
@@ -314,9 +319,9 @@ Result<void> ServedFiles::remove_directory(const Node& directory, std::string_vi
 Result<void> ServedFiles::rename(const Node& directory, std::string_view name, const Node& new_directory,
                                  std::string_view new_name, unsigned flags) {
   const auto from = name_in(directory, name);
-  if (!from) return tl::unexpected(from.error());
+  RETURN_IF_ERROR(from);
   const auto to = name_in(new_directory, new_name);
-  if (!to) return tl::unexpected(to.error());
+  RETURN_IF_ERROR(to);
   tree_.keep_open(to->path);
   auto renamed = changes_.rename(*from, *to, flags);
   if (renamed) tree_.note_renamed(from->path, to->path);

@@ -1,5 +1,6 @@
-// Takes turns, and repeats attempts that another process's lock has refused. After a failure this process
-// gives up the journal that stays between small commits: the next process that needs its bytes recovers it.
+// Takes turns, and retries attempts that another process's lock has refused. After a failure this process
+// gives up the journal that it keeps between small commits: the next process that needs the bytes of the
+// journal recovers it.
 #include "fs/model/shard_writer.h"
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "fs/base/survive.h"
+#include "fs/model/mounted_model.h"
 #include "fs/read/cancellation.h"
 
 namespace stfs {
@@ -18,10 +20,8 @@ constexpr std::chrono::milliseconds kLongestPause{20};
 
 }  // namespace
 
-ShardWriter::ShardWriter(ModelParts& parts, ForeignChanges& foreign, Shards shards,
-                         const std::optional<Committers::Patch>& patch)
-    : parts_(parts),
-      foreign_(foreign),
+ShardWriter::ShardWriter(MountedModel& mounted, Shards shards, const std::optional<Committers::Patch>& patch)
+    : mounted_(mounted),
       shards_(std::move(shards)),
       patch_(patch),
       may_be_beside_(patch && !patch->is_large()) {
@@ -30,9 +30,13 @@ ShardWriter::ShardWriter(ModelParts& parts, ForeignChanges& foreign, Shards shar
 }
 
 ShardWriter::~ShardWriter() {
-  // Without memory nobody has ended the attempt. It may have committed.
+  // If memory ran out, no call has ended the attempt. The commit may have succeeded.
   if (is_in_attempt_) end_attempt(fail(ErrorCode::OutOfMemory, ENOMEM, "out of memory"));
   for (const std::uint32_t shard : shards_) --committer(shard).waiting;
+}
+
+Committer& ShardWriter::committer(std::uint32_t shard) const {
+  return mounted_.committers_.of(shard);
 }
 
 bool ShardWriter::take_turns() {
@@ -48,8 +52,8 @@ bool ShardWriter::take_turns() {
   }
   for (const std::uint32_t shard : shards_) committer(shard).begin_attempt();
   const auto has_waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin_);
-  // What can't be done beside another commit is tried again without one.
-  const bool is_last = has_waited >= parts_.options.commit.lock_patience && !is_beside_;
+  // If another commit lends its turn, a refused attempt is retried without the lent turn.
+  const bool is_last = has_waited >= mounted_.options_.commit.lock_patience && !is_beside_;
   may_be_beside_ = may_be_beside_ && !is_beside_;
   last_wait_ = is_last ? std::optional(has_waited) : std::nullopt;
   is_in_attempt_ = true;
@@ -57,22 +61,22 @@ bool ShardWriter::take_turns() {
 }
 
 Result<CommitOptions> ShardWriter::options(std::uint32_t shard) {
-  if (parts_.reader.is_broken(shard))
+  if (mounted_.reader_.is_broken(shard))
     return fail(ErrorCode::ArchiveChanged, ESTALE, "another program has changed the archive's header");
-  CommitOptions options = parts_.options.commit;
+  CommitOptions options = mounted_.options_.commit;
   options.lock_patience = {};
   options.has_waited = last_wait_;
-  options.settle_others = [this] { parts_.committers.settle_journals(shards_); };
+  options.settle_others = [this] { mounted_.committers_.settle_journals(shards_); };
   options.is_beside = is_beside_;
   if (patch_ && patch_->is_large()) {
     options.lend_turn = [&lender = committer(*shards_.begin()), blocks = patch_->blocks()](const auto& work) {
       return lender.lend(blocks, work);
     };
   }
-  // Changes by others are told apart from our own change.
+  // This reports changes by other programs apart from the change of this commit.
   options.on_foreign_change = [this, shard]() -> Result<void> {
     // The commit has done the check. A second check could fail, and then the change would be lost.
-    const Stale found = foreign_.note_touched(shard);
+    const Stale found = mounted_.foreign_.note_touched(shard);
     if (found.what != Stale::What::Nothing) found_[shard] = found;
     return check_ ? check_() : Result<void>();
   };
@@ -82,8 +86,8 @@ Result<CommitOptions> ShardWriter::options(std::uint32_t shard) {
 void ShardWriter::end_attempt(Result<void> done) {
   is_in_attempt_ = false;
   for (const std::uint32_t shard : shards_) {
-    // It may have failed behind its commit point: then reads show the new bytes, out of the journal.
-    if (!done) parts_.states.note_unsettled(shard);
+    // A failed commit may be past its commit point. Then reads get the new bytes from the journal.
+    if (!done) mounted_.states_.note_unsettled(shard);
     committer(shard).end_attempt();
   }
   if (done) {
@@ -92,7 +96,7 @@ void ShardWriter::end_attempt(Result<void> done) {
     });
   }
   const bool is_refused = !done && !last_wait_ && done.error().code == ErrorCode::Busy;
-  // Beside a commit of our own more is refused than alone.
+  // A commit beside another commit of this mount is refused in more cases than a commit alone.
   if (is_refused && Cancellation::is_end() && !is_beside_) {
     survive("commit", [&] { done.error().message += ": the mount ends, and waits no longer"; });
   } else if (is_refused) {

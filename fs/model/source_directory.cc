@@ -38,7 +38,7 @@ void log_left_scratch_files(const std::filesystem::path& directory) {
 
 }  // namespace
 
-SourceDirectory::SourceDirectory(const std::filesystem::path& path, const FilesystemOptions& options)
+SourceDirectory::SourceDirectory(const std::filesystem::path& path, const MountedModelOptions& options)
     : path_(path),
       options_(options),
       tree_(path, {}, [this](std::string_view name) { return name == kViewsDirectory || is_model_(name); }),
@@ -100,7 +100,7 @@ Result<void> SourceDirectory::check_place() const {
   Stat ours{};
   if (::fstat(descriptor(), &ours) != 0) return fail_system(errno, path_.string(), "stat");
   const auto there = follow_trusted_links(AT_FDCWD, path_ / "");
-  // Another user's mount, which is not entered, is another directory, too.
+  // Another user's mount is never entered, and is always another directory.
   if (!there && there.error().errno_value != EXDEV) return tl::unexpected(there.error());
   if (there && there->status.st_dev == ours.st_dev && there->status.st_ino == ours.st_ino) return {};
   return fail(ErrorCode::ArchiveChanged, ESTALE,

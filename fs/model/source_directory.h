@@ -1,12 +1,12 @@
-// The root of a mounted directory of models, apart from the models: the other entries of the source directory
+// The entries of a mounted directory of models that are no models: the other entries of the source directory
 // (fs/read/source_tree.h, served_files.h). MountRoot shows the models themselves (mount_root.h), and calls
-// this class for the rest. Nothing here changes a file.
+// this class for the other entries. This class changes no file.
 //
-// The mount shows the directory that it has opened, also when that is moved. While the path leads to another
-// directory, no model is opened: another user who may write the directory above would choose what the mount
-// shows, for example a directory that others may not enter.
+// The mount shows the directory that it has opened, even if this directory is moved. While the path leads to
+// another directory, no model is opened. Otherwise another user who may write the parent directory could
+// choose what the mount shows, for example a directory that others may not enter.
 //
-// Inode numbers lie where those of SourceTree lie, in the space of number 0, which no model of a directory
+// The inode numbers are the numbers of SourceTree, in the space of number 0, which no model of a directory
 // has. The kernel caches neither names nor attributes of these numbers.
 #pragma once
 
@@ -23,6 +23,7 @@
 #include "core/base/error.h"
 #include "core/model/model_directory.h"
 #include "core/storage/file.h"
+#include "fs/model/mounted_model_options.h"
 #include "fs/model/served_files.h"
 #include "fs/read/source_tree.h"
 #include "fs/tree/directory.h"
@@ -38,18 +39,18 @@ class SourceDirectory {
 
   /// Opens the directory.
   /// @param path  absolute.
-  SourceDirectory(const std::filesystem::path& path, const FilesystemOptions& options);
-  /// `is_model` says whether a file is shown as a model. Set before the first call.
+  SourceDirectory(const std::filesystem::path& path, const MountedModelOptions& options);
+  /// `is_model` returns true if a file is shown as a model. Set before the first call.
   void leave_out(std::function<bool(std::string_view file_name)> is_model) {
     is_model_ = std::move(is_model);
   }
 
-  /// Whether a number is one of an entry. Not for the root.
+  /// True for the number of an entry. False for the root.
   static bool serves(Ino ino) { return InodeSpace::number_of(ino) == 0 && SourceTree::owns(ino); }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] bool is_shared() const { return options_.is_shared; }
-  /// The directory's own status, with the owner and the mode that the mount shows. Nothing: it cannot be
-  /// read. EMFILE, ENFILE: there are no descriptors.
+  /// The directory's own status, with the owner and the mode that the mount shows. Nothing if the directory
+  /// cannot be read. EMFILE or ENFILE if no descriptors are left.
   [[nodiscard]] Result<std::optional<Stat>> status() const;
 
   /// A served file or directory, or the root.
@@ -59,9 +60,9 @@ class SourceDirectory {
   [[nodiscard]] ServedFiles& files() { return files_; }
   /// SourceTree::is_changed().
   [[nodiscard]] bool is_changed(Ino ino) const { return tree_.is_changed(ino); }
-  /// The owner of the file or link of that name; nothing if there is none.
+  /// The owner of the file or link of that name; nothing if the name does not exist.
   [[nodiscard]] std::optional<uid_t> owner_of(const std::string& name) const;
-  /// ESTALE while path() leads to another directory than the open one, ENOENT while it leads nowhere.
+  /// ESTALE while path() leads to another directory than the open one. ENOENT while path() leads nowhere.
   [[nodiscard]] Result<void> check_place() const;
   /// ESTALE unless the open directory's entry of that name leads to this file.
   [[nodiscard]] Result<void> check_archive(std::string_view name, const FileIdentity& archive) const;
@@ -85,11 +86,11 @@ class SourceDirectory {
   void forget(Ino ino, std::uint64_t lookups) const { tree_.forget(ino, lookups); }
 
  private:
-  /// The descriptor of the directory for calls that end in `at`.
+  /// The descriptor of the directory, for system calls whose names end in `at`.
   [[nodiscard]] int descriptor() const { return tree_.files().top().parent.get(); }
 
   const std::filesystem::path path_;
-  const FilesystemOptions options_;
+  const MountedModelOptions options_;
   std::function<bool(std::string_view file_name)> is_model_ = [](std::string_view) { return false; };
   SourceTree tree_;
   ServedFiles files_;

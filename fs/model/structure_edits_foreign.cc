@@ -1,7 +1,8 @@
-// Follows edits of other processes (structure_edits.h). Such an edit moves, cuts and reuses no byte that this
-// mount reads, because the mount holds the readers' byte of each archive (journal/file_lock.h). So its new
-// headers alone tell what has changed. An edit by a program without locks may have used such bytes. Then, and
-// where index and shards disagree, the model is opened anew.
+// Follows edits of other processes (structure_edits.h). An edit by another process moves, cuts and reuses no
+// byte that this mount reads, because the mount holds the readers' byte of each archive
+// (journal/file_lock.h). Therefore the new headers show everything that has changed. A program that ignores
+// the locks may have changed bytes that this mount reads. In this case, and if index and shards disagree,
+// the model is reopened.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -16,7 +17,7 @@
 #include "core/model/model_index.h"
 #include "core/storage/file.h"
 #include "fs/base/log.h"
-#include "fs/model/structure_edits.h"
+#include "fs/model/mounted_model.h"
 #include "fs/read/cancellation.h"
 
 namespace stfs {
@@ -33,13 +34,14 @@ Result<std::vector<ArchiveLocks>> lock_headers(const Model& model, const Committ
   std::vector<ArchiveLocks> locks;
   for (Archive* const archive : archives) {
     auto lock = ArchiveLocks::for_patch(archive->file(), archive->path(), {}, {}, std::nullopt);
-    if (!lock) return pass_on(std::move(lock));
+    RETURN_IF_ERROR(lock);
     locks.push_back(std::move(*lock));
   }
   return locks;
 }
 
-/// Whether the bytes of a tensor of an earlier header are still those of one tensor, or lie in a filler.
+/// True if the bytes of a tensor of an earlier header still are the bytes of one tensor, or are inside a
+/// filler.
 /// @param place  absolute.
 bool leaves(const ArchiveHeader& now, ByteRange place) {
   if (place.size_bytes == 0) return true;
@@ -49,12 +51,12 @@ bool leaves(const ArchiveHeader& now, ByteRange place) {
          std::ranges::any_of(now.content.fillers, [&](ByteRange filler) { return filler.contains(data); });
 }
 
-/// The header that another process has given a shard; null if it has not. An error if only a new opening
-/// shows what it has done.
+/// Returns the header that another process has given a shard, or null if no process has. Returns an error if
+/// the model must be reopened to show the change.
 Result<std::shared_ptr<const ArchiveHeader>> header_to_follow(const Model& model, std::uint32_t shard) {
   Archive& archive = model.archive(shard);
   auto change = archive.check_for_change();
-  if (!change) return pass_on(std::move(change));
+  RETURN_IF_ERROR(change);
   const auto lose = [&] { return fail(ErrorCode::ArchiveChanged, ESTALE, archive.path().string()); };
   if (change->is_replaced || !archive.is_as_in_file()) return lose();
   if (!change->is_broken) return nullptr;
@@ -73,9 +75,9 @@ bool has_form_of(const Tensor& one, const Tensor& other) {
   return one.dtype == other.dtype && std::ranges::equal(one.shape, other.shape);
 }
 
-/// The tensors of the new header whose bytes are where they were, and mean the same.
-NameMap<std::string_view, TensorId> left_in_place(const ArchiveVersion& before, const ArchiveHeader& now) {
-  NameMap<std::string_view, TensorId> left;
+/// Returns the tensors of the new header whose bytes have the same place and the same form as before.
+std::vector<Archive::KeptTensor> left_in_place(const ArchiveVersion& before, const ArchiveHeader& now) {
+  std::vector<Archive::KeptTensor> left;
   const TensorIndex& tensors = now.content.tensors;
   for (std::uint32_t at = 0; at < tensors.size(); ++at) {
     const Tensor tensor = tensors[at];
@@ -85,21 +87,22 @@ NameMap<std::string_view, TensorId> left_in_place(const ArchiveVersion& before, 
       if (offset < before.data_offset()) continue;
       same = before.tensors().find(ByteRange{offset - before.data_offset(), tensor.data.size_bytes});
     }
-    if (same && has_form_of(before.tensors()[*same], tensor)) left.emplace(tensor.name, before.ids.of(*same));
+    if (same && has_form_of(before.tensors()[*same], tensor))
+      left.push_back({tensor.name, before.ids.of(*same)});
   }
   return left;
 }
 
 Result<void> adopt(Archive& archive, const ArchiveHeader& header) {
   auto text = read_text(archive.file(), {0, header.data_offset()});
-  if (!text) return pass_on(std::move(text));
+  RETURN_IF_ERROR(text);
   return archive.adopt_own_edit(*text, left_in_place(*archive.version(), header));
 }
 
-/// Whether the model's index names exactly its tensors, each in its shard.
+/// True if the model's index names exactly the model's tensors, each in its shard.
 Result<bool> agrees_with_index(const Model& model) {
   const auto text = model.read_index();
-  if (!text) return tl::unexpected(text.error());
+  RETURN_IF_ERROR(text);
   const auto index = parse_model_index(*text);
   if (!index || index->size() != model.tensors().size()) return false;
   for (std::uint32_t at = 0; at < index->size(); ++at) {
@@ -125,11 +128,11 @@ bool has_id_twice(const TensorIds& ids) {
 Result<void> StructureEdits::following(const std::function<Result<void>()>& attempt,
                                        const std::function<Followed()>& follow) const {
   constexpr std::chrono::milliseconds kBetweenLooks{2};
-  const auto deadline = std::chrono::steady_clock::now() + parts_.options.commit.lock_patience;
+  const auto deadline = std::chrono::steady_clock::now() + mounted_.options_.commit.lock_patience;
   const auto is_over = [&] { return std::chrono::steady_clock::now() >= deadline; };
   for (;;) {
-    const Epochs::Pin pin = parts_.epochs.pin();
-    const Model* const before = &*parts_.model;
+    const Epochs::Pin pin = mounted_.epochs_.pin();
+    const Model* const before = &*mounted_.model_;
     auto done = attempt();
     if (done || done.error().code != ErrorCode::ArchiveChanged || is_over()) return done;
     auto followed = follow();
@@ -138,8 +141,13 @@ Result<void> StructureEdits::following(const std::function<Result<void>()>& atte
       followed = follow();
     }
     // Another thread may have followed the edit first.
-    if (followed != Followed::Shown && &*parts_.model == before) return done;
+    if (followed != Followed::Shown && &*mounted_.model_ == before) return done;
   }
+}
+
+bool StructureEdits::follows() const {
+  return !mounted_.options_.is_read_only && mounted_.options_.commit.uses_locks && !mounted_.is_refused_ &&
+         !mounted_.reader_.is_any_broken();
 }
 
 StructureEdits::Followed StructureEdits::follow() {
@@ -148,43 +156,43 @@ StructureEdits::Followed StructureEdits::follow() {
 }
 
 StructureEdits::Followed StructureEdits::follow_with_mutex() {
-  const Epochs::Pin pin = parts_.epochs.pin();
-  if (!follows() || !parts_.model->check_whole("an edit")) return Followed::Lost;
+  const Epochs::Pin pin = mounted_.epochs_.pin();
+  if (!follows() || !mounted_.model_->check_whole("an edit")) return Followed::Lost;
   const Committers::Shards shards = shards_to_edit();
   Committers::Shards edited;
   Result<Outdated> outdated;
   {
     Turns turns;
-    for (const std::uint32_t shard : shards) turns.emplace_back(parts_.committers.of(shard).turn);
-    // The next edit must not come before the index was read.
+    for (const std::uint32_t shard : shards) turns.emplace_back(mounted_.committers_.of(shard).turn);
+    // The locks keep out the next edit until the index is read.
     std::vector<ArchiveLocks> locks;
     const Followed adopted = adopt_edits(shards, locks, edited);
     if (adopted != Followed::Shown) return adopted;
     outdated = guard_memory([&]() REQUIRES(mutex_) { return show_adopted(edited); });
     if (!outdated) {
       log::error("{}: edited by another program, but this mount can't show it: {}",
-                 parts_.model->path().string(), outdated.error().message);
-      for (const std::uint32_t shard : edited) parts_.reader.note_broken(shard);
+                 mounted_.model_->path().string(), outdated.error().message);
+      for (const std::uint32_t shard : edited) mounted_.reader_.note_broken(shard);
       return Followed::Lost;
     }
   }
   log::info("{}: edited by another program: the mount shows the new model, {} tensors",
-            parts_.model->path().string(), parts_.model->tensors().size());
-  parts_.tell_outdated(*outdated);
-  parts_.wake_janitor();
+            mounted_.model_->path().string(), mounted_.model_->tensors().size());
+  mounted_.tell_outdated_(*outdated);
+  mounted_.wake_janitor_();
   return Followed::Shown;
 }
 
 StructureEdits::Followed StructureEdits::adopt_edits(const Committers::Shards& shards,
                                                      std::vector<ArchiveLocks>& locks,
                                                      Committers::Shards& edited) {
-  const Model& model = *parts_.model;
+  const Model& model = *mounted_.model_;
   auto locked = lock_headers(model, shards);
   if (!locked) return locked.error().code == ErrorCode::Busy ? Followed::Unsettled : Followed::Lost;
   locks = std::move(*locked);
   const auto has_dead_commit = [&](std::uint32_t shard) { return model.archive(shard).has_dead_commit(); };
   if (std::ranges::any_of(shards, has_dead_commit)) {
-    // Its process has died in a commit, maybe of several shards.
+    // A process has died in a commit, which may have changed several shards.
     locks.clear();
     for (const std::uint32_t shard : shards) {
       if (!model.archive(shard).finish_dead_commits()) return Followed::Lost;
@@ -199,28 +207,28 @@ StructureEdits::Followed StructureEdits::adopt_edits(const Committers::Shards& s
   }
   for (const auto& [shard, header] : headers) {
     edited.insert(shard);
-    parts_.committers.of(shard).retire_journal();
+    mounted_.committers_.of(shard).retire_journal();
     if (guard_memory([&, at = shard, now = header.get()] { return adopt(model.archive(at), *now); }))
       continue;
-    for (const std::uint32_t broken : edited) parts_.reader.note_broken(broken);
+    for (const std::uint32_t broken : edited) mounted_.reader_.note_broken(broken);
     return Followed::Lost;
   }
   return headers.empty() ? Followed::Nothing : Followed::Shown;
 }
 
 Result<Outdated> StructureEdits::show_adopted(const Committers::Shards& edited) {
-  const Model& before = *parts_.model;  // pinned
+  const Model& before = *mounted_.model_;  // pinned
   const bool is_index_changed = before.is_index_changed();
-  // A tensor that got another place under the same name, and means the same, keeps its id. Another one may
-  // have its place.
+  // A tensor that has another place now, with the same name and form, keeps its id. Another tensor may be in
+  // its old place.
   const auto next_model = [&](bool keeps_names) {
     const auto id_of_new = [&](std::string_view name) {
       const auto same = keeps_names ? before.find(name) : std::nullopt;
-      return same ? *same : parts_.give_id();
+      return same ? *same : mounted_.give_id();
     };
     return before.next({.id_of_new = id_of_new,
                         .is_open = [](TensorId) { return true; },
-                        .end_of_ids = [this] { return parts_.next_id.load(); }});
+                        .end_of_ids = [this] { return mounted_.next_id_.load(); }});
   };
   auto next = next_model(true);
   const auto is_another = [&](const Model& model) {
@@ -232,14 +240,14 @@ Result<Outdated> StructureEdits::show_adopted(const Committers::Shards& edited) 
     return has_id_twice(model.ids());
   };
   if (next && is_another(**next)) next = next_model(false);
-  if (!next) return pass_on(std::move(next));
+  RETURN_IF_ERROR(next);
   if (before.has_index()) {
     const auto agrees = agrees_with_index(**next);
-    if (!agrees) return tl::unexpected(agrees.error());
+    RETURN_IF_ERROR(agrees);
     if (!*agrees) return fail(ErrorCode::InvalidArgument, EINVAL, "its index and its shards disagree");
   }
   if (is_index_changed) has_new_index_ = true;
-  // Tensors that have gone, or have another name.
+  // The tensors that were deleted or renamed.
   std::vector<TensorId> changed;
   for (std::uint32_t at = 0; at < before.ids().size(); ++at) {
     const TensorId tensor = before.ids().of(at);
@@ -248,38 +256,38 @@ Result<Outdated> StructureEdits::show_adopted(const Committers::Shards& edited) 
     if (!stays) changed.push_back(tensor);
   }
   Outdated found;
-  const InodeTable& names = parts_.tree.table();  // pinned
+  const InodeTable& names = mounted_.tree_.table();  // pinned
   std::set<Ino> directories = {kRootIno};
   for (const TensorId tensor : changed) {
-    for (auto& [directory, name] : parts_.views.drop_names(tensor))
-      found.entries.emplace_back(parts_.space.in_mount(directory), std::move(name));
+    for (auto& [directory, name] : mounted_.views_.drop_names(tensor))
+      found.entries.emplace_back(mounted_.space_.in_mount(directory), std::move(name));
     const Ino ino = InodeTable::ino_of_tensor(tensor);
     if (!names.exists(ino)) continue;
     directories.insert(names.parent(ino));
-    found.entries.emplace_back(parts_.space.in_mount(names.parent(ino)), names.file_name(ino));
+    found.entries.emplace_back(mounted_.space_.in_mount(names.parent(ino)), names.file_name(ino));
   }
   for (const FixedEntry& entry : Views::kEntries) {
-    if (Views::whole(entry.ino)) found.entries.emplace_back(parts_.space.in_mount(kHiddenIno), entry.name);
+    if (Views::whole(entry.ino)) found.entries.emplace_back(mounted_.space_.in_mount(kHiddenIno), entry.name);
   }
   show(std::move(*next), true);
   // Tensors with new bytes may have left their places.
-  parts_.reader.wait_for_readers();
-  const InodeTable& after = parts_.tree.table();
-  for (std::uint32_t at = 0; at < parts_.model->ids().size(); ++at) {
-    const Ino ino = InodeTable::ino_of_tensor(parts_.model->ids().of(at));
+  mounted_.reader_.wait_for_readers();
+  const InodeTable& after = mounted_.tree_.table();
+  for (std::uint32_t at = 0; at < mounted_.model_->ids().size(); ++at) {
+    const Ino ino = InodeTable::ino_of_tensor(mounted_.model_->ids().of(at));
     if (!names.exists(ino) || names.parent(ino) != after.parent(ino)) directories.insert(after.parent(ino));
   }
   for (const std::uint32_t shard : edited) {
-    parts_.states.note_foreign_change(shard, parts_.model->reader(shard).identity().mtime_ns);
-    parts_.forget(parts_.stale_shard(shard, Stale::What::Content));
+    mounted_.states_.note_foreign_change(shard, mounted_.model_->reader(shard).identity().mtime_ns);
+    mounted_.tell_stale_(mounted_.stale_shard(shard, Stale::What::Content));
   }
   for (const TensorId tensor : changed)
-    found.stale.push_back(parts_.stale(InodeTable::ino_of_tensor(tensor), Stale::What::Attributes));
+    found.stale.push_back(mounted_.stale(InodeTable::ino_of_tensor(tensor), Stale::What::Attributes));
   for (const Ino directory : directories) {
-    if (names.exists(directory)) found.stale.push_back(parts_.stale(directory, Stale::What::Content));
+    if (names.exists(directory)) found.stale.push_back(mounted_.stale(directory, Stale::What::Content));
   }
-  found.stale.push_back(parts_.stale(Views::kNpy, Stale::What::Content));
-  found.stale.push_back(parts_.stale(Views::kFloat32, Stale::What::Content));
+  found.stale.push_back(mounted_.stale(Views::kNpy, Stale::What::Content));
+  found.stale.push_back(mounted_.stale(Views::kFloat32, Stale::What::Content));
   return found;
 }
 

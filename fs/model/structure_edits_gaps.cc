@@ -1,6 +1,6 @@
-// Closes the gaps that edits of this mount have left (structure_edits.h), a step of a compaction at a time:
-// each is an edit that moves tensors (core/commit/compaction.h). Programs read on meanwhile: until they know
-// the new places, reads of the old ones get their bytes from there (Archive::show_moved()).
+// Closes the gaps that edits of this mount have left (structure_edits.h). Each step of a compaction is an
+// edit that moves tensors (core/commit/compaction.h). Programs may read during the move: until they know the
+// new places, reads of the old places get their bytes from the new places (Archive::show_moved()).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 #include "core/base/shell_word.h"
 #include "core/commit/compaction.h"
 #include "fs/base/log.h"
-#include "fs/model/structure_edits.h"
+#include "fs/model/mounted_model.h"
 
 namespace stfs {
 namespace {
@@ -30,11 +30,11 @@ void log_fillers(const ArchiveVersion& version, const std::string& path, std::st
 }  // namespace
 
 void StructureEdits::log_found_gaps() const {
-  if (parts_.options.is_read_only) return;
+  if (mounted_.options_.is_read_only) return;
   for (const std::uint32_t shard : shards_to_edit()) {
-    const ArchiveVersion& version = parts_.model->version(shard);
+    const ArchiveVersion& version = mounted_.model_->version(shard);
     if (has_filler(version))
-      log_fillers(version, parts_.model->reader(shard).path().string(), "an earlier edit has left them");
+      log_fillers(version, mounted_.model_->reader(shard).path().string(), "an earlier edit has left them");
   }
 }
 
@@ -45,14 +45,19 @@ void StructureEdits::close_gaps(bool is_end) {
     shards = edited_shards_;
   }
   for (const auto& [shard, edits] : shards) {
+    // No pin is held between two steps, because a pin would keep the model that each step makes.
+    const auto archive_now = [&, at = shard]() -> const Archive& {
+      const Epochs::Pin pin = mounted_.epochs_.pin();
+      return mounted_.model_->archive(at);  // all models of the mount share it
+    };
+    const Archive& archive = archive_now();
     std::uint64_t steps = 0;
     const auto closed =
-        guard_memory([&, at = shard]() -> Result<void> { return close_gaps_of(at, is_end, steps); });
-    const Archive& archive = parts_.model->archive(shard);
+        guard_memory([&, at = shard]() -> Result<void> { return close_gaps_of(at, archive, is_end, steps); });
     const std::string path = archive.path().string();
     if (steps > 0) {
       log::info("{}: closed the gaps of deleted tensors", path);
-      if (!is_end) parts_.wake_janitor();
+      if (!is_end) mounted_.wake_janitor_();
     }
     const bool is_over = closed || closed.error().code != ErrorCode::Busy;
     const bool is_foreign = !closed && closed.error().code == ErrorCode::ArchiveChanged;  // not our fillers
@@ -61,23 +66,24 @@ void StructureEdits::close_gaps(bool is_end) {
       log_fillers(*version, path, closed ? "closing the gap would move too much" : closed.error().message);
     }
     const MutexLock structure(mutex_);
-    // Else another edit has come: the next call looks at its gaps.
+    // If the counts differ, another edit has run, and the next call checks its gaps.
     if (is_over && edited_shards_[shard] == edits + steps) edited_shards_.erase(shard);
   }
 }
 
-Result<void> StructureEdits::close_gaps_of(std::uint32_t shard, bool is_end, std::uint64_t& steps) {
-  const auto version = parts_.model->archive(shard).version();
+Result<void> StructureEdits::close_gaps_of(std::uint32_t shard, const Archive& archive, bool is_end,
+                                           std::uint64_t& steps) {
+  const auto version = archive.version();
   if (!has_filler(*version)) return {};
-  if (!parts_.options.closes_gaps)
+  if (!mounted_.options_.closes_gaps)
     return fail(ErrorCode::InvalidArgument, EOPNOTSUPP, "compact=off was given");
   const auto forecast = forecast_compaction(*version, Gaps::Cheap);
-  if (!forecast) return tl::unexpected(forecast.error());
+  RETURN_IF_ERROR(forecast);
   while (steps < forecast->steps) {
     Outdated outdated;
     const auto closed = close_gap(shard, is_end, outdated);
-    parts_.tell_outdated(outdated);
-    if (!closed) return tl::unexpected(closed.error());
+    mounted_.tell_outdated_(outdated);
+    RETURN_IF_ERROR(closed);
     if (!*closed) break;
     ++steps;
   }
@@ -85,23 +91,23 @@ Result<void> StructureEdits::close_gaps_of(std::uint32_t shard, bool is_end, std
 }
 
 Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, Outdated& outdated) {
-  const Epochs::Pin pin = parts_.epochs.pin();
+  const Epochs::Pin pin = mounted_.epochs_.pin();
   const MutexLock structure(mutex_);
-  Archive& archive = parts_.model->archive(shard);
+  Archive& archive = mounted_.model_->archive(shard);
   const bool has_kept_bytes = std::ranges::any_of(
-      parts_.model->removed(), [&](const auto& removed) { return removed.second.place.shard == shard; });
+      mounted_.model_->removed(), [&](const auto& removed) { return removed.second.place.shard == shard; });
   if (has_kept_bytes && !is_end)
     return fail(ErrorCode::Busy, EBUSY, "a program still has a deleted tensor open");
   bool is_closed = false;
-  ShardWriter writer(parts_, foreign_, {shard});
+  ShardWriter writer(mounted_, {shard});
   const auto attempt = [&]() REQUIRES(mutex_) -> Result<void> {
-    parts_.committers.of(shard).retire_journal();
-    auto edit = ModelEdit::of(*parts_.model);
-    if (!edit) return pass_on(std::move(edit));
+    mounted_.committers_.of(shard).retire_journal();
+    auto edit = ModelEdit::of(*mounted_.model_);
+    RETURN_IF_ERROR(edit);
     const auto begun = edit->begin_compaction(shard, Gaps::Cheap);
-    if (!begun) return tl::unexpected(begun.error());
+    RETURN_IF_ERROR(begun);
     if (!*begun) return {};
-    if (auto alone = check_alone(archive, parts_.options.commit.uses_locks); !alone) return alone;
+    RETURN_IF_ERROR(check_alone(archive, mounted_.options_.commit.uses_locks));
     const auto with_stop = [&](std::uint32_t at) {
       auto options = writer.options(at);
       if (options && !is_end) {
@@ -114,25 +120,25 @@ Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, Outdate
     };
     for (const FixedEntry& entry : Views::kEntries) {
       if (Views::whole(entry.ino))
-        outdated.entries.emplace_back(parts_.space.in_mount(kHiddenIno), entry.name);
+        outdated.entries.emplace_back(mounted_.space_.in_mount(kHiddenIno), entry.name);
     }
     auto committed = commit_edit(*edit, {.touched = {}, .apply = {}}, with_stop);
     is_closed = committed.has_value();
     return committed;
   };
-  // Not again and again: what is in the way may stay there for days.
+  // Tries only once, because the lock that is in the way may stay for days.
   Result<void> done;
   while (writer.take_turns()) {
     done = guard_memory(attempt);
     writer.end_attempt({});
   }
-  for (const auto& [changed, others] : writer.foreign()) parts_.forget(others);
-  if (!done) return tl::unexpected(std::move(done).error());
+  for (const auto& [changed, others] : writer.foreign()) mounted_.tell_stale_(others);
+  RETURN_IF_ERROR(done);
   return is_closed;
 }
 
 bool StructureEdits::is_waited_for(std::uint32_t shard) const {
-  return waiting_edits_ > 0 || parts_.committers.of(shard).is_waited_for();
+  return waiting_edits_ > 0 || mounted_.committers_.of(shard).is_waited_for();
 }
 
 }  // namespace stfs

@@ -1,4 +1,3 @@
-// Parses, and applies to forms.
 #include "fs/model/tensor_forms.h"
 
 #include <fmt/format.h>
@@ -16,8 +15,8 @@ tl::unexpected<Error> wrong(std::string why) {
   return fail(ErrorCode::InvalidArgument, EINVAL, std::move(why));
 }
 
-/// The shape that the same bytes have with another dtype: only the last dimension changes, as in NumPy's
-/// view(). Nothing if they don't fit.
+/// Returns the shape that the same bytes have with another dtype. Only the last dimension changes, as in
+/// NumPy's view(). Returns nothing if the bytes don't fit.
 std::optional<std::vector<std::uint64_t>> shape_as(const NewTensor::Form& now, Dtype dtype) {
   std::vector<std::uint64_t> shape = now.shape;
   const std::uint64_t before = bits_of(now.dtype);
@@ -52,7 +51,7 @@ Result<NewTensor::Form> retyped(std::string_view name, NewTensor::Form now, std:
                                 const std::string& value) {
   if (key == "dtype") {
     const auto wanted = dtype_of_text(value);
-    if (!wanted) return tl::unexpected(wanted.error());
+    RETURN_IF_ERROR(wanted);
     auto fitting = shape_as(now, *wanted);
     if (!fitting) {
       return wrong(
@@ -64,22 +63,22 @@ Result<NewTensor::Form> retyped(std::string_view name, NewTensor::Form now, std:
     now.shape = std::move(*fitting);
   } else {
     auto wanted = shape_of_attribute(value);
-    if (!wanted) return pass_on(std::move(wanted));
+    RETURN_IF_ERROR(wanted);
     now.shape = std::move(*wanted);
   }
   return now;
 }
 
 Result<void> set_form(const PendingContent& content, std::string_view key, const std::string& value) {
-  NewTensor* const made = content.made()->tensor();
+  NewTensor* const made = content.new_tensor();
   if (made == nullptr) return fail(ErrorCode::InvalidArgument, EPERM, "a checkpoint has no dtype");
   if (key == "dtype") {
     auto dtype = dtype_of_text(value);
-    if (!dtype) return pass_on(std::move(dtype));
+    RETURN_IF_ERROR(dtype);
     made->set_dtype(*dtype);
   } else {
     auto shape = shape_of_attribute(value);
-    if (!shape) return pass_on(std::move(shape));
+    RETURN_IF_ERROR(shape);
     made->set_shape(std::move(*shape));
   }
   return {};

@@ -10,7 +10,8 @@ namespace {
 // The handler of this signal does nothing. The signal only makes a sleeping system call return.
 constexpr int kWakeSignal = SIGUSR2;
 
-/// The ending signals, except those that the parent process made us ignore (as nohup(1) does with SIGHUP).
+/// The ending signals, except signals that the parent process has set to be ignored (as nohup(1) does with
+/// SIGHUP).
 sigset_t ending_signals() {
   sigset_t set;
   sigemptyset(&set);
@@ -27,7 +28,7 @@ sigset_t ending_signals() {
 void EndingSignals::block() {
   const sigset_t set = ending_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  // SIGPIPE is ignored: when a reader of our output goes away, write(2) returns an error.
+  // SIGPIPE is ignored, so when a reader of the output closes it, write(2) returns an error.
   std::signal(SIGPIPE, SIG_IGN);
 }
 

@@ -1,8 +1,8 @@
-// SIGINT, SIGTERM and SIGHUP end a mount at any moment: before the loop has begun, in the middle of a
+// Makes SIGINT, SIGTERM and SIGHUP end a mount at any moment: before the loop has begun, in the middle of a
 // request, or between libfuse's check of its flag and its sleep.
 //
-// The signals are blocked in every thread. One thread waits for them, ends the loop, and wakes the loop's
-// main thread again and again until the loop has ended.
+// The signals are blocked in every thread. One thread waits for them, ends the loop, and repeatedly wakes the
+// loop's main thread until the loop has ended.
 #pragma once
 
 #include <pthread.h>
@@ -15,8 +15,8 @@ namespace stfs {
 
 class EndingSignals {
  public:
-  /// Blocks the signals in the calling thread, and in all threads that it starts later. Call it before any
-  /// other thread starts.
+  /// Blocks the signals in the calling thread, and in all threads that it starts later. Call before any other
+  /// thread starts.
   static void block();
 
   EndingSignals() = default;
@@ -24,8 +24,8 @@ class EndingSignals {
   EndingSignals(const EndingSignals&) = delete;
   EndingSignals& operator=(const EndingSignals&) = delete;
 
-  /// From now on a signal calls `end`, once, on a thread of its own, and interrupts the system calls of
-  /// the calling thread until stop().
+  /// From now on the first signal calls `end` on another thread, and interrupts the system calls of the
+  /// calling thread until stop().
   void start(std::function<void()> end);
   void stop();
 

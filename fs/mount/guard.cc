@@ -29,15 +29,14 @@ extern char** environ;
 namespace stfs {
 namespace {
 
-constexpr std::string_view kName = "stfs-guard";  // also for killall(1): it is no safetensorsfs
-// The guard's arguments: its name, the daemon's pid, the mount's numbers, what becomes of the dead mount, and
-// the mount point, for messages.
-constexpr int kArguments = 7;
+constexpr std::string_view kName = kGuardName;      // also for killall(1): not the name safetensorsfs
+constexpr int kArguments = kGuardArguments;         // core/storage/mount_table.h lists them
 constexpr std::string_view kUnmounts = "unmounts";  // -o auto_unmount
 constexpr std::string_view kLeaves = "leaves";
 // The guard's descriptor of the connection's file `abort`, if the daemon could open it.
 constexpr int kAbortFile = 3;
-// The kernel sends it to the guard when the daemon's main thread ends. Other processes may send it too.
+// The kernel sends this signal to the guard when the daemon's main thread ends. Other processes may send it
+// too.
 constexpr int kDeathSignal = SIGUSR1;
 
 /// The files and the attributes of a new process, for posix_spawn(3).
@@ -54,16 +53,17 @@ class Spawning {
   Spawning(const Spawning&) = delete;
   Spawning& operator=(const Spawning&) = delete;
 
-  /// The process gets no other descriptor than `file`, as number kAbortFile, if it is open.
+  /// Gives the process no other descriptor than `file`, as number kAbortFile, if `file` is open.
   void keep_only(const UniqueFd& file) {
-    // First: a daemon that was started without standard input may have `file` there.
+    // This action is first, because a daemon that was started without standard input may have `file` at its
+    // number.
     if (file) posix_spawn_file_actions_adddup2(&files_, file.get(), kAbortFile);
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
       posix_spawn_file_actions_addopen(&files_, fd, "/dev/null", O_RDWR, 0);
     posix_spawn_file_actions_addclosefrom_np(&files_, file ? kAbortFile + 1 : kAbortFile);
     posix_spawn_file_actions_addchdir_np(&files_, "/");
   }
-  /// The process has its own session, and blocks all signals.
+  /// Gives the process its own session, and blocks all signals.
   void set_apart() {
     sigset_t all;
     sigfillset(&all);
@@ -85,8 +85,8 @@ class Spawning {
   posix_spawnattr_t attributes_{};
 };
 
-/// True if no thread of the process runs any more, so that the kernel has closed its files. A zombie has
-/// ended, but the threads beside it may not have.
+/// True if no thread of the process is running any more, so the kernel has closed its files. If the main
+/// thread is a zombie, other threads may still run.
 bool has_ended(pid_t pid) {
   std::error_code failed;
   const std::filesystem::directory_iterator tasks(fmt::format("/proc/{}/task", pid), failed);
@@ -101,9 +101,10 @@ bool has_ended(pid_t pid) {
 
 /// Ends the connection of a daemon whose main thread has ended. @return false if it can't.
 bool end_connection(pid_t daemon, const OwnMount& mount) {
-  // If the connection has ended by itself, the kernel ignores it.
+  // If the connection has already ended, the kernel ignores the write.
   if (abort_connection(kAbortFile)) return true;
-  // Before Linux 6.8 another mount may get the numbers of ours. Most daemons end by themselves before that.
+  // Before Linux 6.8 another mount may get the numbers of this mount. Most daemons end without help before
+  // the first abort.
   constexpr struct timespec kPause = {.tv_sec = 0, .tv_nsec = 100'000'000};
   constexpr int kTries = 100;
   ::nanosleep(&kPause, nullptr);
@@ -115,10 +116,10 @@ bool end_connection(pid_t daemon, const OwnMount& mount) {
   return has_ended(daemon);
 }
 
-/// Waits until the kernel tells that the daemon has ended.
+/// Waits until the kernel reports that the daemon has ended.
 void wait_for_end(pid_t daemon) {
   ::prctl(PR_SET_PDEATHSIG, kDeathSignal);
-  if (::getppid() != daemon) return;  // before the call
+  if (::getppid() != daemon) return;  // ended before the call
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, kDeathSignal);
@@ -159,7 +160,7 @@ bool Guard::is_guard(int argc, const char* const* argv) {
 
 int Guard::run(const char* const* argv) {
   ::prctl(PR_SET_NAME, kName.data());
-  // If that fails, the guard has more rights than it needs, and still does its work.
+  // If this fails, the guard has more rights than it needs, but still works.
   static_cast<void>(drop_capabilities(AdminRight::Effective).has_value());
   pid_t daemon = 0;
   const std::string_view pid = argv[1];
@@ -172,8 +173,8 @@ int Guard::run(const char* const* argv) {
     ::syslog(LOG_WARNING, "%s: the program was killed, and its mount hangs: end it with `umount -f`%s",
              printable(argv[6]).c_str(), ::geteuid() == 0 ? "" : " as root");
   }
-  // With -o auto_unmount fusermount3 does it too, but version 3.14 does it for no ordinary user: it may not
-  // enter the mount, and takes it for alive.
+  // With -o auto_unmount fusermount3 also unmounts, but version 3.14 does not do so for an ordinary user: it
+  // may not enter the mount, and takes the mount for alive.
   if (argv[5] == kUnmounts) mount.unmount();
   return has_aborted ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-// Walks each path one name at a time, because a path may leave the mount point again by a link.
+// Follows each path one name at a time, because a path may leave the mount point again by a link.
 #include "fs/mount/hidden_source.h"
 
 #include <fmt/format.h>
@@ -21,20 +21,20 @@ class WayThrough {
  public:
   explicit WayThrough(const struct stat& directory) : directory_(directory) {}
 
-  /// Whether a look-up of the path passes the directory.
-  /// @param is_named  by a person, and not by a link.
+  /// True if a look-up of the path passes the directory.
+  /// @param is_named  true if the user has named the path; false for the target of a link.
   bool leads(const std::filesystem::path& path, bool is_named = true) {
     std::filesystem::path walked;
     for (const std::filesystem::path& name : path) {
       walked /= name;
-      // What was seen before did not lead through, or is a loop of links.
+      // A path that was checked earlier did not lead through, or is a loop of links.
       if (!seen_.insert(walked.string()).second) continue;
       const auto there = follow_all_links(walked);
       if (there && there->status.st_dev == directory_.st_dev && there->status.st_ino == directory_.st_ino)
         return true;
       const bool is_foreign = !there && there.error().errno_value == EXDEV;
       if (is_foreign && !is_named) return false;
-      // The call of the standard library would ask for the status first.
+      // The function of the standard library would ask for the status first.
       std::string target(PATH_MAX, '\0');
       const ssize_t length = ::readlink(walked.c_str(), target.data(), target.size());
       if (length <= 0) continue;
@@ -59,7 +59,7 @@ Result<void> check_not_hidden(std::span<const std::filesystem::path> paths,
   WayThrough way(directory);
   for (const std::filesystem::path& path : paths) {
     const auto absolute = absolute_path(path);
-    if (!absolute) return tl::unexpected(absolute.error());
+    RETURN_IF_ERROR(absolute);
     if (!way.leads(*absolute)) continue;
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 fmt::format("{}: its path leads through the mount point {}, and a mount there would hide it: "

@@ -1,5 +1,5 @@
-// Refuses a mount that would hide files of its own source. Every access to such a file would be a request to
-// the program that makes the access, and the program would wait for itself.
+// Refuses a mount that would hide files of the source. Every access of the mount's program to such a file
+// would be a request to the program itself, so the program would wait for itself.
 #pragma once
 
 #include <filesystem>
@@ -11,10 +11,10 @@
 
 namespace stfs {
 
-/// EINVAL, with the file's path and what to do, if one of the paths leads through the mount point: below it,
-/// by links, or by another mount of the same directory. A bind mount counts, because the kernel may show the
-/// new mount there too (shared subtrees, mount_namespaces(7)). A path that does not exist counts as far as it
-/// exists. Call it before the mount.
+/// EINVAL, with the file's path and advice, if one of the paths leads through the mount point: below it, by
+/// links, or by another mount of the same directory. A bind mount is such a mount, because the kernel may
+/// show the new mount there too (shared subtrees, mount_namespaces(7)). If a path does not exist, its
+/// existing part is checked. Call before the mount.
 /// @param mount_point  absolute, without links
 Result<void> check_not_hidden(std::span<const std::filesystem::path> paths,
                               const std::filesystem::path& mount_point);

@@ -15,8 +15,8 @@
 #include "core/storage/foreign_mount.h"
 #include "core/storage/trusted_links.h"
 #include "fs/base/log.h"
-#include "fs/model/filesystem.h"
 #include "fs/model/mount_root.h"
+#include "fs/model/mounted_model.h"
 #include "fs/mount/ending_signals.h"
 #include "fs/mount/guard.h"
 #include "fs/mount/hidden_source.h"
@@ -40,19 +40,19 @@ int print(const stfs::CommandLine& line) {
   const bool is_wrong = line.outcome == stfs::CommandLine::Outcome::WrongUsage;
   const bool is_put = std::fputs(line.text.c_str(), is_wrong ? stderr : stdout) >= 0;
   if (is_wrong) return kWrongUsage;
-  // A text that is longer than the buffer is written by fputs(3): nothing is left to flush then.
+  // If the text is longer than the buffer, fputs(3) has written it, and nothing is left to flush.
   if (is_put && std::fflush(stdout) == 0) return kDone;
   return failed(stfs::fail_system(errno, "standard output", "write").value());
 }
 
-/// Whether a person has named what lies in another user's file system of FUSE, or has a link there.
+/// True if the user has named a file in another user's FUSE file system, or has a link there.
 bool names_foreign_mount(const std::vector<std::filesystem::path>& named, const stfs::Source& source) {
-  // Another user's links lead to none.
+  // Links of another user never lead there.
   const auto is_foreign = [](const std::filesystem::path& path) {
     const auto found = stfs::follow_all_links(path);
     return found && stfs::is_in_foreign_mount(found->fd.get());
   };
-  // A log may not be there yet. With the slash the top of such a mount is entered.
+  // The log file may not exist yet. The slash makes the look-up enter the top of such a mount.
   return std::ranges::any_of(stfs::files_of(source), is_foreign) ||
          std::ranges::any_of(named, [&](const std::filesystem::path& path) {
            return is_foreign(path) || is_foreign(path / "") || is_foreign(path.parent_path() / "");
@@ -60,7 +60,7 @@ bool names_foreign_mount(const std::vector<std::filesystem::path>& named, const 
 }
 
 /// Makes the mount root of the models. Each member can reopen its model after the model was replaced.
-std::unique_ptr<stfs::MountRoot> mount_root_of(stfs::Source& source, const stfs::FilesystemOptions& options,
+std::unique_ptr<stfs::MountRoot> mount_root_of(stfs::Source& source, const stfs::MountedModelOptions& options,
                                                stfs::SourceOptions how) {
   // If no model is writable, the kernel learns at the mount that the whole mount is read-only. Models that
   // are reopened later must then be read-only too.
@@ -68,35 +68,35 @@ std::unique_ptr<stfs::MountRoot> mount_root_of(stfs::Source& source, const stfs:
     return member.model && member.model->access() == stfs::Access::ReadWrite;
   };
   how.is_read_only = how.is_read_only || std::ranges::none_of(source.members, may_write);
-  // Each change and each second lead to another try, and other models wait meanwhile.
+  // Each change and each second cause a retry, and other models wait for its end.
   const bool is_lone = !source.is_directory_of_models();
   const std::chrono::milliseconds patience(is_lone ? 10'000 : 100);
   const stfs::MountRoot::OpenerOf opener_of = [options, how, patience](const std::filesystem::path& path) {
-    return [path, options, how, patience](
-               const stfs::MountRoot::Heritage& heritage) -> stfs::Result<std::unique_ptr<stfs::Filesystem>> {
-      stfs::SourceOptions now = how;
-      now.is_ending = heritage.is_ending;
-      now.wait_until = stfs::deadline_in(patience);
-      auto model = stfs::open_model(path, now);
-      if (!model) return stfs::pass_on(std::move(model));
-      stfs::FilesystemOptions its = options;
-      its.activity = heritage.activity;
-      its.least_generation = heritage.least_generation;
-      return std::make_unique<stfs::Filesystem>(std::move(*model), its);
-    };
+    return
+        [path, options, how, patience](
+            const stfs::MountRoot::Heritage& heritage) -> stfs::Result<std::unique_ptr<stfs::MountedModel>> {
+          stfs::SourceOptions now = how;
+          now.is_ending = heritage.is_ending;
+          now.wait_until = stfs::deadline_in(patience);
+          auto model = stfs::open_model(path, now);
+          if (!model) return stfs::pass_on(std::move(model));
+          stfs::MountedModelOptions its = options;
+          its.activity = heritage.activity;
+          its.least_generation = heritage.least_generation;
+          return std::make_unique<stfs::MountedModel>(std::move(*model), its);
+        };
   };
   std::vector<stfs::MountRoot::Member> members;
   for (stfs::Source::Member& opened : source.members) {
     stfs::MountRoot::Member member{.name = std::move(opened.name), .path = opened.path};
-    if (opened.model)
-      member.filesystem = std::make_unique<stfs::Filesystem>(std::move(opened.model), options);
+    if (opened.model) member.mounted = std::make_unique<stfs::MountedModel>(std::move(opened.model), options);
     member.why_absent = std::move(opened.why_absent);
     member.open = opener_of(opened.path);
     members.push_back(std::move(member));
   }
   if (is_lone) return std::make_unique<stfs::MountRoot>(std::move(members.front()));
   auto mount_root = std::make_unique<stfs::MountRoot>(std::move(members));
-  stfs::FilesystemOptions of_source = options;
+  stfs::MountedModelOptions of_source = options;
   of_source.is_read_only = how.is_read_only;
   mount_root->show_source(std::make_unique<stfs::SourceDirectory>(source.path, of_source), opener_of);
   return mount_root;
@@ -105,18 +105,18 @@ std::unique_ptr<stfs::MountRoot> mount_root_of(stfs::Source& source, const stfs:
 int mount(stfs::Options& options) {
   stfs::raise_descriptor_limit();
   stfs::SourceOptions how{
-      .is_read_only = options.filesystem.is_read_only, .is_strict = options.is_strict, .io = options.io};
+      .is_read_only = options.model.is_read_only, .is_strict = options.is_strict, .io = options.io};
   for (const std::filesystem::path& delta : options.deltas) {
     // The process in the background has another working directory, and may open the model again.
     auto absolute = stfs::absolute_path(delta);
     if (!absolute) return failed(absolute.error());
     how.deltas.push_back(std::move(*absolute));
   }
-  how.must_be_settled = options.filesystem.fails_on_change;
+  how.must_be_settled = options.model.fails_on_change;
   auto mount_point = stfs::check_mount_point(options.mount_point, options.may_cover_files);
   if (!mount_point) return failed(mount_point.error());
   options.mount_point = mount_point->path;
-  // Once before a delta is made, once for the files that only the source itself names.
+  // This check runs once before a delta is made, and once for the files that only the source names.
   std::vector<std::filesystem::path> named = how.deltas;
   named.push_back(options.source);
   if (!options.log.empty()) {
@@ -130,7 +130,7 @@ int mount(stfs::Options& options) {
     if (!file) return failed(file.error());
     stfs::log::to_file(std::move(*file));
   }
-  how.makes_delta = true;  // only now: a delta that is gone later is not made again
+  how.makes_delta = true;  // only now: a delta that is deleted later is not made again
   auto source = stfs::open_source(options.source, how);
   how.makes_delta = false;
   if (!source) return failed(source.error());
@@ -139,9 +139,9 @@ int mount(stfs::Options& options) {
 
   if (!names_foreign_mount(named, *source)) stfs::enter_no_foreign_mounts();
 
-  // From here on a signal ends the mount in order.
+  // From here on, a signal ends the mount in the right order.
   stfs::EndingSignals::block();
-  const auto mount_root = mount_root_of(*source, options.filesystem, how);
+  const auto mount_root = mount_root_of(*source, options.model, how);
   auto session = stfs::Session::mount(*mount_root, source->path, *mount_point, options);
   if (!session) return failed(session.error());
   if (!options.stays_in_foreground) {

@@ -20,8 +20,8 @@ struct MountOption {
   std::string_view name;
   std::string_view value;    // "flat|tree": these words; "N": any text; empty: the option takes no value
   std::string_view meaning;  // for people: of --help and of safetensorsfs(8)
-  /// Returns what the value must be if the value is wrong, else an empty text. A value of several words is
-  /// already checked.
+  /// Returns the allowed values if the value is wrong, and an empty text otherwise. Values of several words
+  /// are checked earlier.
   std::string_view (*apply)(std::string_view value, Options& options);
 };
 
@@ -57,7 +57,7 @@ std::string_view set_id(std::optional<std::uint32_t>& id, std::string_view value
 constexpr std::array kMountOptions = {
     MountOption{"ro", "",
                 "Refuse every change with EROFS. An archive that the user may not write is always read-only.",
-                flag<[](Options& o) { o.filesystem.is_read_only = true; }>()},
+                flag<[](Options& o) { o.model.is_read_only = true; }>()},
     MountOption{
         "delta", "FILE",
         "Show SOURCE with the changes of FILE, a delta. All changes go to FILE, and SOURCE stays as it is. "
@@ -74,14 +74,14 @@ constexpr std::array kMountOptions = {
         "Place of the tensors. flat (the default): one directory holds all tensors under their names. "
         "tree: each dot of a name separates directories.",
         [](std::string_view value, Options& options) {
-          options.filesystem.layout = value == "tree" ? Layout::Tree : Layout::Flat;
+          options.model.layout = value == "tree" ? Layout::Tree : Layout::Flat;
           return kRight;
         }},
     MountOption{"edit", "on|off",
                 "Whether tensors can be made, deleted, renamed and retyped, and metadata changed. on: the "
                 "default. off: EPERM; the bytes of tensors can still be written.",
                 [](std::string_view value, Options& options) {
-                  options.filesystem.allows_edits = value == "on";
+                  options.model.allows_edits = value == "on";
                   return kRight;
                 }},
     MountOption{"compact", "on|off",
@@ -91,42 +91,41 @@ constexpr std::array kMountOptions = {
                 "most twice "
                 "what was deleted, or 1 GiB.",
                 [](std::string_view value, Options& options) {
-                  options.filesystem.closes_gaps = value == "on";
+                  options.model.closes_gaps = value == "on";
                   return kRight;
                 }},
     MountOption{
         "reshape", "",
         "A NumPy file of another shape that is written to .safetensors/npy replaces the tensor of its "
         "name. Without this option its close fails with EINVAL.",
-        flag<[](Options& o) { o.filesystem.reshapes = true; }>()},
+        flag<[](Options& o) { o.model.reshapes = true; }>()},
     // Without the kernel's checks all users would have the rights of the mount's user.
-    MountOption{
-        "allow_other", "", "Other users may use the mount. Implies default_permissions.",
-        flag<[](Options& o) { o.allows_other = o.checks_permissions = o.filesystem.is_shared = true; }>()},
+    MountOption{"allow_other", "", "Other users may use the mount. Implies default_permissions.",
+                flag<[](Options& o) { o.allows_other = o.checks_permissions = o.model.is_shared = true; }>()},
     MountOption{"default_permissions", "", "The kernel checks owner, group and mode of each access.",
                 flag<[](Options& o) { o.checks_permissions = true; }>()},
     MountOption{"uid", "N", "Owner that the files show (default: the owner of the archive).",
-                [](std::string_view value, Options& o) { return set_id(o.filesystem.uid, value); }},
+                [](std::string_view value, Options& o) { return set_id(o.model.uid, value); }},
     MountOption{"gid", "N", "Group that the files show (default: the group of the archive).",
-                [](std::string_view value, Options& o) { return set_id(o.filesystem.gid, value); }},
+                [](std::string_view value, Options& o) { return set_id(o.model.gid, value); }},
     MountOption{"umask", "OCTAL", "Permission bits to remove from the mode of the files.",
                 [](std::string_view value, Options& options) -> std::string_view {
                   const auto mask = number(value, 8);
                   if (!mask || *mask > 0777) return "an octal number from 0 to 777";
-                  options.filesystem.umask = *mask;
+                  options.model.umask = *mask;
                   return kRight;
                 }},
     MountOption{"durability", "power|process",
                 "Failures that a commit survives. power (the default): also a loss of power. "
                 "process: only a killed program; the commit does not wait for the disk.",
                 [](std::string_view value, Options& options) {
-                  options.filesystem.commit.durability =
+                  options.model.commit.durability =
                       value == "power" ? Durability::Power : Durability::Process;
                   return kRight;
                 }},
     MountOption{"nolock", "",
                 "Take no locks on the archive. Safe only if no other program writes the archive.",
-                flag<[](Options& o) { o.filesystem.commit.uses_locks = false; }>()},
+                flag<[](Options& o) { o.model.commit.uses_locks = false; }>()},
     MountOption{
         "on_change", "follow|fail",
         "What reads do after another program has written to the archive. follow (the default): they "
@@ -134,7 +133,7 @@ constexpr std::array kMountOptions = {
         "file is read half old and half new; a program that opens the file again gets the new bytes. "
         "Needs ro.",
         [](std::string_view value, Options& options) {
-          options.filesystem.fails_on_change = value == "fail";
+          options.model.fails_on_change = value == "fail";
           return kRight;
         }},
     MountOption{"io", "auto|mmap|pread",
@@ -196,7 +195,7 @@ constexpr std::array kMountOptions = {
 };
 
 // Options of mount(8) and fstab that have no effect here, or are always in effect. `nodiratime` is one of
-// them because no access time is kept; libfuse before 3.17 does not know it.
+// them because no access time is kept, and libfuse before 3.17 does not know it.
 constexpr std::array<std::string_view, 20> kIgnored = {
     "rw",    "defaults",   "auto",       "noauto",   "nofail",   "_netdev",   "user",
     "users", "nouser",     "owner",      "group",    "suid",     "dev",       "nosuid",
@@ -230,7 +229,7 @@ std::string alternatives(std::string_view words) {
   return text;
 }
 
-/// Applies a flag of the kernel's mount. Returns false if there is no such flag.
+/// Applies a flag of the kernel's mount. Returns false if the flag does not exist.
 bool apply_kernel_flag(std::string_view option, Options& options) {
   for (const KernelFlag& flag : kKernelFlags) {
     if (option == flag.set && !contains(options.kernel_options, option))

@@ -1,5 +1,5 @@
 // The -o options of a mount. One table defines them: the parser, --help, the completions and safetensorsfs(8)
-// come from its rows.
+// are made from its rows.
 #pragma once
 
 #include <optional>
@@ -13,13 +13,13 @@ namespace stfs {
 inline constexpr unsigned kDefaultThreads = 16;
 
 /// Applies one -o option, such as "layout=tree".
-/// @return what is wrong with the option, or nothing.
+/// @return the error in the option, or nothing.
 std::optional<std::string> apply_mount_option(std::string_view option, Options& options);
 
 /// Returns the lines of --help for the -o options.
 std::string mount_options_help();
 
-/// Returns the -o options for packaging/generate: an object of JSON in each line.
+/// Returns the -o options for packaging/generate: one JSON object in each line.
 std::string mount_option_definitions();
 
 }  // namespace stfs

@@ -1,5 +1,5 @@
-// Reads the command line. CLI11 reads the arguments. The comma-separated -o options are read here, as
-// mount(8) reads them.
+// Reads the command line. CLI11 reads the arguments. This file reads the comma-separated -o options, in the
+// same way as mount(8).
 #include "fs/mount/options.h"
 
 #include <fmt/format.h>
@@ -84,7 +84,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   CLI::App app;
   CommandLine line;
   line.options.threads = kDefaultThreads;
-  line.options.filesystem.closes_gaps = true;
+  line.options.model.closes_gaps = true;
   std::string source;
   std::string mount_point;
   std::vector<std::string> lists;
@@ -121,9 +121,9 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
       if (const auto wrong = apply_mount_option(option, line.options)) return wrong_usage(*wrong);
     }
   }
-  if (line.options.filesystem.fails_on_change && !line.options.filesystem.is_read_only)
+  if (line.options.model.fails_on_change && !line.options.model.is_read_only)
     return wrong_usage("-o on_change=fail: needs a read-only mount: -o ro,on_change=fail");
-  if (line.options.filesystem.fails_on_change && line.options.wants_passthrough)
+  if (line.options.model.fails_on_change && line.options.wants_passthrough)
     return wrong_usage("-o on_change=fail: goes without passthrough: the kernel's own reads are not checked");
   line.options.source = source;
   line.options.mount_point = mount_point;

@@ -45,8 +45,8 @@ std::string lasting_number_of(const UniqueFd& root) {
   return number_of(root, kUniqueOrOld);
 }
 
-/// Mounts fusectl without a place in the tree of files. In a container it often is not mounted, and root may
-/// do this.
+/// Mounts fusectl without a place in the tree of files. In a container fusectl is often not mounted, but root
+/// may mount it this way.
 UniqueFd fusectl_of_our_own() {
 #ifdef SYS_fsopen
   constexpr unsigned kCloseOnExec = 1;  // FSOPEN_CLOEXEC and FSMOUNT_CLOEXEC
@@ -58,7 +58,7 @@ UniqueFd fusectl_of_our_own() {
   return {};
 }
 
-/// Asks fusermount3, which checks that the mount there is this user's.
+/// Calls fusermount3, which checks that this user owns the mount there.
 void unmount_by_name(const std::string& path) {
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
@@ -133,8 +133,8 @@ UniqueFd OwnMount::open_abort_file() const {
 void OwnMount::abort() const {
   const auto held = place();
   if (!held) return;
-  // The mount's owner may write to this file. umount2(2) needs root, and works also if fusectl is not
-  // mounted. Because the mount is held open, it stays: programs must get ENOTCONN, and not the directory
+  // The mount's owner may write to this file. umount2(2) needs root, but also works if fusectl is not
+  // mounted. The mount stays because it is held open: programs must get ENOTCONN, and not see the directory
   // below.
   if (const UniqueFd file = open_abort_file()) abort_connection(file.get());
   ::umount2(path_of_descriptor(held->root).c_str(), MNT_FORCE);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fuse_lowlevel.h>
 #include <linux/capability.h>
+#include <malloc.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -41,6 +42,24 @@ namespace {
 
 constexpr std::size_t kMostSlowThreads = 512;
 
+// An edit in a large model makes new tables, each of some megabytes, and frees the old ones. glibc would keep
+// the freed blocks, in the arena of each thread that has made an edit: hundreds of megabytes.
+
+/// Makes glibc map large blocks separately: the kernel gets the pages back when a block is freed.
+void give_large_blocks_back() {
+#ifdef __GLIBC__
+  constexpr int kLeastBytes = 1 << 20;
+  mallopt(M_MMAP_THRESHOLD, kLeastBytes);
+#endif
+}
+
+/// Gives the free pages of smaller blocks back. This takes some milliseconds for each 100 MB.
+void give_free_pages_back() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
 void log_line_of_libfuse(fuse_log_level level, const char* format, va_list arguments) {
   char line[1024];
   std::vsnprintf(line, sizeof line, format, arguments);
@@ -66,8 +85,9 @@ int serve_requests(fuse_session* session, unsigned threads) {
 #endif
 }
 
-/// Changes what the root shows when no listing of before can add entries to the kernel's caches any more. If
-/// a program holds the root, it changes all the same: the entries are forgotten once the root is free.
+/// Changes the entries of the root once earlier listings cannot add entries to the kernel's caches any more.
+/// If a program holds the root's lock, the change is made without waiting longer, and the entries are
+/// forgotten once the root is free.
 void change_root(Mount& mount, const std::function<void()>& change) {
   mount.invalidator->wait_for_listings(kRootIno, [&mount] { mount.links_listed_root = false; });
   mount.links_listed_root = false;
@@ -103,15 +123,17 @@ LibfuseSession new_session(std::vector<std::string> words, Mount& mount) {
   return {made, fuse_session_destroy};
 }
 
-/// Closes the session's descriptor of /dev/fuse. Its number then is of /dev/null.
+/// Closes the session's descriptor of /dev/fuse, and gives its number to /dev/null.
 void close_device(fuse_session* session) {
   const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
   ::dup3(nothing.get(), fuse_session_fd(session), O_CLOEXEC);
 }
 
-/// Mounts on the directory that is held open, whatever its path leads to now. An ordinary user's process
-/// can't: fusermount3 mounts by the path, on a directory of that user. OwnMount::find() sees where it was.
-/// @param mounting  serves nothing: libfuse's session unmounts by the path, so another one serves
+/// Mounts on the directory that is held open, even if its path leads elsewhere now. An ordinary user's
+/// process can't do this: fusermount3 mounts by the path, on a directory of that user. OwnMount::find()
+/// checks where it has mounted.
+/// @param mounting  a session that serves nothing. libfuse's session unmounts by the path, so another session
+///                  serves.
 /// @return the descriptor of the connection
 Result<UniqueFd> mount_on(const MountPoint& point, fuse_session* mounting) {
   const std::string place = may_administer() ? path_of_descriptor(point.directory) : point.path.string();
@@ -124,7 +146,8 @@ Result<UniqueFd> mount_on(const MountPoint& point, fuse_session* mounting) {
             "user_allow_other in /etc/fuse.conf",
             point.path.string()));
   }
-  // TSan knows dup(2), and by it that a reply comes before the next request. It does not know F_DUPFD.
+  // TSan knows dup(2), and learns from it that a reply comes before the next request. TSan does not know
+  // F_DUPFD.
   UniqueFd connection(::dup(fuse_session_fd(mounting)));
   if (!connection || ::fcntl(connection.get(), F_SETFD, FD_CLOEXEC) != 0)
     return fail_system(errno, "/dev/fuse", "keep open");
@@ -144,8 +167,8 @@ struct Session::Parts {
   LibfuseSession session{nullptr, fuse_session_destroy};
   std::optional<OwnMount> own;
 
-  /// Nothing if the connection has ended: then somebody has unmounted, or aborted it, and another mount may
-  /// have the numbers of ours.
+  /// Nothing if the connection has ended. In this case a user has unmounted or aborted it, and another mount
+  /// may have the numbers of this mount.
   [[nodiscard]] const OwnMount* connected() const {
     struct pollfd device = {.fd = fuse_session_fd(session.get()), .events = 0, .revents = 0};
     const bool has_ended = ::poll(&device, 1, 0) == 1 && (device.revents & POLLERR) != 0;
@@ -160,7 +183,7 @@ Result<std::unique_ptr<Session>> Session::mount(MountRoot& mount_root, const std
   std::unique_ptr<Session> session(new Session(std::make_unique<Parts>(mount_root, source, options)));
   Parts& parts = *session->parts_;
   parts.mount.refuses_modes = options.refuses_modes;
-  if (auto decided = decide_passthrough(parts.mount, options); !decided) return pass_on(std::move(decided));
+  RETURN_IF_ERROR(decide_passthrough(parts.mount, options));
   fuse_set_log_func(log_line_of_libfuse);
   const auto words = session_arguments(options, source, mount_root.is_read_only(), may_administer());
   // Never destroyed: libfuse frees the path of a mount only when it unmounts by that path.
@@ -169,10 +192,10 @@ Result<std::unique_ptr<Session>> Session::mount(MountRoot& mount_root, const std
   if (mounting == nullptr || !parts.session)
     return fail(ErrorCode::System, EINVAL, "libfuse refuses the options; the reason is above");
   auto connection = mount_on(point, mounting);
-  if (!connection) return pass_on(std::move(connection));
+  RETURN_IF_ERROR(connection);
   fuse_session_mount(parts.session.get(), fmt::format("/dev/fd/{}", connection->release()).c_str());
   auto found = OwnMount::find(point, options.kernel_type());
-  if (!found) return pass_on(std::move(found));
+  RETURN_IF_ERROR(found);
   parts.own.emplace(std::move(*found));
   return session;
 }
@@ -202,6 +225,7 @@ Result<void> Session::serve() {
       [&mount_root](const Stale& stale, const Invalidator::Visit& visit) {
         if (const MountRoot::Pin model = mount_root.model_of(stale.first)) model->visit_cached(stale, visit);
       },
+      [&mount_root](Ino ino) { return mount_root.directory_looked_up(ino); },
       [&mount_root](Ino directory) { return mount_root.label_of(directory, {}); });
   Invalidator& invalidator = *kept_invalidator;
   // Together at most half of the session's threads wait (slow_requests.h).
@@ -216,8 +240,13 @@ Result<void> Session::serve() {
   parts.mount.session = parts.session.get();
   parts.mount.on_first_open = [device = parts.own->numbers().device] { raise_readahead(device); };
   invalidator.start();
-  Janitor janitor(
-      {.tidy = [&mount_root] { mount_root.tidy(); }, .rest = [&mount_root] { mount_root.close_gaps(); }});
+  give_large_blocks_back();
+  Janitor janitor({.tidy = [&mount_root] { mount_root.tidy(); },
+                   .rest =
+                       [&mount_root] {
+                         mount_root.close_gaps();
+                         give_free_pages_back();
+                       }});
   mount_root.connect_to(
       {.forget = [&invalidator](Stale stale) { invalidator.forget(stale); },
        .forget_outdated =
@@ -246,7 +275,7 @@ Result<void> Session::serve() {
   const int ended = serve_requests(parts.session.get(), parts.options.threads);
   signals.stop();
   Cancellation::note_end();
-  // libfuse's loop takes this back at its end. Requests that run or wait still ask for it.
+  // libfuse's loop clears this flag at its end, but running and waiting requests still check it.
   fuse_session_exit(parts.session.get());
   checksums.stop();
   slow.stop();
@@ -254,8 +283,8 @@ Result<void> Session::serve() {
 
   const RaisedCapability may_unmount(CAP_SYS_ADMIN);
   // The kernel may be waiting for a page or a listing that no thread serves any more. Then the connection
-  // must be aborted before the invalidator's threads can end, and they must end before the descriptor is
-  // closed. The watcher may be waiting for one of them, so it stops later.
+  // must be aborted before the invalidator's threads can end, and these threads must end before the
+  // descriptor is closed. The watcher may be waiting for one of these threads, so it stops later.
   constexpr std::chrono::seconds kPatience{1};
   mount_root.give_up_opening();
   const bool is_mounted = parts.own->is_mounted();
@@ -266,23 +295,23 @@ Result<void> Session::serve() {
     has_finished = invalidator.finish_within(kPatience);
   }
   if (!has_finished) {
-    // A program holds a directory's lock, and no abort gives it back. The process ends when that program lets
-    // go; all else ends now.
+    // A program holds a directory's lock, and no abort releases this lock. The process ends when the program
+    // releases it. Everything else ends now.
     log::warning("{}: a program holds a directory of the mount: this process ends when it lets go",
                  parts.options.mount_point.string());
     invalidator.give_up();
     static_cast<void>(kept_invalidator.release());
   }
   watcher.stop();
-  close_device(parts.session.get());  // the connection's last one
+  close_device(parts.session.get());  // the last descriptor of the connection
   if (connected != nullptr) connected->unmount();
   if (!has_finished) static_cast<void>(parts.session.release());
   parts.own.reset();
   janitor.stop();
   mount_root.end();
   log::info("{}: unmounted from {}", parts.source.string(), parts.options.mount_point.string());
-  // ECONNABORTED means that a request was waiting when the connection ended; libfuse gives ENODEV if none
-  // was.
+  // ECONNABORTED means that a request was waiting when the connection ended. If no request was waiting,
+  // libfuse returns ENODEV.
   if (ended == -ECONNABORTED && !is_mounted) return {};
   if (ended < 0) return fail_system(-ended, parts.options.mount_point.string(), "serve");
   return {};

@@ -25,7 +25,7 @@ class Session {
   /// Goes to the background: the parent process exits with 0, and the log goes to syslog.
   Result<void> go_to_background();
   /// Serves requests until the unmount. SIGINT, SIGTERM and SIGHUP unmount. Running commits are finished.
-  /// Content that is only staged is dropped, with a line in the log.
+  /// Content that is only staged is dropped and logged.
   Result<void> serve();
 
  private:

@@ -1,4 +1,4 @@
-// Opens models for writing, or for reading if writing is not allowed, and logs what is wrong with them.
+// Opens models for writing, or for reading if writing is not allowed, and logs their problems.
 #include "fs/mount/source.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::size_t kShown = 10;
 
-/// Logs the journals that recovery has found beside the archive, except those that living writers use.
+/// Logs the journals that recovery has found beside the archive, except journals that living writers use.
 void log_journals(const Archive& archive) {
   std::size_t ignored = 0;
   for (const JournalReport& report : archive.recovered()) {
@@ -80,7 +80,7 @@ void log_problems(const Model& model) {
              names);
 }
 
-/// Logs why shards are not mapped, once per model: the shards usually lie in one directory.
+/// Logs why shards are not mapped, once per model, because the shards usually are in one directory.
 void log_io(const Model& model) {
   for (const Shard& shard : model.shards()) {
     if (!shard.archive || shard.archive->bytes().why_not_mapped().empty()) continue;
@@ -95,7 +95,7 @@ std::string megabytes(std::uint64_t size_bytes) {
   return fmt::format("{:.1f} MB", static_cast<double>(size_bytes) / kMega);
 }
 
-/// Goes on until the mount ends.
+/// The work continues until the mount ends.
 Work::Watch until_end(const std::function<bool()>& is_ending) {
   return [&is_ending](std::uint64_t, std::uint64_t) { return is_ending == nullptr || !is_ending(); };
 }
@@ -110,7 +110,7 @@ Result<void> check_base_of(const Model& model, const std::function<bool()>& is_e
   };
   Work work(until_end(is_ending));
   const auto found = check_base(model, begin, work);
-  if (!found) return tl::unexpected(found.error());
+  RETURN_IF_ERROR(found);
   if (*found == BaseCheck::Known) return {};
   log::info("{}: fits {}{}", delta, base,
             *found == BaseCheck::Remembered ? ", which is remembered"
@@ -118,8 +118,8 @@ Result<void> check_base_of(const Model& model, const std::function<bool()>& is_e
   return {};
 }
 
-/// The archives that are mounted of a directory with too many. Each owner gets the same number of places, so
-/// that nobody can take those of others.
+/// Returns the archives to mount of a directory with too many archives. Each owner gets the same number of
+/// places, so no owner can take the places of others.
 std::vector<std::string> not_too_many(const std::filesystem::path& directory,
                                       std::vector<std::string> archives) {
   if (archives.size() <= MountRoot::kMostAtFirst) return archives;
@@ -139,10 +139,10 @@ std::vector<std::string> not_too_many(const std::filesystem::path& directory,
   return mounted;
 }
 
-/// The headers that are opened of each owner (UserLimits::header_bytes).
+/// Counts the bytes of opened headers for each owner (UserLimits::header_bytes).
 class HeaderShares {
  public:
-  /// EDQUOT if the archive's owner has the most.
+  /// EDQUOT if the archive's owner has reached the limit.
   [[nodiscard]] Result<void> check(const std::filesystem::path& archive) const {
     const auto owner = owner_of(archive);
     if (!owner || counts_.count(*owner) < UserLimits().header_bytes) return {};
@@ -176,7 +176,7 @@ Result<Source> open_directory(Source source, const ModelDirectory& found, const 
   }
   const std::vector<std::string> mounted = not_too_many(source.path, archives);
   HeaderShares shares;
-  // A directory may take longer to read than an edit lasts.
+  // Reading a directory may take longer than an edit.
   constexpr std::chrono::milliseconds kLeastPatience{20};
   const Deadline wait_until = options.wait_until.value_or(deadline_in(kEditPatience));
   SourceOptions how = options;
@@ -214,7 +214,7 @@ Result<Source> open_directory(Source source, const ModelDirectory& found, const 
 
 /// Fails with EAGAIN unless the model shows the bytes of one moment.
 Result<void> check_one_moment(const Model& model) {
-  if (auto settled = check_settled(model); !settled) return settled;
+  RETURN_IF_ERROR(check_settled(model));
   for (const Shard& shard : model.shards()) {
     if (shard.archive && !shard.archive->is_as_known())
       return fail(ErrorCode::Busy, EAGAIN, shard.path.string() + ": another process has just changed it");
@@ -222,14 +222,14 @@ Result<void> check_one_moment(const Model& model) {
   return check_shown(model);
 }
 
-/// Whether the directories of the archives that this mount writes to can be written to. Without that, an
-/// archive that may be written itself is read-only in practice.
+/// Checks that this mount can write to the directories of the archives that it writes to. Otherwise an
+/// archive is read-only in practice, even if its file may be written.
 Result<void> check_journals_possible(const Model& model) {
   const std::span<const Shard> shards = model.shards();
   for (const Shard& shard : model.delta() ? shards.last(1) : shards) {
     if (!shard.archive) continue;
     const Archive& archive = model.archive(static_cast<std::uint32_t>(&shard - shards.data()));
-    if (auto possible = archive.storage().check_replaceable(archive.real_path()); !possible) return possible;
+    RETURN_IF_ERROR(archive.storage().check_replaceable(archive.real_path()));
   }
   return {};
 }
@@ -271,7 +271,7 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
   if (options.makes_delta && !options.is_read_only && !options.deltas.empty()) {
     Work work(until_end(options.is_ending));
     auto made = make_delta(source, how, begin, work);
-    if (!made) return pass_on(std::move(made));
+    RETURN_IF_ERROR(made);
     if (*made) {
       log::info("{}: made, as a delta without changes of {}", options.deltas.back().string(),
                 source.string());
@@ -292,11 +292,10 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
       model = Model::open(source, how);
     }
   }
-  if (!model) return model;
+  RETURN_IF_ERROR(model);
   if ((*model)->delta() && how.access == Access::ReadWrite) {
     Work work(until_end(options.is_ending));
-    auto provable = make_provable(**model, begin, work);
-    if (!provable) return pass_on(std::move(provable));
+    RETURN_IF_ERROR(make_provable(**model, begin, work));
   }
   if (!why_read_only.empty()) log::info("{}: {}: mounted read-only", source.string(), why_read_only);
   for (const Shard& shard : (*model)->shards()) {
@@ -311,11 +310,11 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
 Result<Source> open_source(const std::filesystem::path& source, const SourceOptions& options) {
   Source opened;
   auto absolute = absolute_path(source);
-  if (!absolute) return pass_on(std::move(absolute));
+  RETURN_IF_ERROR(absolute);
   opened.path = std::move(*absolute);
   if (is_directory_of_models(opened.path)) {
     const auto found = list_model_directory(source);
-    if (!found) return tl::unexpected(found.error());
+    RETURN_IF_ERROR(found);
     if (found->indexes.empty() && !options.deltas.empty()) {
       return fail(ErrorCode::InvalidArgument, EINVAL,
                   opened.path.string() +
@@ -326,7 +325,7 @@ Result<Source> open_source(const std::filesystem::path& source, const SourceOpti
     if (found->indexes.empty()) return open_directory(std::move(opened), *found, options);
   }
   auto model = open_model(opened.path, options);
-  if (!model) return pass_on(std::move(model));
+  RETURN_IF_ERROR(model);
   Source::Member member{.name = "", .path = opened.path};
   opened.path = (*model)->path();
   member.model = std::move(*model);

@@ -1,4 +1,4 @@
-// Tells long work on a thread, a checksum for example, whether a caller still waits for its result.
+// Lets long work on a thread, for example a checksum, find out whether a caller still waits for its result.
 #pragma once
 
 #include <atomic>
@@ -7,9 +7,9 @@
 
 namespace stfs {
 
-/// Applies to the thread that makes it, from construction to destruction. Of nested ones the innermost
-/// counts. The handlers of requests make one, so that a checksum of gigabytes stops when the program that
-/// asked for it ends, or when the mount ends.
+/// Applies to the thread that constructs it, from construction to destruction. If several are nested, the
+/// innermost applies. The handlers of requests construct one, so that a checksum of gigabytes stops when the
+/// program that asked for it ends, or when the mount ends.
 class Cancellation {
  public:
   explicit Cancellation(std::function<bool()> is_requested)
@@ -21,7 +21,7 @@ class Cancellation {
   /// False on a thread that has no Cancellation.
   static bool is_requested() { return present_ != nullptr && present_->is_requested_(); }
 
-  /// Call when the mount ends: what waits for another process's lock tries once more, and gives up.
+  /// Call when the mount ends. Calls that wait for another process's lock then retry once, and give up.
   static void note_end() { is_end_ = true; }
   static bool is_end() { return is_end_; }
 

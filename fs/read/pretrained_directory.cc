@@ -1,4 +1,3 @@
-// Shows the model among the entries of its source directory.
 #include "fs/read/pretrained_directory.h"
 
 #include <sys/stat.h>

@@ -5,10 +5,11 @@
 //   model.safetensors   the file archive.safetensors of `.safetensors`: the same inode, so one page cache
 //   config.json ...     the other files and directories of the source directory (source_tree.h)
 //
-// The source directory is that of the path that the user has named. If this path is a link, as in the cache
-// of a hub, it is the directory of the link. At the top these entries are left out:
+// The source directory is the directory of the path that the user has named. If the path is a link, as in the
+// cache of a hub, the source directory is the directory that contains the link. These entries at the top are
+// left out:
 //
-//   - archives, and indexes of shards: a library would prefer them
+// - archives, and indexes of shards, because a library would prefer them
 //   - the model's own file, its deltas and their private directories, whatever their names are
 //   - temporary files of this project
 #pragma once
@@ -25,7 +26,7 @@
 
 namespace stfs {
 
-/// Any thread may call. Calls wait as those of SourceTree.
+/// Any thread may call. The calls of this class wait as the calls of SourceTree do.
 class PretrainedDirectory final : public SourceTree {
  public:
   /// The directory in `.safetensors`.
@@ -34,8 +35,8 @@ class PretrainedDirectory final : public SourceTree {
 
   /// Opens the source directory.
   /// @param model    the absolute path of the archive or the index.
-  /// @param deltas   absolute paths, the one on top last.
-  /// @param archive  returns the number of archive.safetensors now.
+  /// @param deltas   absolute paths, the delta on top last.
+  /// @param archive  returns the present number of archive.safetensors.
   PretrainedDirectory(const std::filesystem::path& model, const std::vector<std::filesystem::path>& deltas,
                       std::function<Ino()> archive);
 
@@ -48,7 +49,7 @@ class PretrainedDirectory final : public SourceTree {
   [[nodiscard]] bool is_left_out(std::string_view name) const;
 
   const std::function<Ino()> archive_;
-  std::set<std::string, std::less<>> own_names_;  // of the model's file and of deltas
+  std::set<std::string, std::less<>> own_names_;  // names of the model's file and of deltas
 };
 
 }  // namespace stfs

@@ -1,4 +1,3 @@
-// Reads modes and owners, and combines them.
 #include "fs/read/shard_permissions.h"
 
 #include "core/base/mutex.h"
@@ -20,7 +19,7 @@ Result<bool> ShardPermissions::look(std::uint32_t shard) {
   constexpr mode_t kRead = 0444;
   constexpr unsigned kReadToWrite = 1;
   auto found = permissions_of(*model_->reader(shard).local_file());
-  if (!found) return pass_on(std::move(found));
+  RETURN_IF_ERROR(found);
   found->mode &= overrides_.is_read_only ? kReadWrite & ~kWrite : kReadWrite;
   found->uid = overrides_.uid.value_or(found->uid);
   found->gid = overrides_.gid.value_or(found->gid);
@@ -30,7 +29,7 @@ Result<bool> ShardPermissions::look(std::uint32_t shard) {
   const std::optional<Permissions>& delta = found_.back();
   for (std::uint32_t base = 0; model_->is_of_base(base) && delta && !overrides_.is_read_only; ++base) {
     if (!found_[base]) continue;
-    // A write copies the whole tensor into the delta, whose readers may be others.
+    // A write copies the whole tensor into the delta, whose readers may be other users.
     Permissions readable = *found_[base];
     readable.mode = (readable.mode & kRead) | (readable.mode & kRead) >> kReadToWrite;
     shown_[base] = strictest(*delta, readable);

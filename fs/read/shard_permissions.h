@@ -1,8 +1,9 @@
-// The modes and owners that a mount shows. A tensor shows its shard's. Views of several shards allow what all
-// shards allow. Directories allow what at least one shard allows.
+// The modes and owners that a mount shows. A tensor has the permissions of its shard. A view of several
+// shards allows an access if all shards allow it. A directory allows an access if at least one shard allows
+// it.
 //
-// Writes to a tensor of the base of a delta go to the delta. Those who may read both may read it, and those
-// of them who may write the delta may write it.
+// Writes to a tensor of the base of a delta go to the delta. A user may read the tensor if the user may read
+// both archives. A user may write the tensor if the user may read it and may write the delta.
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +22,7 @@ namespace stfs {
 /// Any thread may call. No other lock is taken while its mutex is held.
 class ShardPermissions {
  public:
-  /// What the mount shows in place of a shard's own.
+  /// The values that the mount shows instead of a shard's own.
   struct Overrides {
     bool is_read_only = false;
     std::optional<uid_t> uid;
@@ -34,7 +35,7 @@ class ShardPermissions {
   [[nodiscard]] Permissions of_all() const;
   [[nodiscard]] Permissions of_any() const;
 
-  /// Reads the shard's mode and owner. @return whether they have changed.
+  /// Reads the shard's mode and owner. @return true if they have changed.
   Result<bool> look(std::uint32_t shard);
 
  private:

@@ -19,8 +19,8 @@ tl::unexpected<Error> no_such_entry() {
   return fail(ErrorCode::NotFound, ENOENT, "no such file in the directory of the model");
 }
 
-/// Whether the entry is no directory on which something is mounted. Asks no file system that is mounted
-/// there: it may be our own.
+/// True if the entry is no directory on which a file system is mounted. Does not ask a mounted file system,
+/// because this may be our own mount.
 bool is_bare(int entry) {
   struct statx found {};
   constexpr int kFlags = AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC;
@@ -28,8 +28,8 @@ bool is_bare(int entry) {
   return !S_ISDIR(found.stx_mode) || (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) == 0;
 }
 
-/// Whether a file keeps one time of birth. On overlayfs it gets another one when it is copied up, and a
-/// server of another host may tell it only now and then.
+/// True if a file keeps one time of birth. On overlayfs a file gets another time of birth when it is copied
+/// up, and a server of another host may report the time only sometimes.
 bool keeps_births(int file, dev_t device) {
   struct Store {
     dev_t device = 0;
@@ -52,10 +52,10 @@ bool is_shown(const struct stat& status) {
   return S_ISREG(status.st_mode) || S_ISDIR(status.st_mode);
 }
 
-/// Opens what is behind a link.
+/// Opens the file that a link leads to.
 Result<SourceEntry> follow(int directory, const std::string& name) {
   auto found = follow_trusted_links(directory, name, OtherMounts::Refused);
-  if (!found) return pass_on(std::move(found));
+  RETURN_IF_ERROR(found);
   if (!is_shown(found->status)) return no_such_entry();
   SourceEntry entry{.status = found->status, .permissions = {}, .is_link = true};
   entry.file = found->open(kForReading);
@@ -101,7 +101,7 @@ Result<SourceEntry> open_source_entry(int directory, const std::string& name) {
   Result<SourceEntry> entry = SourceEntry{.status = named, .permissions = {}};
   if (S_ISLNK(named.st_mode)) {
     entry = follow(directory, name);
-    if (!entry) return entry;
+    RETURN_IF_ERROR(entry);
   } else {
     if (!is_shown(named)) return no_such_entry();
     entry->file = UniqueFd(::open(fmt::format("/proc/self/fd/{}", at->get()).c_str(), kForReading));

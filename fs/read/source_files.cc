@@ -42,7 +42,7 @@ std::vector<std::string> parts_of(const std::string& path) {
   return parts;
 }
 
-/// An entry of a private directory: a link in it stands for a removed file.
+/// Opens an entry of a private directory. A link in such a directory marks a removed file.
 Result<SourceEntry> open_private_entry(int directory, const std::string& name) {
   struct stat named {};
   const auto at = open_entry(directory, name, O_PATH, name);
@@ -55,7 +55,7 @@ Result<SourceEntry> open_private_entry(int directory, const std::string& name) {
   return entry;
 }
 
-/// The names of a directory, without `.` and `..`, with the kinds that the directory tells.
+/// Returns the names of a directory without `.` and `..`, with the kinds that the directory reports.
 Result<std::vector<std::pair<std::string, unsigned char>>> entries_of(UniqueFd directory) {
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(directory.get()), ::closedir);
   if (!stream) return fail_system(errno, "the directory", "read");
@@ -70,7 +70,7 @@ Result<std::vector<std::pair<std::string, unsigned char>>> entries_of(UniqueFd d
   return entries;
 }
 
-/// What the mark of a copy in a private directory says.
+/// Returns the value of the mark of a copy in a private directory.
 std::string mark_of(const SourceFiles::Layer& layer, int directory) {
   struct stat parent {};
   struct stat its {};
@@ -152,8 +152,8 @@ Result<void> SourceFiles::check_private(const Layer& layer, int directory) const
   constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
   constexpr mode_t kWrite = S_IWGRP | S_IWOTH;
   mode_t due = delta ? private_mode(*delta, its.st_gid) & kOthers : kOthers;
-  // Whoever may write the delta makes and removes files through the mount, also in a directory whose mode
-  // does not allow it. Where the file system has attributes, that directory has a mark.
+  // A user who may write the delta makes and removes files through the mount, even in a directory whose mode
+  // does not allow it. If the file system has attributes, such a directory has a mark.
   if (delta && mark == MadeMark::Missing) due |= delta->st_mode & kWrite;
   if ((its.st_mode & due) == due) return {};
   return fail(
@@ -176,7 +176,7 @@ Result<std::optional<UniqueFd>> SourceFiles::open(const Layer& layer) const {
   }
   auto opened = open_entry(layer.parent.get(), layer.name, kOpenDirectory, layer.path.string());
   if (!opened && opened.error().errno_value == ENOENT) return std::optional<UniqueFd>();
-  if (!opened) return pass_on(std::move(opened));
+  RETURN_IF_ERROR(opened);
   if (auto checked = check_private(layer, opened->get()); !checked) {
     if (!was_refused_.exchange(true)) log::warning("{}", checked.error().message);
     return pass_on(std::move(checked));
@@ -194,7 +194,7 @@ void SourceFiles::mark_copy(int descriptor, const Layer& layer) const {
 
 Result<SourceFiles::Answer> SourceFiles::ask(const Layer& layer, const std::string& path) const {
   auto opened = open(layer);
-  if (!opened) return pass_on(std::move(opened));
+  RETURN_IF_ERROR(opened);
   Answer answer;
   if (!*opened) return answer;
   const std::string mark = layer.is_private() ? mark_of(layer, (*opened)->get()) : std::string();
@@ -210,7 +210,7 @@ Result<SourceFiles::Answer> SourceFiles::ask(const Layer& layer, const std::stri
     if (!at.file) return fail(ErrorCode::System, EACCES, path + ": may not be read");
     auto next = open_entry(at.file.get(), part);
     if (!next && next.error().errno_value == ENOENT) return answer;
-    if (!next) return pass_on(std::move(next));
+    RETURN_IF_ERROR(next);
     if (layer.is_private() && next->is_link) {
       answer.is_removed = true;
       return answer;
@@ -234,13 +234,13 @@ Result<SourceFiles::Answer> SourceFiles::ask(const Layer& layer, const std::stri
 Result<SourceFiles::Found> SourceFiles::find(const std::string& path) const {
   if (path.empty()) {
     auto answer = ask(layers_.back(), path);
-    if (!answer) return pass_on(std::move(answer));
+    RETURN_IF_ERROR(answer);
     return Found{.entry = std::move(*answer->entry), .is_own = !top().is_private(), .is_below = true};
   }
   std::optional<Found> found;
   for (const Layer& layer : layers_) {
     auto answer = is_shown(path) ? ask(layer, path) : Answer{};
-    if (!answer) return pass_on(std::move(answer));
+    RETURN_IF_ERROR(answer);
     const bool is_top = &layer == &top();
     if (answer->entry && found) {
       found->is_below = true;
@@ -262,14 +262,14 @@ Result<std::vector<std::string>> SourceFiles::list(const std::string& directory)
   std::set<std::string> removed;
   for (const Layer& layer : layers_) {
     auto answer = ask(layer, directory);
-    if (!answer) return pass_on(std::move(answer));
+    RETURN_IF_ERROR(answer);
     if (answer->is_removed) break;
     if (!answer->entry) continue;
     if (!answer->entry->file) return fail(ErrorCode::System, EACCES, directory + ": may not be read");
     const int at = ::dup(answer->entry->file.get());
     const UniqueFd kept(at);
     const auto entries = entries_of(std::move(answer->entry->file));
-    if (!entries) return tl::unexpected(entries.error());
+    RETURN_IF_ERROR(entries);
     std::vector<std::string> removed_here;
     for (const auto& [name, kind] : *entries) {
       if (removed.contains(name) || is_temporary_file_name(name) || !is_shown(prefix + name)) continue;

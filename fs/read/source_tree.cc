@@ -11,8 +11,8 @@
 namespace stfs {
 namespace {
 
-constexpr std::size_t kMostReaders = 256;  // files that are open although nobody has to keep them so
-constexpr std::size_t kMostListings = 8;   // whose names are kept for their next call
+constexpr std::size_t kMostReaders = 256;  // readers that may be closed
+constexpr std::size_t kMostListings = 8;   // listings whose names are kept for their next call
 
 std::string joined(const std::string& directory, std::string_view name) {
   return directory.empty() ? std::string(name) : directory + '/' + std::string(name);
@@ -36,7 +36,7 @@ Node SourceTree::node(Ino ino) const {
 Result<std::string> SourceTree::path_of(Ino ino) const {
   if (ino == kDirectory) return std::string();
   const auto found = entry(ino);
-  if (!found) return tl::unexpected(found.error());
+  RETURN_IF_ERROR(found);
   return found->is_gone ? Result<std::string>(is_stale()) : found->key.path;
 }
 
@@ -48,14 +48,14 @@ Result<SourceTree::Entry> SourceTree::entry(Ino ino) const {
 
 Result<Ino> SourceTree::find(Ino directory, std::string_view name) {
   const auto path = path_of(directory);
-  if (!path) return tl::unexpected(path.error());
+  RETURN_IF_ERROR(path);
   if (!is_entry_name(name)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   return number_of(joined(*path, name));
 }
 
 Result<Ino> SourceTree::number_of(const std::string& path) const {
   const auto found = files_.find(path);
-  if (!found) return tl::unexpected(found.error());
+  RETURN_IF_ERROR(found);
   const bool is_directory = S_ISDIR(found->entry.status.st_mode);
   const MutexLock lock(mutex_);
   return number(key_of(path, found->entry), is_directory);
@@ -109,7 +109,7 @@ Result<std::shared_ptr<const SourceTree::Names>> SourceTree::names_of(const std:
       return kept->second;
   }
   auto found = files_.list(path);
-  if (!found) return pass_on(std::move(found));
+  RETURN_IF_ERROR(found);
   auto names = std::make_shared<Names>();
   // A name's position does not depend on the other names, which come and go.
   for (std::string& name : *found) {
@@ -153,7 +153,7 @@ Result<SourceFiles::Found> SourceTree::look(const Entry& entry) const {
   if (entry.is_gone) return is_stale();
   auto found = files_.find(entry.key.path);
   if (!found && found.error().errno_value == ENOENT) return is_stale();
-  if (!found) return pass_on(std::move(found));
+  RETURN_IF_ERROR(found);
   const struct stat& status = found->entry.status;
   if (S_ISDIR(status.st_mode) != entry.is_directory) return is_stale();
   if (!entry.key.path.empty() && key_of(entry.key.path, found->entry) != entry.key) return is_stale();
@@ -162,7 +162,7 @@ Result<SourceFiles::Found> SourceTree::look(const Entry& entry) const {
 
 Result<SourceTree::Shown> SourceTree::attributes(Ino ino) const {
   auto known = ino == kDirectory ? Result<Entry>(Entry{.key = {}, .is_directory = true}) : entry(ino);
-  if (!known) return tl::unexpected(known.error());
+  RETURN_IF_ERROR(known);
   Shown shown;
   if (auto found = look(*known)) {
     shown = {.status = found->entry.status,
@@ -201,10 +201,10 @@ bool SourceTree::is_changed(Ino ino) const {
 
 Result<std::shared_ptr<const UniqueFd>> SourceTree::reader(Ino ino) const {
   auto known = entry(ino);
-  if (!known) return tl::unexpected(known.error());
+  RETURN_IF_ERROR(known);
   if (known->reader) return known->reader;
   auto found = look(*known);
-  if (!found) return pass_on(std::move(found));
+  RETURN_IF_ERROR(found);
   UniqueFd& file = found->entry.file;
   if (!file) return fail(ErrorCode::System, EACCES, known->key.path + ": may not be read");
   auto opened = std::make_shared<const UniqueFd>(std::move(file));

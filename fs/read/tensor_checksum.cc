@@ -1,5 +1,6 @@
-// Computes a tensor's checksum in pieces and without a lock, so that commits go on meanwhile, also those of
-// this tensor. If the tensor changes during the computation, the sum is discarded and computed again.
+// Computes a tensor's checksum in pieces and without a lock, so that commits can run during the computation,
+// even commits of this tensor. If the tensor changes during the computation, the sum is discarded and
+// computed again.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,9 +13,9 @@
 namespace stfs {
 namespace {
 
-// The bytes that are read and hashed between two checks whether the tensor has changed.
+// The number of bytes that are hashed before the next check whether the tensor has changed.
 constexpr std::uint64_t kPieceBytes = 1 << 20;
-// One commit may spoil several attempts: its bytes appear, its journal is removed, the generation changes.
+// One commit may spoil several attempts: it changes bytes, removes its journal, and changes the generation.
 constexpr int kAttempts = 16;
 
 }  // namespace
@@ -26,7 +27,7 @@ TensorReader::ContentState TensorReader::content_state(TensorId tensor) const {
 Result<std::string> TensorReader::checksum(TensorId tensor) const {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     auto sum = try_checksum(tensor);
-    if (!sum) return pass_on(std::move(sum));
+    RETURN_IF_ERROR(sum);
     if (*sum) return std::move(**sum);
   }
   return fail(ErrorCode::Busy, EBUSY,
@@ -36,9 +37,9 @@ Result<std::string> TensorReader::checksum(TensorId tensor) const {
 }
 
 Result<std::optional<std::string>> TensorReader::try_checksum(TensorId tensor) const {
-  // Waits for a running change to end, and delays no other.
+  // Waits for a running change to end, without delaying another change.
   auto found = find(tensor);
-  if (!found) return tl::unexpected(std::move(found).error());
+  RETURN_IF_ERROR(found);
   const ContentState state = content_state(tensor);
   found->lock.unlock();
   // False if another program has changed the archive and this mount has not noticed it yet. Plain reads of
@@ -60,8 +61,7 @@ Result<std::optional<std::string>> TensorReader::try_checksum(TensorId tensor) c
     }
     const auto piece =
         std::span(buffer).first(static_cast<std::size_t>(std::min(kPieceBytes, range.size_bytes - done)));
-    if (auto read = found->archive->read_through(piece, range.offset + done); !read)
-      return pass_on(std::move(read));
+    RETURN_IF_ERROR(found->archive->read_through(piece, range.offset + done));
     if (content_state(tensor) != state) return std::optional<std::string>();
     sum.update(piece);
     done += piece.size();

@@ -1,4 +1,3 @@
-// Reads ranges of tensors under their locks. tensor_checksum.cc has the checksums.
 #include "fs/read/tensor_reader.h"
 
 #include <fmt/format.h>
@@ -22,7 +21,7 @@ TensorReader::TensorReader(const Versioned<Model>& model, const TensorStates& st
 
 bool TensorReader::note_broken(std::uint32_t shard, std::shared_ptr<const ArchiveHeader> present) {
   const MutexLock lock(mutex_);
-  // What has lost its place once may lie there again by chance only.
+  // A tensor that has lost its place once may be at this place again only by chance.
   const bool is_lost = is_broken_[shard] && !present_[shard];
   present_[shard] = is_lost ? nullptr : std::move(present);
   is_any_broken_ = true;
@@ -67,22 +66,22 @@ Result<TensorReader::Found> TensorReader::find(TensorId tensor) const {
 
 Result<Bytes> TensorReader::read(TensorId tensor, ByteRange part) const {
   auto found = find(tensor);
-  if (!found) return tl::unexpected(std::move(found).error());
+  RETURN_IF_ERROR(found);
   const std::uint64_t offset = found->range.offset + part.offset;
   if (!fails_on_change_) {
     auto mapped = found->archive->map({offset, part.size_bytes});
-    if (!mapped) return pass_on(std::move(mapped));
+    RETURN_IF_ERROR(mapped);
     if (!mapped->empty()) return Bytes(*mapped, std::move(found->lock));
   }
   std::vector<std::byte> bytes = Bytes::buffer(part.size_bytes);
-  if (auto read = found->archive->read_through(bytes, offset); !read) return pass_on(std::move(read));
-  if (auto unchanged = check_unchanged(found->shard); !unchanged) return pass_on(std::move(unchanged));
+  RETURN_IF_ERROR(found->archive->read_through(bytes, offset));
+  RETURN_IF_ERROR(check_unchanged(found->shard));
   return Bytes(std::move(bytes));
 }
 
 Result<void> TensorReader::copy(TensorId tensor, std::uint64_t offset, std::span<std::byte> to) const {
   const auto found = find(tensor);
-  if (!found) return tl::unexpected(found.error());
+  RETURN_IF_ERROR(found);
   auto read = found->archive->read_through(to, found->range.offset + offset);
   return read ? check_unchanged(found->shard) : read;
 }
@@ -90,7 +89,7 @@ Result<void> TensorReader::copy(TensorId tensor, std::uint64_t offset, std::span
 Result<void> TensorReader::read_parts(
     TensorId tensor, const std::function<Result<void>(const TensorBytes& tensor)>& work) const {
   const auto found = find(tensor);
-  if (!found) return tl::unexpected(found.error());
+  RETURN_IF_ERROR(found);
   const ByteRange whole = found->range;
   std::vector<std::byte> scratch;
   auto done = work(
@@ -108,8 +107,8 @@ Result<std::vector<std::byte>> TensorReader::read_header(ByteRange range) const 
                 model_->front().path().string() + ": the archive's header has changed");
   }
   std::vector<std::byte> bytes(static_cast<std::size_t>(range.size_bytes));
-  if (auto read = model_->front().read_through(bytes, range.offset); !read) return pass_on(std::move(read));
-  if (auto unchanged = check_unchanged(0); !unchanged) return pass_on(std::move(unchanged));
+  RETURN_IF_ERROR(model_->front().read_through(bytes, range.offset));
+  RETURN_IF_ERROR(check_unchanged(0));
   return bytes;
 }
 

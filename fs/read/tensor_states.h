@@ -1,4 +1,4 @@
-// What a mount tells of tensors besides their bytes: generations and times.
+// The generations and times of a mount's tensors.
 #pragma once
 
 #include <time.h>
@@ -22,28 +22,28 @@ std::int64_t ns_of(struct timespec time);
 class TensorStates {
  public:
   struct State {
-    /// Grows with each change of the tensor's bytes, also from mount to mount. After each change it is larger
-    /// than any that another tensor had before.
+    /// Grows with each change of the tensor's bytes, also over several mounts. After each change it is larger
+    /// than all generations that other tensors had before.
     std::uint64_t generation = 0;
-    /// The generation of the last change that was noted. The generation also grows while bytes may be
-    /// changing (note_unsettled()).
+    /// The generation of the last noted change. The generation also grows while bytes may be changing
+    /// (note_unsettled()).
     std::uint64_t noted = 0;
     struct timespec mtime {};
   };
 
   /// @param model             must outlive this object.
-  /// @param least_generation  no tensor begins with a lower one.
+  /// @param least_generation  no tensor begins with a lower generation.
   TensorStates(const Versioned<Model>& model, std::uint64_t least_generation);
 
   [[nodiscard]] State of(TensorId tensor) const;
-  /// At least the newest of all tensors: each later change leads to a larger one.
+  /// At least as large as the newest generation of all tensors. Each later change gets a larger generation.
   [[nodiscard]] std::uint64_t newest_generation() const;
-  /// What newest_generation() was at first. Other objects have told the smaller ones: whether a tensor has
-  /// changed since one of them is not known.
+  /// The first value of newest_generation(). Smaller generations were given by other objects, so this object
+  /// does not know whether a tensor has changed since a smaller generation.
   [[nodiscard]] std::uint64_t first_generation() const { return first_; }
 
   /// Notes a commit to the tensor.
-  /// @param kept  the time to show in place of the archive's.
+  /// @param kept  the time to show instead of the archive's time.
   void note_commit(TensorId tensor, std::int64_t mtime_ns, const std::optional<struct timespec>& kept);
   /// Notes that another program has changed bytes of the shard.
   void note_foreign_change(std::uint32_t shard, std::int64_t mtime_ns);
@@ -53,14 +53,14 @@ class TensorStates {
 
  private:
   [[nodiscard]] State& changed(TensorId tensor) REQUIRES(mutex_);
-  /// The generation of a change that was made at that time.
+  /// The generation of a change that was made at this time.
   [[nodiscard]] std::uint64_t next_generation(std::int64_t mtime_ns) REQUIRES(mutex_);
 
   const Versioned<Model>& model_;
   std::uint64_t first_ = 0;
   mutable Mutex mutex_;
   std::uint64_t newest_ GUARDED_BY(mutex_) = 0;
-  std::vector<State> of_shards_ GUARDED_BY(mutex_);  // of all tensors that no commit has changed
+  std::vector<State> of_shards_ GUARDED_BY(mutex_);  // state of all tensors that no commit has changed
   std::unordered_map<TensorId, State> of_tensors_ GUARDED_BY(mutex_);
 };
 

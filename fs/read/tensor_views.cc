@@ -1,4 +1,3 @@
-// Reads the elements that a range of a view needs, and converts them. Parses the names of slices.
 #include "fs/read/tensor_views.h"
 
 #include <algorithm>
@@ -66,8 +65,7 @@ Result<Bytes> TensorView::read(ByteRange range, const TensorReader& reader) cons
   }
   const auto body = std::span(bytes).subspan(static_cast<std::size_t>(in_head.size_bytes));
   if (!body.empty()) {
-    auto copied = copy(range.offset + in_head.size_bytes - head_.size(), reader, body);
-    if (!copied) return pass_on(std::move(copied));
+    RETURN_IF_ERROR(copy(range.offset + in_head.size_bytes - head_.size(), reader, body));
   }
   return Bytes(std::move(bytes));
 }
@@ -81,7 +79,7 @@ Result<void> TensorView::copy(std::uint64_t offset, const TensorReader& reader,
 
 Result<void> TensorView::copy_slice(std::uint64_t offset, const TensorReader& reader,
                                     std::span<std::byte> to) const {
-  // Each element may lie in a page of its own.
+  // Each element may be in another page.
   constexpr std::size_t kPieceBytes = std::size_t{16} << 10U;
   return reader.read_parts(tensor_, [&](const TensorBytes& tensor) -> Result<void> {
     for (std::size_t done = 0; done < to.size();) {
@@ -110,7 +108,7 @@ Result<void> TensorView::copy_float32(std::uint64_t offset, const TensorReader& 
   // The thread keeps this buffer, because a new buffer is filled with zeros first.
   thread_local std::vector<std::byte> bytes;
   bytes.resize(static_cast<std::size_t>(from_end - from));
-  if (auto copied = reader.copy(tensor_, from, bytes); !copied) return copied;
+  RETURN_IF_ERROR(reader.copy(tensor_, from, bytes));
   const std::size_t skipped = static_cast<std::size_t>(offset - first * sizeof(float));
   void* place = to.data();
   std::size_t room_bytes = to.size();
@@ -120,7 +118,7 @@ Result<void> TensorView::copy_float32(std::uint64_t offset, const TensorReader& 
     return convert_to_float32(dtype_, bytes, floats, first - aligned);
   }
   std::vector<float> converted(static_cast<std::size_t>(end - first));
-  if (auto done = convert_to_float32(dtype_, bytes, converted, first - aligned); !done) return done;
+  RETURN_IF_ERROR(convert_to_float32(dtype_, bytes, converted, first - aligned));
   std::memcpy(to.data(), std::as_bytes(std::span(converted)).data() + skipped, to.size());
   return {};
 }

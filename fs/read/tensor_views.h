@@ -1,7 +1,7 @@
-// The views of one tensor below `.safetensors/`. Each read makes the bytes that it needs.
+// The views of one tensor below `.safetensors/`. Each read makes only the bytes that it returns.
 //
 //   npy/NAME.npy           the tensor with a NumPy header before it
-//   float32/NAME.npy       the same of a floating tensor, converted to float32
+// float32/NAME.npy       a floating tensor converted to float32, with a NumPy header before it
 //   slice/NAME[0:10,:,3]   some elements; with `.npy` appended, with a NumPy header
 #pragma once
 
@@ -30,7 +30,7 @@ struct SliceName {
 /// Returns nothing if the name has no `[`.
 std::optional<SliceName> split_slice_name(std::string_view file_name);
 
-/// One file. A copy of it reads the same bytes.
+/// One view. A copy of the object reads the same bytes.
 class TensorView {
  public:
   static TensorView npy(TensorId id, const Tensor& tensor);
@@ -43,12 +43,12 @@ class TensorView {
   /// The shape of a slice's selection.
   [[nodiscard]] const std::vector<std::uint64_t>& slice_shape() const { return slice_.shape; }
   [[nodiscard]] std::uint64_t size_bytes() const { return head_.size() + body_bytes_; }
-  /// @param range  must lie inside the file.
+  /// @param range  must be inside the file.
   [[nodiscard]] Result<Bytes> read(ByteRange range, const TensorReader& reader) const;
 
  private:
   TensorView(TensorId id, Dtype dtype) : tensor_(id), dtype_(dtype) {}
-  /// Copies bytes of what follows the head.
+  /// Copies bytes that follow the head.
   Result<void> copy(std::uint64_t offset, const TensorReader& reader, std::span<std::byte> to) const;
   Result<void> copy_slice(std::uint64_t offset, const TensorReader& reader, std::span<std::byte> to) const;
   Result<void> copy_float32(std::uint64_t offset, const TensorReader& reader, std::span<std::byte> to) const;

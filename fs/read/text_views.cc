@@ -23,7 +23,7 @@ tl::unexpected<Error> no_such_text() {
 Result<Ino> TextViews::make(Text text, std::function<void()> on_read) {
   File made{.text = std::move(text), .on_read = std::move(on_read), .user = requesting_user()};
   auto share = counts_.take(made.user);
-  if (!share) return pass_on(std::move(share));
+  RETURN_IF_ERROR(share);
   made.share = std::move(*share);
   for (const auto& part : made.text) made.size_bytes += part->size();
   const MutexLock lock(mutex_);

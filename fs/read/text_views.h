@@ -1,9 +1,9 @@
-// `.safetensors/stats.json` and `.safetensors/log`: views whose text changes all the time.
+// `.safetensors/stats.json` and `.safetensors/log`: views whose text changes constantly.
 //
-// Each look-up makes a file of its own, with a number of its own, whose text never changes. So stat, read and
+// Each look-up makes a new file with a new number. The text of this file never changes, so stat, read and
 // mmap agree on its size, and each open sees a new text. One number for all opens is not enough, even if
 // open(2) made the text: a read-only mount gets no OPEN (fs/kernel/fuse_ops.cc), and the page cache of one
-// number would show the lines of one user to another one.
+// number would show one user's lines to another user.
 #pragma once
 
 #include <sys/types.h>
@@ -24,27 +24,27 @@
 
 namespace stfs {
 
-/// The files of one of these views. Any thread may call. ENOENT for a number that no file has.
+/// The files of stats.json, or of the log. Any thread may call. ENOENT for a number that no file has.
 class TextViews {
  public:
   using Text = std::vector<std::shared_ptr<const std::string>>;  // its parts
 
   /// @param first         the number of the first file.
-  /// @param what          as UserCounts' first parameter.
-  /// @param most_of_user  one user may have open.
+  /// @param what          the first parameter of UserCounts.
+  /// @param most_of_user  the number of files that one user may have open.
   TextViews(Ino first, const char* what, std::size_t most_of_user)
       : counts_(what, most_of_user), next_(first) {}
 
-  /// Makes a file with one look-up, for the user for whom the thread works. @return its number.
-  /// EDQUOT if that user has too many.
+  /// Makes a file with one look-up, for the user whose request this thread serves. @return the file's number.
+  /// EDQUOT if the user has too many files.
   /// @param on_read  runs at each read of the file, and must not call this object; may be empty.
   Result<Ino> make(Text text, std::function<void()> on_read = {});
   [[nodiscard]] bool exists(Ino ino) const;
   void forget(Ino ino, std::uint64_t lookups);
   [[nodiscard]] Result<std::uint64_t> size_bytes(Ino ino) const;
-  /// @param range  of the file.
+  /// @param range  a range of the file.
   [[nodiscard]] Result<Bytes> read(Ino ino, ByteRange range) const;
-  /// The user for whom the file was made.
+  /// Returns the user for whom the file was made.
   [[nodiscard]] uid_t user(Ino ino) const;
 
  private:

@@ -1,4 +1,3 @@
-// Appends `.npy` to names, and keeps a table of names that are too long for it.
 #include "fs/read/view_names.h"
 
 #include "fs/tree/names.h"

@@ -13,7 +13,8 @@
 
 namespace stfs {
 
-/// Of one version of the model. Any thread may call. Tables that few mounts need are built on first use.
+/// The names of one version of the model. Any thread may call. Tables that few mounts need are built on first
+/// use.
 class ViewNames {
  public:
   /// The tree's version must outlive this object.
@@ -24,7 +25,7 @@ class ViewNames {
   [[nodiscard]] std::string npy_name(TensorId tensor) const;
 
  private:
-  /// The names that `.npy` makes too long for a directory. They are cut and end in a hash.
+  /// The names that `.npy` would make too long for a directory. Such names are cut and end in a hash.
   struct Long {
     NameMap<std::string, TensorId> tensors;
     std::unordered_map<TensorId, std::string> names;

@@ -1,4 +1,3 @@
-// Finds, lists and reads views.
 #include "fs/read/views.h"
 
 #include <fmt/format.h>
@@ -174,14 +173,15 @@ Result<Ino> Views::find_slice(std::string_view name) {
   if (known != slice_names_.end()) {
     KnownSlice& found = slices_.at(known->second);
     ++found.lookups;
-    // The slice has left the queue if the kernel was asked to forget it and did not, for it was open perhaps.
+    // The slice has left the queue if the kernel was asked to forget it but kept it, for example because it
+    // was open.
     if (!std::exchange(found.is_queued, true)) queue_.push_back(known->second);
     return known->second;
   }
   auto view = TensorView::slice(*parts, *tensor, model_->tensor(*tensor));
-  if (!view) return pass_on(std::move(view));
+  RETURN_IF_ERROR(view);
   auto share = counts_.take(requesting_user());
-  if (!share) return pass_on(std::move(share));
+  RETURN_IF_ERROR(share);
   const Ino ino = next_slice_++;
   KnownSlice& made = slices_[ino];
   made.share = std::move(*share);
@@ -217,7 +217,7 @@ bool Views::forget(Ino ino, std::uint64_t lookups) {
   KnownSlice& slice = found->second;
   slice.lookups -= std::min(slice.lookups, lookups);
   if (slice.lookups != 0) return false;
-  // Another slice may have the name: of a tensor that came after this one was deleted.
+  // Another slice may have this name now: a slice of a tensor that was added after this tensor was deleted.
   if (const auto named = slice_names_.find(slice.name); named != slice_names_.end() && named->second == ino)
     slice_names_.erase(named);
   slices_.erase(found);
@@ -318,7 +318,7 @@ Result<std::uint64_t> Views::size_bytes(Ino ino) const {
 
 Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_bytes) {
   const auto size = size_bytes(ino);
-  if (!size) return tl::unexpected(size.error());
+  RETURN_IF_ERROR(size);
   if (offset >= *size) return Bytes();
   const ByteRange range{offset, std::min<std::uint64_t>(wanted_bytes, *size - offset)};
   if (const auto* texts = this->texts(ino)) return texts->read(ino, range);

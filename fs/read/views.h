@@ -1,21 +1,21 @@
 // The views in `.safetensors/`: the model in other forms. This class only reads; npy/ and archive.safetensors
-// are written elsewhere (fs/model/draft_files.h, checkpoint_files.h). A tensor's view is not
-// kept in memory: each read makes its bytes.
+// are written elsewhere (fs/model/mounted_model.h). A tensor's view is not kept in memory: each read makes
+// its bytes.
 //
 //   npy/NAME.npy           a tensor with a NumPy header before it; at most kMaxNpyRank dimensions
-//   float32/NAME.npy       one of these that is floating, converted to float32
+//   float32/NAME.npy       a floating tensor of npy/, converted to float32
 //   slice/NAME[0:10,:,3]   some elements of a tensor; with `.npy` appended, a NumPy file; never listed
 //   header.json metadata.json stats.json archive.safetensors log
 //
-// NAME is the tensor's flat file name, in layout=tree too. If `.npy` makes the name too long for a directory,
-// the name is cut and ends in a hash, as in names.h.
+// NAME is the tensor's flat file name, also in layout=tree. If `.npy` makes the name too long for a
+// directory, the name is cut and ends in a hash, as in names.h.
 //
-// Inode numbers of views lie between those of the tree and those of the transactions. Files that always exist
-// have computed numbers. A slice gets a number when it is looked up. stats.json and the log get a new number
-// at each look-up (text_views.h). Slices and texts need memory until the kernel forgets them, so their
-// look-ups are counted. (Look-ups of other views are not counted, and forgetting them does nothing.) The
-// kernel is asked to forget the oldest slices, so that a million slices do not stay in memory. Open slices
-// stay.
+// The inode numbers of views are between the numbers of the tree and the numbers of the transactions. Files
+// that always exist have computed numbers. A slice gets a number when it is looked up. stats.json and the log
+// get a new number at each look-up (text_views.h). Slices and texts need memory until the kernel forgets
+// them, so their look-ups are counted. (Look-ups of other views are not counted, and forgetting them does
+// nothing.) The mount asks the kernel to forget the oldest slices, so that a million slices do not stay in
+// memory. Open slices stay.
 #pragma once
 
 #include <array>
@@ -47,7 +47,7 @@
 
 namespace stfs {
 
-/// Any thread may call. No other lock is taken while its mutex is held.
+/// Any thread may call. No function takes another lock while it holds the mutex of this class.
 class Views final : public Directory {
  public:
   static constexpr Ino kNpy = Ino{1} << 40U;
@@ -67,8 +67,8 @@ class Views final : public Directory {
 
   static constexpr std::string_view kArchiveName = "archive.safetensors";
   static constexpr std::string_view kLogName = "log";
-  /// The entries of `.safetensors` besides those of the transactions and `pretrained`
-  /// (fs/read/pretrained_directory.h).
+  /// The entries of `.safetensors`, except `pretrained` (fs/read/pretrained_directory.h) and the entries of
+  /// the transactions.
   static constexpr std::array<FixedEntry, 8> kEntries = {{{"npy", kNpy},
                                                           {"slice", kSlice},
                                                           {"float32", kFloat32},
@@ -78,24 +78,25 @@ class Views final : public Directory {
                                                           {kArchiveName, kArchive},
                                                           {kLogName, kLog}}};
 
-  /// @param tree  the mount's. Model, tree, reader and activity must outlive the views.
+  /// @param tree  the tree of the mount. Model, tree, reader and activity must outlive the views.
   Views(const Versioned<Model>& model, const TensorTree& tree, const TensorReader& reader, Activity& activity,
         const UserLimits& limits);
 
   static bool owns(Ino ino) { return ino >= kNpy && ino < kEnd; }
-  /// header.json, metadata.json and archive.safetensors of any version (whole_views.h).
+  /// The part if the number is of header.json, metadata.json or archive.safetensors of any version
+  /// (whole_views.h).
   static std::optional<WholeViews::Part> whole(Ino ino) {
     return ino >= kNpy && ino < kNpyFiles ? WholeViews::part(ino, kNpy) : std::nullopt;
   }
   static bool is_archive(Ino ino) { return whole(ino) == WholeViews::Part::Archive; }
-  /// True for a slice and a text (text_views.h). forget() frees its number, and the kernel must not cache its
-  /// name.
+  /// True for a slice and a text (text_views.h). forget() frees the number of such a file, and the kernel
+  /// must not cache its name.
   static bool is_counted(Ino ino) { return ino >= kCounted && ino < kEnd; }
   static bool is_npy(Ino ino) { return ino >= kNpyFiles && ino < kFloat32Files; }
   static bool is_stats(Ino ino) { return ino >= kStatsFiles && ino < kLogFiles; }
   static bool is_log(Ino ino) { return ino >= kLogFiles && ino < kEnd; }
-  /// The entry of kEntries of which each look-up makes a file of its own: stats.json or the log; 0 for
-  /// others.
+  /// The entry of kEntries if each look-up of the entry makes a new file: stats.json or the log. 0 for other
+  /// entries.
   /// @param ino  of the entry, or of one of its files.
   static Ino remade_entry(Ino ino) {
     if (ino == kStatsJson || is_stats(ino)) return kStatsJson;
@@ -103,28 +104,34 @@ class Views final : public Directory {
   }
   /// The value of a file's attribute `view` (core/storage/attribute_names.h).
   static std::string_view kind(Ino ino);
+  /// The directory of a view that is not counted.
+  static Ino directory(Ino ino) {
+    if (ino < kNpyFiles) return kHiddenIno;
+    return is_npy(ino) ? kNpy : kFloat32;
+  }
   static bool is_directory(Ino ino) { return ino == kNpy || ino == kSlice || ino == kFloat32; }
   [[nodiscard]] Node node(Ino ino) const override;
 
-  /// Adds one look-up if the view is counted. Also EINVAL for a slice that its tensor does not have, and
+  /// Also adds one look-up if the view is counted. EINVAL for a slice that its tensor does not have, and
   /// EDQUOT if the user has too many slices (UserLimits).
   Result<Ino> find(Ino directory, std::string_view name) override;
   /// Finds an entry of `.safetensors` itself. EDQUOT if the user has too many texts.
   Result<Ino> find_top(std::string_view name);
-  /// npy/ lists each tensor that NumPy can have, float32/ the floating ones of these, slice/ nothing.
+  /// npy/ lists each tensor that NumPy can represent, float32/ the floating tensors of npy/, slice/ nothing.
   void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const override;
-  /// Counts a look-up of a file to which a name has led, if find() has not done so. @return its number now.
+  /// Counts a look-up of a file by name, unless find() has counted it. @return the file's present number.
   Ino note_found(Ino ino) { return whole(ino) ? whole_.note_found(ino) : ino; }
-  /// @return whether tensors may have lost the last file that shows them.
+  /// @return true if tensors may have lost the last file that shows them.
   bool forget(Ino ino, std::uint64_t lookups);
-  /// Returns the name of a slice that the kernel should be asked to forget, if the kernel knows too many: the
-  /// kernel by itself forgets only when memory runs short. Call after each look-up in slice/.
+  /// Returns the name of a slice that the kernel should forget, if the kernel knows too many slices. Without
+  /// a request the kernel forgets slices only when memory runs short. Call after each look-up in slice/.
   std::optional<std::string> slice_to_forget();
 
-  /// Visits the entries of our directories that the kernel may have cached.
+  /// Visits the entries of this class's directories that the kernel may have cached.
   void visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const;
 
-  /// The view's size. Also notes that the kernel may cache what the view shows of its tensors.
+  /// The view's size. Also notes that the kernel may cache the part of the view's tensors that the view
+  /// shows.
   [[nodiscard]] Result<std::uint64_t> size_bytes(Ino ino) const;
   Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t wanted_bytes);
   /// True if this view shows the file of a single archive byte for byte.
@@ -137,45 +144,45 @@ class Views final : public Directory {
   /// The shape of a slice's selection.
   [[nodiscard]] std::optional<std::vector<std::uint64_t>> slice_shape(Ino ino) const;
 
-  /// The views that the kernel may have cached of the tensors from `first` to `last`, and must now forget.
+  /// Returns the cached views of the tensors from `first` to `last`, which the kernel must now forget.
   std::vector<Stale> stale(TensorId first, TensorId last);
 
-  /// Call when the kernel gets a reply that names that file.
+  /// Call when the kernel gets a reply that names the file.
   void note_told(Ino ino) const;
-  /// The views of these tensors whose attributes the kernel may have cached.
+  /// Returns the views of these tensors whose attributes the kernel may have cached.
   [[nodiscard]] std::vector<Stale> told(TensorId first, TensorId last) const;
 
-  /// The path of a file or directory from `.safetensors`.
+  /// The path of a file or directory, relative to `.safetensors`.
   [[nodiscard]] std::string path(Ino ino) const;
   /// The user for whom a look-up made a log: only this user may read it.
   [[nodiscard]] uid_t reader_of_log(Ino ino) const { return logs_.user(ino); }
 
   void note_broken() { is_broken_ = true; }
-  /// Call before there are tensors with ids below this number.
+  /// Call before any tensor gets an id below this number.
   void grow(std::uint32_t end_of_ids) { marks_.grow(end_of_ids); }
 
-  /// The number of an entry of kEntries now.
+  /// The present number of an entry of kEntries.
   [[nodiscard]] Ino present(Ino entry) const {
     const auto part = whole(entry);
     return part ? whole_.present(*part) : entry;
   }
-  /// Whether a file that the kernel knows shows the tensor: a slice, or the model before an edit.
+  /// True if a file that the kernel knows shows the tensor: a slice, or a whole view of an earlier version.
   [[nodiscard]] bool shows(TensorId tensor) const;
   /// Call before an edit changes the archive.
   Result<void> prepare_next() { return whole_.prepare_next(); }
   struct Next;
-  /// Makes the views of the names that are shown next. One thread at a time.
-  /// @param edited  null: the model has the same tensors as before.
+  /// Makes the views of the names that are shown next. Only one thread at a time may call.
+  /// @param edited  null: the model still has the same tensors.
   [[nodiscard]] Next next(const TensorTree::Version& names, std::shared_ptr<Model> edited) const;
-  /// Shows them, after the tree. @return what must stay until the calls that are running have ended.
+  /// Shows the next views, after the tree. @return an object to keep until the running calls have ended.
   std::shared_ptr<void> show(Next next) noexcept;
-  /// Call before an edit changes the name or the form of a tensor, or deletes it: no name of a view leads to
-  /// it from then on until it is looked up anew.
-  /// @return the entries of our directories that the kernel may have cached.
+  /// Call before an edit changes the name or the form of a tensor, or deletes the tensor. After this call no
+  /// name of a view leads to the tensor until the name is looked up again.
+  /// @return the entries of this class's directories that the kernel may have cached.
   std::vector<std::pair<Ino, std::string>> drop_names(TensorId tensor);
 
  private:
-  // What the kernel may have cached of a tensor's views. The last two marks are never taken back.
+  // The views of a tensor that the kernel may have cached. The last two marks are never removed.
   enum Mark : std::uint8_t {
     kNpyMark = 1,
     kFloat32Mark = 2,
@@ -188,28 +195,28 @@ class Views final : public Directory {
     std::string name;
     std::shared_ptr<const TensorView> view;
     bool is_queued = false;   // queue_ contains it
-    UserCounts::Share share;  // of the user who looked it up first
+    UserCounts::Share share;  // share of the user who looked up the slice first
   };
 
   [[nodiscard]] bool exists(Ino ino) const;
   Result<Ino> find_tensor(Ino directory, std::string_view name);
   Result<Ino> find_slice(std::string_view name);
   Result<Ino> make_stats();
-  /// The files of stats.json or of the log, if the number is of one; else null.
+  /// Returns the files of stats.json or of the log if the number is in one of their ranges; null otherwise.
   [[nodiscard]] const TextViews* texts(Ino ino) const {
     return is_stats(ino) ? &stats_ : is_log(ino) ? &logs_ : nullptr;
   }
   [[nodiscard]] std::shared_ptr<const TensorView> slice_of(Ino ino) const;
-  /// A file of npy/, float32/ or slice/; null if it is a slice that has gone.
+  /// A file of npy/, float32/ or slice/. Null if the number is of a forgotten slice.
   [[nodiscard]] std::shared_ptr<const TensorView> tensor_view(Ino ino) const;
-  /// Notes that the kernel may cache the bytes that it is about to get from the view.
+  /// Notes that the kernel is about to get bytes of the view, and may cache them.
   void mark(Ino ino, ByteRange range) const;
 
   const Versioned<Model>& model_;
   const TensorTree& tree_;
   const UnservedTensors& unserved_;
   const TensorReader& reader_;
-  /// Of one version of the model.
+  /// The views of one version of the model.
   struct Shown {
     explicit Shown(const TensorTree::Version& tree);
     const Model& model;
@@ -223,7 +230,7 @@ class Views final : public Directory {
   TextViews logs_;
   Activity& activity_;
   std::atomic<bool> is_broken_ = false;
-  PerTensor<std::atomic<std::uint8_t>> marks_;  // by id; set before its bytes are read
+  PerTensor<std::atomic<std::uint8_t>> marks_;  // by id; set before the view's bytes are read
   UserCounts counts_;
 
   mutable Mutex mutex_;

@@ -40,7 +40,7 @@ Result<std::string_view> ArchiveView::merged_head() const {
 Result<std::uint64_t> ArchiveView::data_offset() const {
   if (model_.is_rearranged()) {
     const auto head = merged_head();
-    if (!head) return tl::unexpected(head.error());
+    RETURN_IF_ERROR(head);
     return head->size();
   }
   const std::uint64_t as_it_is = model_.front_version().data_offset();
@@ -57,12 +57,12 @@ bool ArchiveView::is_the_archive() const {
 
 Result<std::uint64_t> ArchiveView::size_bytes() const {
   const auto data_at = data_offset();
-  if (!data_at) return data_at;
+  RETURN_IF_ERROR(data_at);
   return *data_at + model_.data_size_bytes();
 }
 
 std::uint32_t ArchiveView::first_tensor_at(std::uint64_t data_offset) const {
-  // Tensors are sorted by the ends of their ranges too: ranges neither overlap nor leave gaps.
+  // Tensors are also sorted by the ends of their ranges, because ranges neither overlap nor leave gaps.
   const TensorIndex& tensors = model_.tensors();
   std::uint32_t low = 0;
   std::uint32_t high = tensors.size();
@@ -81,7 +81,7 @@ Result<void> ArchiveView::append_head(ByteRange part, std::uint64_t data_at,
                                       std::vector<std::byte>& to) const {
   if (model_.is_rearranged()) {
     const auto head = merged_head();
-    if (!head) return tl::unexpected(head.error());
+    RETURN_IF_ERROR(head);
     const auto bytes = std::as_bytes(std::span(head->substr(part.offset, part.size_bytes)));
     to.insert(to.end(), bytes.begin(), bytes.end());
     return {};
@@ -95,7 +95,7 @@ Result<void> ArchiveView::append_head(ByteRange part, std::uint64_t data_at,
       {kHeaderLengthBytes, model_.front_version().header->size_bytes});
   if (!json.empty()) {
     const auto bytes = read_header(json);
-    if (!bytes) return tl::unexpected(bytes.error());
+    RETURN_IF_ERROR(bytes);
     to.insert(to.end(), bytes->begin(), bytes->end());
   }
   to.resize(static_cast<std::size_t>(part.size_bytes), std::byte{' '});
@@ -103,13 +103,10 @@ Result<void> ArchiveView::append_head(ByteRange part, std::uint64_t data_at,
 }
 
 Result<void> ArchiveView::keep_head() {
-  if (model_.is_rearranged()) {
-    const auto head = merged_head();  // is kept
-    return head ? Result<void>() : tl::unexpected(head.error());
-  }
-  if (auto known = header_json_bytes(); !known) return tl::unexpected(known.error());
+  if (model_.is_rearranged()) return {};  // merged_head() needs only the model
+  RETURN_IF_ERROR(header_json_bytes());
   auto bytes = reader_.read_header({0, model_.front_version().data_offset()});
-  if (!bytes) return pass_on(std::move(bytes));
+  RETURN_IF_ERROR(bytes);
   auto kept = std::make_shared<const std::vector<std::byte>>(std::move(*bytes));
   const MutexLock lock(mutex_);
   kept_head_ = std::move(kept);
@@ -128,7 +125,7 @@ Result<std::vector<std::byte>> ArchiveView::read_header(ByteRange range) const {
   }
   if (!kept) {
     auto read = reader_.read_header(range);
-    // An edit may have changed the file meanwhile. It has kept the header before.
+    // An edit may have changed the file during the read. In this case the edit has kept the header first.
     kept = kept_head();
     if (!kept) return read;
   }
@@ -140,11 +137,11 @@ Result<std::vector<std::byte>> ArchiveView::read_header(ByteRange range) const {
 Result<Bytes> ArchiveView::read(ByteRange range) const {
   const TensorIndex& tensors = model_.tensors();
   const auto begin = data_offset();
-  if (!begin) return tl::unexpected(begin.error());
+  RETURN_IF_ERROR(begin);
   const std::uint64_t data_at = *begin;
   const ByteRange head = range.intersection({0, data_at});
   if (head.empty() && !range.empty()) {
-    // Most reads lie inside one tensor: the reply can refer to the map.
+    // Most reads are inside one tensor, so the reply can refer to the map.
     const std::uint32_t position = first_tensor_at(range.offset - data_at);
     const ByteRange data = tensors[position].data;
     if (data.contains({range.offset - data_at, range.size_bytes}))
@@ -154,7 +151,7 @@ Result<Bytes> ArchiveView::read(ByteRange range) const {
   std::vector<std::byte> bytes;
   bytes.reserve(static_cast<std::size_t>(range.size_bytes));
   if (!head.empty()) {
-    if (auto put = append_head(head, data_at, bytes); !put) return pass_on(std::move(put));
+    RETURN_IF_ERROR(append_head(head, data_at, bytes));
   }
   const ByteRange wanted = range.intersection({data_at, model_.data_size_bytes()});
   Result<void> failed;
@@ -166,14 +163,14 @@ Result<Bytes> ArchiveView::read(ByteRange range) const {
     bytes.resize(begin_bytes + static_cast<std::size_t>(part.size_bytes));
     failed = reader_.copy(tensor, part.offset - data.offset, std::span(bytes).subspan(begin_bytes));
   });
-  if (!failed) return pass_on(std::move(failed));
+  RETURN_IF_ERROR(failed);
   return Bytes(std::move(bytes));
 }
 
 Result<std::uint64_t> ArchiveView::header_json_bytes() const {
   if (model_.is_rearranged()) {
     const auto head = merged_head();
-    if (!head) return tl::unexpected(head.error());
+    RETURN_IF_ERROR(head);
     return head->find_last_not_of(' ') + 1 - kHeaderLengthBytes;
   }
   const MutexLock lock(mutex_);
@@ -182,7 +179,7 @@ Result<std::uint64_t> ArchiveView::header_json_bytes() const {
   while (end > 0) {
     const std::uint64_t part_bytes = std::min(end, kPageBytes);
     const auto bytes = reader_.read_header({kHeaderLengthBytes + end - part_bytes, part_bytes});
-    if (!bytes) return tl::unexpected(bytes.error());
+    RETURN_IF_ERROR(bytes);
     const std::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
     const std::size_t last = text.find_last_not_of(" \t\r\n");
     end -= part_bytes;
@@ -202,7 +199,7 @@ Result<Bytes> ArchiveView::read_header_json(ByteRange range) const {
     return Bytes(std::move(bytes));
   }
   auto bytes = read_header({kHeaderLengthBytes + range.offset, range.size_bytes});
-  if (!bytes) return pass_on(std::move(bytes));
+  RETURN_IF_ERROR(bytes);
   return Bytes(std::move(*bytes));
 }
 

@@ -1,9 +1,10 @@
-// `header.json`, `metadata.json` and `archive.safetensors`, of the present version of the model and of those
-// before that the kernel still knows.
+// `header.json`, `metadata.json` and `archive.safetensors`, of the present version of the model and of
+// earlier versions that the kernel still knows.
 //
-// An edit changes all three: names, places, sizes. A program that reads one of them must not get a mix, so
-// each version has files of its own, with numbers of its own. Names lead to the present ones. The files of a
-// version before stay until the kernel has forgotten them, and all of its tensors keep their bytes.
+// An edit changes all three files: names, places and sizes. A program that reads a file must not get a mix of
+// two versions, so each version has its own files with their own numbers. Names lead to the present files.
+// The files of an earlier version stay until the kernel has forgotten them, and until then all tensors of the
+// version keep their bytes.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ namespace stfs {
 /// The three files of one version.
 ///
 /// For a single archive, archive.safetensors is the archive's header with more padding, followed by the data.
-/// The padding makes the data begin at a multiple of 4096. Nothing is kept in memory, and every tensor lies
-/// at its data_offsets. A sharded model has no common header: one is made on first use, and kept.
+/// The padding makes the data begin at a multiple of 4096. The file is not kept in memory, and every tensor
+/// is at its data_offsets. A sharded model has no common header, so a header is made on first use and kept.
 class ArchiveView {
  public:
   /// The model and the reader must outlive this object.
@@ -35,7 +36,7 @@ class ArchiveView {
   [[nodiscard]] Result<std::uint64_t> size_bytes() const;
   /// True if this view has exactly the bytes of a single archive's file.
   [[nodiscard]] bool is_the_archive() const;
-  /// @param range  must lie inside the file.
+  /// @param range  must be inside the file.
   [[nodiscard]] Result<Bytes> read(ByteRange range) const;
   /// Calls visit(tensor) for each tensor that has bytes in a range of the file. Calls nothing for an empty
   /// range.
@@ -48,7 +49,8 @@ class ArchiveView {
   /// `__metadata__` as a JSON object. The text is made on the first call, and kept.
   [[nodiscard]] const std::string& metadata_json() const;
 
-  /// Keeps the header as the file has it now: an edit is going to change the file. Other calls may run.
+  /// Keeps the header that the file has now, because an edit is going to change the file. Other calls may run
+  /// at the same time.
   Result<void> keep_head();
 
  private:
@@ -67,7 +69,7 @@ class ArchiveView {
   mutable std::optional<std::uint64_t> header_json_bytes_ GUARDED_BY(mutex_);
   mutable std::optional<std::string> metadata_json_ GUARDED_BY(mutex_);
   mutable std::optional<Result<std::string>> merged_head_ GUARDED_BY(mutex_);  // never changes once it is set
-  // Of a single archive, from the file's beginning.
+  // For a single archive: the bytes from the file's beginning.
   std::shared_ptr<const std::vector<std::byte>> kept_head_ GUARDED_BY(mutex_);
 };
 
@@ -85,8 +87,8 @@ void ArchiveView::for_each_tensor(ByteRange range, const Visit& visit) const {
   }
 }
 
-/// Any thread may call; one thread at a time makes the next version. No lock is taken while its mutex is
-/// held.
+/// Any thread may call; one thread at a time makes the next version. No function takes a lock while it holds
+/// the mutex of this class.
 class WholeViews {
  public:
   enum class Part : std::uint8_t { HeaderJson = 3, MetadataJson = 4, Archive = 5 };
@@ -96,7 +98,7 @@ class WholeViews {
   /// @param reader  must outlive this object.
   WholeViews(std::shared_ptr<Model> model, const TensorReader& reader, Ino first);
 
-  /// The part that a number from `first` on stands for, of any version; nothing for others.
+  /// The part that a number from `first` on means, of any version; nothing for other numbers.
   [[nodiscard]] static std::optional<Part> part(Ino ino, Ino first) {
     const Ino at = (ino - first) % kStride;
     const bool is_part = at >= 3 && at <= static_cast<Ino>(Part::Archive);
@@ -104,22 +106,23 @@ class WholeViews {
   }
   /// The number of the present version's file.
   [[nodiscard]] Ino present(Part part) const;
-  /// Of the file's version; null if it has gone.
+  /// The view of the file's version; null if the version was removed.
   [[nodiscard]] std::shared_ptr<const ArchiveView> view(Ino ino) const;
-  /// ENOENT if the file has gone.
+  /// ENOENT if the file's version was removed.
   [[nodiscard]] Result<std::uint64_t> size_bytes(Ino ino) const;
-  /// The same. @param range  must lie inside the file.
+  /// ENOENT as in size_bytes(). @param range  must be inside the file.
   [[nodiscard]] Result<Bytes> read(Ino ino, ByteRange range) const;
 
-  /// Counts a look-up of a file to which a name has led, so that the file stays until forget(). An edit may
-  /// have come since then.
-  /// @return the file's number: of the present version's file, if that version has gone.
+  /// Counts a look-up of a file by name, so that the file stays until forget(). An edit may have run since
+  /// the look-up.
+  /// @return the file's number, or the number of the present version's file if the file's version was
+  /// removed.
   Ino note_found(Ino ino);
-  /// @return whether that was the last one of a version before.
+  /// @return true if this was the last look-up of an earlier version.
   bool forget(Ino ino, std::uint64_t lookups);
   /// The numbers of all archive.safetensors.
   [[nodiscard]] std::vector<Ino> archives() const;
-  /// Whether a version before, which the kernel still knows, has the tensor.
+  /// True if an earlier version, which the kernel still knows, has the tensor.
   [[nodiscard]] bool has_before(TensorId tensor) const;
 
   /// Call before an edit changes the header, which files of the present version show.
@@ -130,9 +133,9 @@ class WholeViews {
     std::uint64_t lookups = 0;
   };
   using Versions = std::map<std::uint64_t, Version>;
-  /// Makes the files of the model that is shown next.
+  /// Makes the files of the next model.
   [[nodiscard]] Versions::node_type next(std::shared_ptr<Model> model) const;
-  /// Shows them. One thread at a time.
+  /// Shows the next files. Only one thread at a time may call.
   void show(Versions::node_type next) noexcept;
 
  private:
@@ -144,7 +147,7 @@ class WholeViews {
   const TensorReader& reader_;
   const Ino first_;
   mutable Mutex mutex_;
-  Versions versions_ GUARDED_BY(mutex_);  // the last one is the present one
+  Versions versions_ GUARDED_BY(mutex_);  // the last version is the present one
 };
 
 }  // namespace stfs

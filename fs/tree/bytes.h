@@ -1,5 +1,5 @@
-// Types that the whole driver shares: Stale and Outdated name what the kernel's caches must forget, and Bytes
-// is the result of a read.
+// Types that the whole driver shares. Stale and Outdated name the caches that the kernel must forget, and
+// Bytes is the result of a read.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace stfs {
 
-/// What the kernel's caches must forget after a call. The kernel is told before the caller gets its reply.
+/// The caches that the kernel must forget after a call. The kernel is told before the caller gets its reply.
 struct Stale {
   enum class What : std::uint8_t { Nothing, Attributes, Content };
   Ino first = 0;  // the first inode of the range
@@ -26,15 +26,15 @@ struct Stale {
   static Stale one(Ino ino, What what) { return {ino, ino, what}; }
 };
 
-/// What the kernel must forget after an edit. An entry is told later than the reply if the kernel holds the
-/// lock of its directory for the request (kernel/fuse_handlers.h).
+/// The caches that the kernel must forget after an edit. An entry is forgotten after the reply if the kernel
+/// holds the lock of its directory during the request (kernel/fuse_handlers.h).
 struct Outdated {
   std::vector<Stale> stale;
   std::vector<std::pair<Ino, std::string>> entries;  // a directory and a name in it
 };
 
-/// The result of a read, which KernelReply (kernel_reply.h) sends. It holds either a part of the map, which
-/// stays valid and untorn while this object lives, or its own copy of bytes.
+/// The result of a read, which KernelReply (kernel_reply.h) sends. It holds either a part of the map or a
+/// copy of bytes. The part of the map stays valid and unchanged while this object lives.
 class Bytes {
  public:
   Bytes() = default;
@@ -60,7 +60,7 @@ class Bytes {
   [[nodiscard]] Result<std::vector<std::byte>> copy() const {
     if (mapped_.empty()) return owned_;
     std::vector<std::byte> bytes(mapped_.size_bytes());
-    if (auto copied = mapped_.copy_to(bytes); !copied) return pass_on(std::move(copied));
+    RETURN_IF_ERROR(mapped_.copy_to(bytes));
     return bytes;
   }
 

@@ -1,9 +1,8 @@
-// What every tree of a model offers: the tensors (tensor_tree.h), the views (fs/read/views.h), the source
-// directory (fs/read/pretrained_directory.h), the transactions (fs/write/transaction_directory.h), and
-// `.safetensors` itself (fs/model/hidden_directory.h).
+// The common interface of the trees of a model: the tensors (tensor_tree.h), the views (fs/read/views.h), the
+// source directory (fs/read/pretrained_directory.h), the transactions (fs/write/transaction_directory.h), and
+// the directory `.safetensors` (fs/model/hidden_directory.h).
 //
-// Each tree has a range of inode numbers (inode_space.h). Filesystem finds the tree of a number, and asks
-// nothing else about it.
+// Each tree has a range of inode numbers (inode_space.h). MountedModel uses only the number to find the tree.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +15,11 @@
 
 namespace stfs {
 
-/// What an inode number of a model stands for. ModelParts::resolve() decodes the number once; every step
-/// behind it takes the node.
+/// The meaning of an inode number of a model. MountedModel::node_of() decodes the number once, and all later
+/// steps use the node.
 struct Node {
   enum class Kind : std::uint8_t {
-    Missing,          // no file has the number, or not any more
+    Missing,          // no file has the number, or none any more
     Directory,        // of the tree of tensors
     Tensor,           // in that tree
     ViewDirectory,    // of views
@@ -29,7 +28,7 @@ struct Node {
     SourceFile,       // a file of the source directory, in `pretrained`
     StagedDirectory,  // `.safetensors`, the directories of transactions, a transaction
     Staged,           // a tensor's file in a transaction
-    StagedNpy,        // the same tensor as a NumPy file
+    StagedNpy,        // a tensor's file in a transaction, shown as a NumPy file
     Draft,            // a file that is no tensor yet (fs/write/drafts.h)
   };
   Ino ino = 0;  // the number in the model (InodeSpace::local())
@@ -43,20 +42,21 @@ struct Node {
   }
   [[nodiscard]] bool is_source_file() const { return kind == Kind::SourceFile; }
   [[nodiscard]] bool is_of_source() const { return is_source_file() || kind == Kind::SourceDirectory; }
-  /// Whether it is read-only and below `.safetensors`.
+  /// True if the file or directory is read-only and below `.safetensors`.
   [[nodiscard]] bool is_view() const { return kind == Kind::View || kind == Kind::ViewDirectory; }
   [[nodiscard]] bool is_staged() const { return kind == Kind::Staged || kind == Kind::StagedDirectory; }
-  /// Whether it shows a tensor, or the model, in another form: a program that writes it makes a draft.
+  /// True if the file shows a tensor, or the model, in another form. A program that writes the file makes a
+  /// draft.
   [[nodiscard]] bool is_other_form() const { return is_view() || kind == Kind::StagedNpy; }
 };
 
-/// A name and its inode number, of an entry that always exists.
+/// The name and the inode number of an entry that always exists.
 struct FixedEntry {
   std::string_view name;
   Ino ino = 0;
 };
 
-/// Any thread may call. Numbers are those of the model.
+/// Any thread may call. Numbers are numbers of the model.
 class Directory {
  public:
   Directory() = default;
@@ -64,16 +64,16 @@ class Directory {
   Directory(const Directory&) = delete;
   Directory& operator=(const Directory&) = delete;
 
-  /// What a number of this tree stands for. Missing if no file has it, or not any more.
+  /// Returns the meaning of a number of this tree. Missing if no file has the number, or none any more.
   [[nodiscard]] virtual Node node(Ino ino) const = 0;
 
-  /// Finds an entry of a directory of this tree. ENOENT if there is none; EIO for a tensor that the model's
-  /// index names but none of its shards can serve.
+  /// Finds an entry of a directory of this tree. ENOENT if the entry does not exist. EIO for a tensor that
+  /// the model's index names but that no shard can serve.
   virtual Result<Ino> find(Ino directory, std::string_view name) = 0;
 
-  /// Gets the next entry and the position behind it. False ends the listing.
+  /// Gets the next entry and the position after it. Returns false to end the listing.
   using VisitEntry = std::function<bool(std::string_view name, Ino ino, std::uint64_t position)>;
-  /// Calls visit for `.`, `..` and the entries, from a position on: 0, or one that visit got.
+  /// Calls visit for `.`, `..` and the entries, from a position on: 0, or a position that visit got.
   virtual void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const = 0;
 
  protected:

@@ -1,4 +1,3 @@
-// Builds the tree once, and finds names in it by a hash table.
 #include "fs/tree/inode_table.h"
 
 #include <fmt/format.h>
@@ -151,23 +150,27 @@ InodeTable::Place InodeTable::add_directory(Place parent, std::string_view file_
   return place;
 }
 
-InodeTable::Place InodeTable::add_numbered(Ino directory, const DirectoryNumbers& numbers) {
-  if (directory == kRootIno) return kRoot;
-  if (const auto there = numbered_places_.find(directory); there != numbered_places_.end())
-    return there->second;
-  const DirectoryNumbers::Place& wanted = numbers.all().at(directory);
-  const Place parent = add_numbered(wanted.parent, numbers);
-  const Place place = add_directory(parent, keep(wanted.file_name));
-  numbers_.push_back(directory);
-  numbered_places_.emplace(directory, place);
-  return place;
+void InodeTable::add_numbered(Ino directory, const DirectoryNumbers& numbers) {
+  // No recursion: a user may nest directories in any depth.
+  std::vector<Ino> missing;
+  for (Ino above = directory; above != kRootIno && !numbered_places_.contains(above);
+       above = numbers.all().at(above).parent)
+    missing.push_back(above);
+  for (; !missing.empty(); missing.pop_back()) {
+    const Ino next = missing.back();
+    const DirectoryNumbers::Place& wanted = numbers.all().at(next);
+    const Place parent = wanted.parent == kRootIno ? kRoot : numbered_places_.at(wanted.parent);
+    const Place place = add_directory(parent, keep(wanted.file_name));
+    numbers_.push_back(next);
+    numbered_places_.emplace(next, place);
+  }
 }
 
 void InodeTable::name_tensor(const TensorIndex& tensors, std::uint32_t position, Place parent,
                              std::string_view part) {
   const bool is_plain = is_plain_file_name(part);
   std::string_view file_name = is_plain ? part : keep(file_name_of(part));
-  // The name may be taken by a directory, or by a name that happens to look like another one's cut form.
+  // A directory may have the name, or the name may look like the cut form of another name.
   for (std::string seed(tensors[position].name); find_in(parent, file_name); seed += '~') {
     file_name = keep(told_apart(is_plain ? part : std::string_view(file_name_of(part)), seed));
   }

@@ -23,11 +23,12 @@ namespace stfs {
 
 /// The error for an inode number that no file has: ENOENT.
 tl::unexpected<Error> no_such_inode(Ino ino);
-/// The same as an exception, for a number that the caller should have checked. Handlers turn it into EIO.
+/// Throws the same error as an exception, for a number that the caller should have checked. Handlers turn the
+/// exception into EIO.
 [[noreturn]] void throw_no_such_inode(Ino ino);
 
 enum class Layout : std::uint8_t {
-  Flat,  // every tensor lies in the root, under its name
+  Flat,  // every tensor is in the root, under its name
   Tree,  // the dots of the names become directories
 };
 
@@ -35,19 +36,20 @@ class InodeTable {
  public:
   /// The index must outlive the table, which refers to the index's names.
   InodeTable(const TensorIndex& tensors, TensorIds ids, Layout layout);
-  /// The same for an index that follows another one: all directories keep their numbers, also those without
-  /// a tensor. Directories that are new get numbers.
+  /// A table of an index that follows an earlier index. All directories keep their numbers, also directories
+  /// without a tensor. New directories get numbers.
   InodeTable(const TensorIndex& tensors, TensorIds ids, Layout layout, DirectoryNumbers& numbers);
   /// A table of an index whose ids are the positions.
   InodeTable(const TensorIndex& tensors, Layout layout)
       : InodeTable(tensors, TensorIds(tensors.size()), layout) {}
 
-  // Numbers that are not in the table: find() finds nothing, there are no children, and the others throw.
-  /// The child with that file name, or nothing.
+  // For numbers that are not in the table, find() finds nothing, child_count() is 0, and the other functions
+  // throw.
+  /// Returns the child with this file name, or nothing.
   [[nodiscard]] std::optional<Ino> find(Ino directory, std::string_view file_name) const;
   /// The number of files and directories in a directory.
   [[nodiscard]] std::size_t child_count(Ino directory) const { return children(directory).size(); }
-  /// The child at a place in the order of the archive. readdir lists the children in this order.
+  /// Returns the child at a place in the order of the archive. readdir lists the children in this order.
   [[nodiscard]] Ino child(Ino directory, std::size_t at) const { return ino_of(children(directory)[at]); }
   [[nodiscard]] bool exists(Ino ino) const;
   [[nodiscard]] static bool is_directory(Ino ino) { return ino == kRootIno || ino >= kFirstDirectoryIno; }
@@ -56,7 +58,7 @@ class InodeTable {
     if (!may_be_tensor(ino)) throw_no_such_inode(ino);
     return TensorId{static_cast<std::uint32_t>(ino - kFirstTensorIno)};
   }
-  /// Whether a tensor can have the number.
+  /// True if a tensor can have the number.
   [[nodiscard]] static bool may_be_tensor(Ino ino) { return ino >= kFirstTensorIno && ino <= kLastTensorIno; }
   [[nodiscard]] static Ino ino_of_tensor(TensorId tensor) { return kFirstTensorIno + number_of(tensor); }
   [[nodiscard]] std::string_view file_name(Ino ino) const { return nodes_[place_of(ino)].file_name; }
@@ -66,7 +68,7 @@ class InodeTable {
   [[nodiscard]] std::uint64_t size() const { return nodes_.size(); }
   /// The number of directories, without the root.
   [[nodiscard]] std::size_t directory_count() const { return nodes_.size() - 1 - ids_.size(); }
-  /// One of them. A directory comes after its parent.
+  /// Returns one of these directories. Each directory is listed after its parent.
   [[nodiscard]] Ino directory(std::size_t at) const {
     return numbers_.empty() ? kFirstDirectoryIno + at : numbers_[at];
   }
@@ -84,7 +86,7 @@ class InodeTable {
   /// Throws for a number that is not in the table.
   [[nodiscard]] Place place_of(Ino ino) const;
   [[nodiscard]] Ino ino_of(Place place) const;
-  /// The place of a directory among directories.
+  /// Returns the place of a directory among all directories.
   [[nodiscard]] std::size_t group_of(Place directory) const {
     return directory == kRoot ? 0 : directory - ids_.size();
   }
@@ -96,14 +98,14 @@ class InodeTable {
   std::string_view keep(std::string name);
   Place directory_named(Place parent, std::string_view part, DirectoryNumbers* numbers);
   Place add_directory(Place parent, std::string_view file_name);
-  /// Adds a directory that has a number, if it is not there yet.
-  Place add_numbered(Ino directory, const DirectoryNumbers& numbers);
+  /// Adds a directory that has a number, unless it is in the table already.
+  void add_numbered(Ino directory, const DirectoryNumbers& numbers);
   void name_tensor(const TensorIndex& tensors, std::uint32_t position, Place parent, std::string_view part);
   void link_children();
 
   const TensorIds ids_;
   std::vector<Node> nodes_;
-  std::vector<Ino> numbers_;  // of the directories; empty: they count from kFirstDirectoryIno
+  std::vector<Ino> numbers_;  // numbers of the directories; empty: they count from kFirstDirectoryIno
   std::unordered_map<Ino, Place> numbered_places_;  // the reverse
   std::deque<std::string> own_names_;       // encoded names; names that need no encoding stay in the index
   std::vector<Place> slots_;                // hash table by (parent, file name), open addressing; 0 is free

@@ -1,4 +1,3 @@
-// Encodes names with percent signs, and cuts names that are too long.
 #include "fs/tree/names.h"
 
 #include <fmt/format.h>

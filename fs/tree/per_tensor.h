@@ -1,4 +1,4 @@
-// An array with an element for each tensor id. It grows while others use it.
+// An array with an element for each tensor id. The array can grow while other threads use it.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ class PerTensor {
     const std::size_t chunk = chunk_of(number);
     return chunks_[chunk][number - first_of(chunk)];
   }
-  /// Does nothing if it has that size already. May throw std::bad_alloc.
+  /// Does nothing if the array has this size already. May throw std::bad_alloc.
   void grow(std::uint32_t size) {
     const MutexLock lock(growth_);
     if (size <= size_) return;
@@ -47,7 +47,7 @@ class PerTensor {
 
   std::array<std::unique_ptr<T[]>, kChunks> chunks_;
   std::atomic<std::uint32_t> size_ = 0;
-  Mutex growth_;  // one thread at a time lets it grow
+  Mutex growth_;  // one thread at a time grows the array
 };
 
 }  // namespace stfs

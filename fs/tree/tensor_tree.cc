@@ -1,4 +1,3 @@
-// Finds and lists the tensors' files.
 #include "fs/tree/tensor_tree.h"
 
 #include <algorithm>
@@ -97,7 +96,7 @@ Node TensorTree::node(Ino ino) const {
   if (InodeTable::is_directory(ino)) {
     return table().exists(ino) ? Node{.ino = ino, .kind = Node::Kind::Directory} : Node{};
   }
-  // Also one that was deleted and is still open.
+  // The tensor may also be deleted but still open.
   if (!InodeTable::may_be_tensor(ino) || !model_->has(InodeTable::tensor(ino))) return {};
   return {.ino = ino, .kind = Node::Kind::Tensor, .tensor = InodeTable::tensor(ino)};
 }

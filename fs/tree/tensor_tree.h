@@ -20,8 +20,8 @@
 namespace stfs {
 
 /// Finds tensors that the model's index names but that no shard can serve. A look-up of such a tensor must
-/// fail with EIO (it cannot be read), not with ENOENT (it does not exist). This class knows the file names
-/// that these tensors would have in the tree: it has a second tree for them.
+/// fail with EIO (it cannot be read), not with ENOENT (it does not exist). This class has a second tree with
+/// the file names that these tensors would have.
 ///
 /// Immutable once built; any number of threads may read it.
 class UnservedTensors {
@@ -30,10 +30,10 @@ class UnservedTensors {
   UnservedTensors(const Versioned<Model>& model, Layout layout);
 
   /// Returns the unserved tensor that would have this name in a directory of the tree. If the name would be a
-  /// directory, returns the first unserved tensor below it. Returns null if there is neither.
+  /// directory, returns the first unserved tensor below it. Returns null if no unserved tensor matches.
   [[nodiscard]] const Model::Unserved* find(const InodeTable& tree, Ino directory,
                                             std::string_view file_name) const;
-  /// Returns the unserved tensor with that flat file name, whatever the layout, or null.
+  /// Returns the unserved tensor with this flat file name in any layout, or null.
   [[nodiscard]] const Model::Unserved* find_flat(std::string_view file_name) const;
   /// The error for a name that the tree does not have: EIO for an unserved tensor, ENOENT for null.
   [[nodiscard]] tl::unexpected<Error> why_missing(const Model::Unserved* tensor) const {
@@ -50,15 +50,15 @@ class UnservedTensors {
   const InodeTable flat_;
 };
 
-/// Any thread may call. show() changes it, together with the model. It can't fail.
+/// Any thread may call. show() changes the tree together with the model, and can't fail.
 class TensorTree final : public Directory {
  public:
   /// The model must outlive the tree.
   TensorTree(const Versioned<Model>& model, Layout layout);
 
   [[nodiscard]] Node node(Ino ino) const override;
-  /// Also finds `.safetensors` in the root, which list() leaves out: a copy of the tree contains each tensor
-  /// once.
+  /// Also finds `.safetensors` in the root. list() leaves it out, so that a copy of the tree contains each
+  /// tensor once.
   Result<Ino> find(Ino directory, std::string_view name) override;
   void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const override;
 
@@ -73,7 +73,7 @@ class TensorTree final : public Directory {
         : model(of), table(of.tensors(), of.ids(), Layout::Tree, numbers), is_flat_(false) {}
     const Model& model;
     const InodeTable table;
-    /// The tensors' names in one directory, whatever the layout.
+    /// The tensors' names in one directory, in any layout.
     [[nodiscard]] const InodeTable& flat() const;
 
    private:
@@ -82,22 +82,22 @@ class TensorTree final : public Directory {
     mutable std::unique_ptr<InodeTable> own_flat_;
   };
   [[nodiscard]] const Version& version() const { return *shown_; }
-  /// The tensor that a new file of that name would be. Nothing if no tensor's file can have the name, and for
-  /// a directory that is not in this tree.
+  /// Returns the name of the tensor that a new file of this name would become. Nothing if no tensor's file
+  /// can have the name, or if the directory is not in this tree.
   [[nodiscard]] std::optional<std::string> name_in(Ino directory, std::string_view file_name) const;
 
-  /// The same for a directory that shows all tensors, whatever the layout.
+  /// Acts as name_in() for a directory that shows all tensors, in any layout.
   [[nodiscard]] static std::optional<std::string> flat_name(std::string_view file_name) {
     return name_of_file(file_name);
   }
 
-  /// Makes the names of the model that is shown next. One thread at a time.
+  /// Makes the names of the next model. Only one thread at a time may call.
   [[nodiscard]] std::shared_ptr<Version> next(const Model& model);
-  /// Shows them. @return what must stay until the calls that are running have ended.
+  /// Shows the next names. @return an object to keep until the running calls have ended.
   std::shared_ptr<void> show(std::shared_ptr<Version> next) noexcept {
     return shown_.replace(std::move(next));
   }
-  /// The directories' numbers: for the thread that calls next(), which shows what it has changed. Only with
+  /// The directories' numbers, for the thread that calls next(). next() shows its changes. Only with
   /// layout=tree.
   DirectoryNumbers& numbers();
 
@@ -106,7 +106,7 @@ class TensorTree final : public Directory {
   const Layout layout_;
   Versioned<Version> shown_;
   const UnservedTensors unserved_;
-  std::optional<DirectoryNumbers> numbers_;  // from the first edit on
+  std::optional<DirectoryNumbers> numbers_;  // unset until the first edit
 };
 
 }  // namespace stfs

@@ -1,11 +1,11 @@
-// Readers of a pending content while its holder commits it.
+// Admits readers of a pending content while its holder commits the content.
 #pragma once
 
 #include "fs/write/content_lock.h"
 
 namespace stfs {
 
-/// Lets readers in as long as it lives, whatever ends it. The caller holds the lock.
+/// Lets readers in during its lifetime, and makes them leave in the destructor. The caller holds the lock.
 class AdmittedReaders {
  public:
   explicit AdmittedReaders(ContentLock& lock) : lock_(lock) { lock_.admit_readers(); }

@@ -1,4 +1,3 @@
-// Collects the header of an archive, checks it, and counts the data.
 #include "fs/write/archive_stream.h"
 
 #include <fmt/format.h>
@@ -28,14 +27,14 @@ Result<void> ArchiveStream::write(std::span<const std::byte> from, std::uint64_t
   }
   while (!from.empty() && !header_) {
     const auto taken = take_head(from);
-    if (!taken) return tl::unexpected(taken.error());
+    RETURN_IF_ERROR(taken);
     from = from.subspan(*taken);
     size_bytes_ += *taken;
   }
   if (from.empty()) return {};
   if (from.size() > end_bytes_ - size_bytes_)
     return refuse(fmt::format("its header gives {} bytes, and more have come", end_bytes_));
-  if (auto taken = receiver_.take_data(from, size_bytes_ - head_bytes_); !taken) return taken;
+  RETURN_IF_ERROR(receiver_.take_data(from, size_bytes_ - head_bytes_));
   size_bytes_ += from.size();
   return {};
 }
@@ -48,23 +47,26 @@ Result<std::size_t> ArchiveStream::take_head(std::span<const std::byte> from) {
   if (head_.size() < due) return taken;
   if (due == kHeaderLengthBytes && head_bytes_ == 0) {
     const auto length = header_length(std::as_bytes(std::span(head_)), ~std::uint64_t{0});
-    if (!length) return tl::unexpected(length.error());
+    RETURN_IF_ERROR(length);
     head_bytes_ = kHeaderLengthBytes + *length;
+    if (receiver_.take_length) {
+      RETURN_IF_ERROR(receiver_.take_length(head_bytes_));
+    }
   }
   if (head_.size() < head_bytes_) return taken;
-  if (auto parsed = parse_head(); !parsed) return tl::unexpected(parsed.error());
+  RETURN_IF_ERROR(parse_head());
   return taken;
 }
 
 Result<void> ArchiveStream::parse_head() {
   auto header = parse_header(std::string_view(head_).substr(kHeaderLengthBytes), std::nullopt);
-  if (!header) return pass_on(std::move(header));
+  RETURN_IF_ERROR(header);
   end_bytes_ = head_bytes_;
   const TensorIndex& tensors = header->tensors;
   if (tensors.size() > 0) end_bytes_ += tensors[tensors.size() - 1].data.end();
   for (const ByteRange filler : header->fillers)
     end_bytes_ = std::max(end_bytes_, head_bytes_ + filler.end());
-  if (auto taken = receiver_.take_header(*header, head_); !taken) return taken;
+  RETURN_IF_ERROR(receiver_.take_header(*header, head_));
   head_ = std::string();
   header_ = std::move(*header);
   return {};
@@ -92,7 +94,7 @@ Result<void> ArchiveStream::check() const {
 
 void ArchiveStream::forget() {
   header_.reset();
-  head_.clear();
+  head_ = std::string();
   size_bytes_ = head_bytes_ = end_bytes_ = 0;
   announced_bytes_.reset();
 }

@@ -1,4 +1,3 @@
-// Compares a checkpoint with the model, block by block.
 #include "fs/write/checkpoint.h"
 
 #include <fmt/format.h>
@@ -22,7 +21,7 @@ bool has_form_of(const Tensor& one, const Tensor& other) {
   return one.dtype == other.dtype && std::ranges::equal(one.shape, other.shape);
 }
 
-/// The bytes before the data, with room for later edits.
+/// Returns the bytes before the data, with room for later edits.
 std::string with_room(std::string_view text) {
   const auto data_at = data_offset_with_room(text.size(), kHeaderRoomBytes);
   return data_at ? pad_header(text.substr(kHeaderLengthBytes), *data_at) : std::string(text);
@@ -35,7 +34,8 @@ tl::unexpected<Error> refuse_checkpoint(std::string_view why) {
 }  // namespace
 
 Checkpoint::Checkpoint(const Versioned<Model>& model, const TensorReader& reader, const TensorStates& states,
-                       Archive& beside, bool waits_for_name, CheckRewriting check_rewriting)
+                       Archive& beside, bool waits_for_name, UserCounts& header_bytes,
+                       CheckRewriting check_rewriting)
     : model_(model),
       reader_(reader),
       states_(states),
@@ -43,7 +43,14 @@ Checkpoint::Checkpoint(const Versioned<Model>& model, const TensorReader& reader
       waits_for_name_(waits_for_name),
       stream_({.take_header = [this](const Header& header,
                                      std::string_view text) { return begin_data(header, text); },
-               .take_data = [this](auto bytes, std::uint64_t at) { return take_data(bytes, at); }}),
+               .take_data = [this](auto bytes, std::uint64_t at) { return take_data(bytes, at); },
+               .take_length = [this](std::uint64_t head_bytes) -> Result<void> {
+                 auto share = header_bytes_.take(requesting_user(user_), head_bytes);
+                 RETURN_IF_ERROR(share);
+                 header_share_ = std::move(*share);
+                 return {};
+               }}),
+      header_bytes_(header_bytes),
       check_rewriting_(std::move(check_rewriting)) {}
 
 Result<void> Checkpoint::write(std::span<const std::byte> from, std::uint64_t offset) {
@@ -63,8 +70,7 @@ Result<void> Checkpoint::begin_data(const Header& header, std::string_view text)
     if (!is_same) unknown_bytes_ += tensor.data.size_bytes;
   }
   may_rewrite_ = header.fillers.empty();
-  if (may_rewrite_) head_ = with_room(text);
-  head_bytes_ = head_.size();
+  if (may_rewrite_) head_ = text;
   consider_rewriting(header, 0);
   return {};
 }
@@ -82,7 +88,7 @@ Result<void> Checkpoint::take_data(std::span<const std::byte> from, std::uint64_
     if (!part.empty()) {
       const auto bytes =
           from.subspan(static_cast<std::size_t>(part.offset - at), static_cast<std::size_t>(part.size_bytes));
-      if (auto taken = take_piece(next_, bytes, part.offset - data.offset); !taken) return taken;
+      RETURN_IF_ERROR(take_piece(next_, bytes, part.offset - data.offset));
     }
     if (data.end() > came.end()) break;
   }
@@ -97,17 +103,18 @@ Result<void> Checkpoint::take_piece(std::uint32_t position, std::span<const std:
     differing_bytes_ += bytes.size();
     return keep_new(position, bytes, offset);
   }
-  buffer_.resize(bytes.size());
+  thread_local std::vector<std::byte> known;
+  known.resize(bytes.size());
   if (!model_->has(*saved.same)) return refuse_checkpoint("a tensor was deleted while it came");
-  if (auto read = reader_.copy(*saved.same, offset, buffer_); !read) return read;
-  if (std::memcmp(buffer_.data(), bytes.data(), bytes.size()) == 0) return {};
+  RETURN_IF_ERROR(reader_.copy(*saved.same, offset, known));
+  if (std::memcmp(known.data(), bytes.data(), bytes.size()) == 0) return {};
   for (std::size_t begin = 0; begin < bytes.size();) {
     // To the end of a block of the tensor.
     const std::size_t end = std::min<std::size_t>(
         bytes.size(), begin + static_cast<std::size_t>(kBlockBytes - (offset + begin) % kBlockBytes));
     const auto block = bytes.subspan(begin, end - begin);
-    if (std::memcmp(buffer_.data() + begin, block.data(), block.size()) != 0) {
-      if (auto staged = stage_changed(position, block, offset + begin); !staged) return staged;
+    if (std::memcmp(known.data() + begin, block.data(), block.size()) != 0) {
+      RETURN_IF_ERROR(stage_changed(position, block, offset + begin));
       differing_bytes_ += block.size();
     }
     begin = end;
@@ -123,7 +130,7 @@ Result<void> Checkpoint::stage_changed(std::uint32_t position, std::span<const s
       group_ = std::make_unique<TransactionGroup>(
           *model_, [user = user_] { return take_descriptor(requesting_user(user)); });
     auto stage = group_->stage(model_->place(*saved.same));
-    if (!stage) return pass_on(std::move(stage));
+    RETURN_IF_ERROR(stage);
     saved.stage = *stage;
   }
   return saved.stage->write(bytes, offset);
@@ -133,9 +140,9 @@ Result<void> Checkpoint::keep_new(std::uint32_t position, std::span<const std::b
                                   std::uint64_t offset) {
   if (!file_) {
     auto share = take_descriptor(requesting_user(user_));
-    if (!share) return pass_on(std::move(share));
+    RETURN_IF_ERROR(share);
     auto made = create_journal_file(beside_.storage(), beside_.real_path(), beside_.file());
-    if (!made) return pass_on(std::move(made));
+    RETURN_IF_ERROR(made);
     file_ = std::move(made->file);
     share_ = std::move(*share);
   }
@@ -160,6 +167,13 @@ void Checkpoint::note_committed() {
   rewritten_.reset();  // else the archive would be open for writing, and its first byte locked
 }
 
+void Checkpoint::keep() {
+  NewContent::keep();
+  // All bytes have arrived, so rewriting does not begin any more.
+  may_rewrite_ = false;
+  head_ = std::string();
+}
+
 void Checkpoint::forget() {
   file_.reset();
   share_.reset();
@@ -171,6 +185,7 @@ void Checkpoint::forget() {
   head_ = std::string();
   data_bytes_ = unknown_bytes_ = differing_bytes_ = 0;
   stream_.forget();
+  header_share_.reset();
   next_ = 0;
   is_kept_ = false;
 }
@@ -187,7 +202,7 @@ Result<void> Checkpoint::read_saved(std::uint32_t position, std::span<std::byte>
                                     std::uint64_t offset) const {
   const Saved& saved = saved_[position];
   if (!saved.same) return file_->read(to, kDataBegin + begin + offset);
-  // Bytes that do not differ come from the tensor of before.
+  // Bytes that do not differ come from the tensor of the model.
   const auto read_base = [&](std::span<std::byte> part, std::uint64_t at) {
     return reader_.copy(*saved.same, at, part);
   };
@@ -211,10 +226,17 @@ void Checkpoint::consider_rewriting(const Header& header, std::uint64_t came_byt
 }
 
 Result<void> Checkpoint::begin_rewriting(const Header& header, std::uint64_t came_bytes) {
-  if (auto checked = check_rewriting_(*this); !checked) return checked;
+  RETURN_IF_ERROR(check_rewriting_(*this));
+  if (!share_) {
+    auto share = take_descriptor(requesting_user(user_));
+    RETURN_IF_ERROR(share);
+    share_ = std::move(*share);
+  }
+  head_ = with_room(head_);
+  head_bytes_ = head_.size();
   auto made = begin_replacement(beside_, head_bytes_ + data_bytes_);
-  if (!made) return pass_on(std::move(made));
-  if (auto brought = bring_over(*made->file, header, came_bytes); !brought) return brought;
+  RETURN_IF_ERROR(made);
+  RETURN_IF_ERROR(bring_over(*made->file, header, came_bytes));
   rewritten_ = std::move(*made);
   for (Saved& saved : saved_) saved.stage = nullptr;
   group_.reset();
@@ -229,7 +251,7 @@ Result<void> Checkpoint::sync_rewritten(Durability durability) {
 
 Result<void> Checkpoint::bring_over(File& to, const Header& header, std::uint64_t came_bytes) const {
   constexpr std::uint64_t kPieceBytes = 1 << 20;
-  if (auto written = to.write(std::as_bytes(std::span(head_)), 0); !written) return written;
+  RETURN_IF_ERROR(to.write(std::as_bytes(std::span(head_)), 0));
   std::vector<std::byte> piece;
   for (std::uint32_t position = 0; position < header.tensors.size(); ++position) {
     const ByteRange data = header.tensors[position].data;
@@ -238,7 +260,7 @@ Result<void> Checkpoint::bring_over(File& to, const Header& header, std::uint64_
       piece.resize(static_cast<std::size_t>(std::min(kPieceBytes, came.size_bytes - done)));
       auto moved = read_saved(position, piece, data.offset, done);
       if (moved) moved = to.write(piece, head_bytes_ + data.offset + done);
-      if (!moved) return moved;
+      RETURN_IF_ERROR(moved);
     }
   }
   return {};

@@ -1,4 +1,3 @@
-// Keeps, settles and removes the journals that stay between small commits.
 #include "fs/write/committers.h"
 
 #include <mutex>
@@ -21,7 +20,7 @@ void Committer::settle_journal() {
 }
 
 void Committer::keep_journal() {
-  // After a failure each commit makes a journal of its own.
+  // After a failure each commit makes its own journal.
   if (archive_.lane_journal().is_wanted()) warn_of(archive_, archive_.lane_journal().prepare());
 }
 
@@ -54,8 +53,8 @@ void Committers::settle_journals(const Shards& held) const {
     } else if (const std::unique_lock free(committer->turn, std::try_to_lock); free) {
       committer->settle_journal();
     }
-    // A commit that is running there may wait for a turn of ours, so nobody waits for it. What another
-    // process waits for comes free when it ends: a repeated attempt settles the journal then, or else tidy().
+    // A commit that is running on that shard may wait for a turn that this call holds, so this call does not
+    // wait for the commit. After the commit a retry settles the journal, or tidy() does.
   }
 }
 

@@ -1,5 +1,5 @@
-// Commits to the shards of a model: whose turn it is at each shard, and the journal that stays there between
-// small commits. ShardWriter (fs/model/shard_writer.h) takes the turns.
+// Commits to the shards of a model. A committer has a shard's turn, and the journal that is kept there
+// between small commits. ShardWriter (fs/model/shard_writer.h) takes the turns.
 #pragma once
 
 #include <atomic>
@@ -17,23 +17,23 @@
 
 namespace stfs {
 
-/// One thread at a time has the turn: it commits to the shard, or looks for what others have changed in it.
+/// One thread at a time has the turn: it commits to the shard, or checks for changes by other programs.
 /// Threads with the turns of different shards do not wait for each other. A large commit lends its turn to
-/// small ones.
+/// small commits.
 class Committer {
  public:
   /// @param archive  must outlive the committer.
   Committer(Archive& archive, Durability durability) : archive_(archive), durability_(durability) {}
 
   CommitTurn turn;
-  std::atomic<unsigned> waiting = 0;  // writers of the shard: those that have the turn, too
-  /// Whether a writer waits for another one. For the one that has the turn.
+  std::atomic<unsigned> waiting = 0;  // writers of the shard, also in their turns
+  /// True if another writer waits for the writer that has the turn.
   [[nodiscard]] bool is_waited_for() const { return waiting > 1; }
-  /// Whether a writer may be changing the shard. May be asked without the turn.
+  /// True if a writer may be changing the shard. Call with or without the turn.
   [[nodiscard]] bool is_in_attempt() const { return attempts_ > 0; }
 
   // The caller has the turn:
-  /// Call before a commit: tidy() has work from then on.
+  /// Call before a commit. From then on tidy() has work.
   void begin_attempt() {
     ++attempts_;
     is_untidy_ = true;
@@ -42,21 +42,23 @@ class Committer {
   /// CommitOptions::lend_turn.
   bool lend(ByteRange blocks, const std::function<void()>& work) {
     const bool has_entered = turn.lend(blocks, work);
-    if (has_entered) is_untidy_ = true;  // it may have been tidy()
+    if (has_entered) is_untidy_ = true;  // a commit on the lent turn may have called tidy() before
     return has_entered;
   }
-  /// Settles the kept journal, so that others may change the bytes that our last commits have named.
+  /// Settles the kept journal, so that others may change the bytes that the last commits of this mount have
+  /// named.
   void settle_journal();
-  /// Makes a journal that further small commits share, once several small commits have come.
+  /// Makes a journal that further small commits share, after several small commits.
   void keep_journal();
-  /// Removes that journal. Its permissions fit those who could write the archive when the journal was made.
-  /// The next small commit makes another one.
+  /// Removes the kept journal. Its permissions are for the users who could write the archive when the journal
+  /// was made. The next small commit makes another journal.
   void retire_journal();
-  /// Settles the journal. Also while another commit lends its turn: that commit does not use the journal.
-  /// @return the files that commits have discarded. Close them without the turn: that takes long.
+  /// Settles the journal. May also run while another commit lends its turn, because that commit does not use
+  /// the journal.
+  /// @return the files that commits have discarded. Close them without the turn, because this takes long.
   std::vector<std::unique_ptr<File>> tidy();
 
-  /// Whether a commit came since the last tidy(). May be asked without the turn.
+  /// True if a commit has run since the last tidy(). Call with or without the turn.
   [[nodiscard]] bool is_untidy() const { return is_untidy_; }
 
  private:
@@ -76,32 +78,32 @@ class Committers {
   [[nodiscard]] Committer& of(std::uint32_t shard) const { return *committers_[shard]; }
 
   using Shards = std::set<std::uint32_t>;
-  /// What a commit changes that changes only bytes of one shard.
+  /// The part of an archive that a commit changes, if it changes only bytes of one shard.
   struct Patch {
-    ByteRange place;               // in the archive: all of its tensors
-    std::uint64_t size_bytes = 0;  // of what is staged
-    /// Whether it lends its turn. All other patches may run beside one that does.
+    ByteRange place;               // in the archive: the range of all of its tensors
+    std::uint64_t size_bytes = 0;  // the number of staged bytes
+    /// True if the commit lends its turn. All other patches may run beside a commit that lends its turn.
     [[nodiscard]] bool is_large() const { return size_bytes > kSmallBytes; }
-    /// All of the place.
+    /// Returns all blocks of the place.
     [[nodiscard]] ByteRange blocks() const;
   };
-  /// Small enough for others not to notice that they wait for it.
+  /// A commit of this size is so short that other commits may wait for it.
   static constexpr std::uint64_t kSmallBytes = 4 << 20;
 
-  /// Whether a commit to the shard may be running.
+  /// True if a commit to the shard may be running.
   [[nodiscard]] bool is_in_attempt(std::uint32_t shard) const {
     return committers_[shard] && committers_[shard]->is_in_attempt();
   }
-  /// Settles the kept journals of these shards, whose turns the caller has, and of all others with no commit
-  /// running.
+  /// Settles the kept journals of these shards, whose turns the caller holds, and of all other shards with no
+  /// running commit.
   void settle_journals(const Shards& held) const;
   /// Call some time after commits, when no caller waits: settles kept journals, and closes discarded files.
   void tidy();
-  /// Removes kept journals. Call at the end, when no other call is running.
+  /// Removes kept journals. Call at the end of the mount, when no other call is running.
   void end();
 
  private:
-  std::vector<std::unique_ptr<Committer>> committers_;  // by shard; null for one that can't be used
+  std::vector<std::unique_ptr<Committer>> committers_;  // by shard; null for a shard that can't be used
 };
 
 }  // namespace stfs

@@ -1,4 +1,3 @@
-// Implements the content's lock with one mutex and one condition variable.
 #include "fs/write/content_lock.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The lock of a pending content. It is exclusive, with two exceptions: writes to different places run in
-// parallel, and readers may enter while a commit holds the lock.
+// The lock of a pending content. The lock is exclusive, with two exceptions: writes to different places run
+// in parallel, and readers may enter while a commit holds the lock.
 //
 // A parallel write takes the lock with lock_beside(), notes its bytes in the stage, and steps aside while it
 // writes them:
@@ -18,11 +18,11 @@
 
 namespace stfs {
 
-/// Not recursive. Clang does not look into the functions that take or release it.
+/// Not recursive. Clang does not analyze the functions that take or release it.
 class CAPABILITY("content_lock") ContentLock {
  public:
   void lock() ACQUIRE();
-  /// Takes the lock if nobody has it or waits for it. Never waits for a holder.
+  /// Takes the lock if no thread holds it or waits for it. Never waits for a holder.
   bool try_lock() TRY_ACQUIRE(true);
   void unlock() RELEASE();
 
@@ -34,12 +34,13 @@ class CAPABILITY("content_lock") ContentLock {
   /// Takes the lock again, and gives up the range.
   void rejoin(ByteRange range) ACQUIRE();
 
-  /// The holder calls this to let readers in until send_readers_out(). It must not change the content
-  /// meanwhile.
+  /// The holder calls this to let readers in until send_readers_out(). While readers may enter, the holder
+  /// must not change the content.
   void admit_readers();
-  /// Lets no more readers in, and waits for those inside. Does nothing if none were admitted.
+  /// Lets no new readers in, and waits until the readers inside have left. Does nothing if none were
+  /// admitted.
   void send_readers_out();
-  /// Holds the lock for reading: together with a holder that admits readers, else alone.
+  /// Holds the lock for reading: together with a holder that admits readers, otherwise alone.
   class SCOPED_CAPABILITY Reading {
    public:
     explicit Reading(ContentLock& lock) ACQUIRE_SHARED(lock) : lock_(lock), is_alone_(lock.begin_reading()) {}
@@ -66,8 +67,8 @@ class CAPABILITY("content_lock") ContentLock {
   unsigned waiting_ GUARDED_BY(mutex_) = 0;  // threads that wait to hold the lock alone
   bool admits_readers_ GUARDED_BY(mutex_) = false;
   unsigned readers_ GUARDED_BY(mutex_) = 0;
-  // The ranges of writes that are aside; disjoint. Each write occupies a thread of the mount. One writer to a
-  // slow disk must not occupy all threads.
+  // The ranges of writes that are aside; disjoint. Each write occupies a thread of the mount, and one writer
+  // to a slow disk must not occupy all threads.
   static constexpr std::size_t kMostBeside = 4;
   std::array<ByteRange, kMostBeside> beside_ GUARDED_BY(mutex_);
   std::size_t beside_count_ GUARDED_BY(mutex_) = 0;

@@ -1,4 +1,3 @@
-// Finds drafts by name and by number.
 #include "fs/write/drafts.h"
 
 #include <algorithm>
@@ -6,19 +5,25 @@
 #include <utility>
 
 #include "core/base/mutex.h"
+#include "core/tensor/npy.h"
 
 namespace stfs {
 namespace {
 
 constexpr std::chrono::seconds kPatience{2};  // drafts.h
 
-/// Whether the draft waits for another name. Its close does not end it.
+/// True if the draft waits for another name. Its close does not end it.
 bool is_kept(const Drafts::Draft& draft) {
   const NewContent* const made = draft.content->made();
   return made != nullptr && made->is_kept();
 }
 
 }  // namespace
+
+bool Drafts::Draft::is_scratch() const {
+  const NewTensor* const made = content->new_tensor();
+  return made != nullptr && made->is_scratch();
+}
 
 bool Drafts::add(Draft draft) {
   const MutexLock lock(mutex_);
@@ -93,14 +98,15 @@ std::vector<Drafts::Draft> Drafts::all() const {
   return found;
 }
 
-std::vector<Drafts::Draft> Drafts::in(Ino directory) const {
+std::vector<Drafts::Draft> Drafts::in(Ino directory, Ino first, std::size_t most) const {
   std::vector<Draft> found;
   if (count_ == 0) return found;
   const MutexLock lock(mutex_);
-  for (auto named = by_name_.lower_bound({directory, std::string()});
-       named != by_name_.end() && named->first.first == directory; ++named)
-    found.push_back(drafts_.at(named->second));
-  std::ranges::sort(found, {}, &Draft::ino);
+  for (auto draft = drafts_.lower_bound(first); draft != drafts_.end() && found.size() < most; ++draft) {
+    const auto named = by_name_.find({draft->second.directory, draft->second.file_name});
+    const bool has_name = named != by_name_.end() && named->second == draft->first;
+    if (draft->second.directory == directory && has_name) found.push_back(draft->second);
+  }
   return found;
 }
 
@@ -121,8 +127,10 @@ bool Drafts::wait_for_ends_in(Ino directory) const {
 }
 
 void Drafts::note_vacated(std::string name, TensorForm form) {
+  constexpr std::size_t kMostNameBytes = 1024;  // with the bound on dimensions: some kilobytes for each name
+  if (form.shape.size() > kMaxNpyRank || name.size() > kMostNameBytes) return;
   const MutexLock lock(mutex_);
-  const std::uint64_t number = ++next_vacated_;  // 0 is nobody's
+  const std::uint64_t number = ++next_vacated_;  // no form has number 0
   vacated_order_.emplace(number, name);
   Vacated& vacated = vacated_[std::move(name)];
   vacated_order_.erase(std::exchange(vacated.number, number));

@@ -1,5 +1,5 @@
 // The files that programs have made and that are no tensors yet: scratch files, NumPy files that are being
-// written, checkpoints. They have a name and a tensor's id, but the model does not have them.
+// written, and checkpoints. A draft has a name and a tensor's id, but the model does not contain it.
 #pragma once
 
 #include <atomic>
@@ -30,37 +30,38 @@ class Drafts {
     Ino directory = 0;
     std::string file_name{};
     std::shared_ptr<PendingContent> content{};
-    /// The version of the tensor that a file in a transaction changes, when the file was opened.
+    /// The version of the tensor that a file in a transaction changes, from the time when the file was
+    /// opened.
     TensorVersion base{};
-    /// Of the user who has made the file in this mount.
+    /// The share of the user who has made the file in this mount.
     UserCounts::Share share{};
+    [[nodiscard]] bool is_scratch() const;
   };
-  /// @return false if there is a draft of that name already.
+  /// @return false if a draft of this name exists already.
   bool add(Draft draft);
-  /// The draft of that name, or of that number.
+  /// Returns the draft of this name, or of this number.
   [[nodiscard]] std::optional<Draft> find(Ino directory, std::string_view file_name) const;
   [[nodiscard]] std::optional<Draft> find(Ino ino) const;
-  /// Whether there are drafts in a directory.
+  /// True if a directory has drafts.
   [[nodiscard]] bool has_in(Ino directory) const;
-  /// The names of those that wait for another name.
+  /// The names of the drafts that wait for another name.
   [[nodiscard]] std::vector<std::string> kept() const;
-  /// @return false if there is another draft of that name.
+  /// @return false if another draft has this name.
   bool rename(Ino ino, Ino directory, std::string_view file_name);
-  /// Does nothing if there is none.
+  /// Does nothing if no draft has this number.
   void remove(Ino ino);
-  /// Takes the name from a draft, which keeps its number: programs may have it open.
+  /// Removes the name of a draft. The draft keeps its number, because programs may have it open.
   void unlink(Ino ino);
   [[nodiscard]] std::vector<Draft> all() const;
-  /// The drafts of a directory, by number.
-  [[nodiscard]] std::vector<Draft> in(Ino directory) const;
-  /// Returns when there are no drafts in a directory any more, at the latest after two seconds: the kernel
-  /// sends the RELEASE after close(2) has returned, and a program may go on with the file at once.
-  /// @return whether there are none.
+  /// The drafts of a directory whose number is at least `first`, by number, and at most this many.
+  [[nodiscard]] std::vector<Draft> in(Ino directory, Ino first, std::size_t most) const;
+  /// Waits until a directory has no drafts any more, at most two seconds. The kernel sends the RELEASE after
+  /// close(2) has returned, and a program may use the file again immediately.
+  /// @return true if the directory has no drafts.
   [[nodiscard]] bool wait_for_ends_in(Ino directory) const;
 
-  // The forms of tensors that were removed in this mount or got other names, by their former names. A scratch
-  // file that gets such a name and as many bytes becomes a tensor of that form.
-  // The oldest are dropped.
+  // The forms of tensors that were removed or renamed in this mount, by their former names. A scratch file
+  // that gets such a name and has as many bytes becomes a tensor of this form. The oldest forms are dropped.
   static constexpr std::size_t kMostVacated = 1 << 16;
   void note_vacated(std::string name, TensorForm form);
   [[nodiscard]] std::optional<TensorForm> vacated(const std::string& name) const;
@@ -69,7 +70,7 @@ class Drafts {
   [[nodiscard]] bool has_any_in(Ino directory) const REQUIRES(mutex_);
   void leave_name(const Draft& draft) REQUIRES(mutex_);
 
-  std::atomic<std::size_t> count_ = 0;  // of drafts_; most requests check it first
+  std::atomic<std::size_t> count_ = 0;  // the size of drafts_; most requests check it first
   mutable Mutex mutex_;
   mutable Condition ends_;
   std::map<Ino, Draft> drafts_ GUARDED_BY(mutex_);

@@ -1,20 +1,22 @@
-// Bytes that a program writes and that are not staged for a tensor's place: of a new tensor (new_tensor.h),
-// or of a whole checkpoint (checkpoint.h).
+// Bytes that a program writes and that are not staged for a tensor's place: the bytes of a new tensor
+// (new_tensor.h) or of a whole checkpoint (checkpoint.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "core/base/error.h"
+#include "fs/base/user_counts.h"
 
 namespace stfs {
 
 class Checkpoint;
 class NewTensor;
 
-/// Its owner serializes the calls.
+/// The owner serializes the calls.
 class NewContent {
  public:
   NewContent() = default;
@@ -22,34 +24,39 @@ class NewContent {
   NewContent(const NewContent&) = delete;
   NewContent& operator=(const NewContent&) = delete;
 
-  /// One of them is not null.
+  /// At most one of these is not null.
   virtual NewTensor* tensor() { return nullptr; }
   virtual Checkpoint* checkpoint() { return nullptr; }
-  /// What it is, for messages: "tensor "NAME"".
+  /// A label for messages: "tensor "NAME"".
   [[nodiscard]] virtual std::string label() const = 0;
 
   virtual Result<void> write(std::span<const std::byte> from, std::uint64_t offset) = 0;
   virtual Result<void> resize(std::uint64_t size_bytes) = 0;
-  /// The range must lie below size_bytes().
+  /// The range must end at or before size_bytes().
   virtual Result<void> read(std::span<std::byte> to, std::uint64_t offset) const = 0;
   [[nodiscard]] virtual std::uint64_t size_bytes() const = 0;
-  /// Whether bytes came that are not committed.
+  /// True if bytes have arrived that are not committed.
   [[nodiscard]] virtual bool is_dirty() const = 0;
-  /// Why the bytes can't be committed as they are: EINVAL.
+  /// EINVAL, with the reason, if the bytes can't be committed.
   [[nodiscard]] virtual Result<void> check() const = 0;
   virtual void note_committed() = 0;
-  /// Whether a rename commits it, to a name that it can have.
+  /// True if a rename commits it, to a name that it can have.
   [[nodiscard]] virtual bool waits_for_name() const { return false; }
-  /// Keeps what is whole until it is renamed: it is not dirty any more.
-  void keep() { is_kept_ = true; }
+  /// Keeps whole content until it is renamed. The content is not dirty any more.
+  virtual void keep() { is_kept_ = true; }
   [[nodiscard]] bool is_kept() const { return is_kept_; }
   /// Call when no descriptor is left.
   virtual void note_end() {}
   /// Drops the bytes.
   virtual void forget() = 0;
+  /// Counts this object for its user until its end.
+  void count_for(UserCounts::Share share) { user_share_ = std::move(share); }
 
  protected:
   bool is_kept_ = false;
+
+ private:
+  UserCounts::Share user_share_;
 };
 
 }  // namespace stfs

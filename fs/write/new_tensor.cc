@@ -54,8 +54,8 @@ std::string NewTensor::label() const {
 }
 
 Result<void> NewTensor::check() const {
-  // A file without a form keeps its bytes, whatever they are.
-  if (!is_npy_ && !replaces_ && !has_whole_form()) return {};
+  // A file without a form keeps any bytes.
+  if (!is_npy_ && !replaced_shard_ && !has_whole_form()) return {};
   auto form = this->form();
   return form ? Result<void>() : pass_on(std::move(form));
 }
@@ -104,7 +104,7 @@ void NewTensor::drop_adopted_form() {
 Result<void> NewTensor::unshare() {
   if (bytes_.use_count() == 1) return {};
   auto own = std::make_shared<StagedBytes>(bytes_->file());
-  if (auto copied = bytes_->copy_to(*own, begin_); !copied) return copied;
+  RETURN_IF_ERROR(bytes_->copy_to(*own, begin_));
   bytes_ = std::move(own);
   begin_ = 0;
   return {};
@@ -113,8 +113,8 @@ Result<void> NewTensor::unshare() {
 Result<void> NewTensor::write(std::span<const std::byte> from, std::uint64_t offset) {
   note_change();
   if (scratch_) return scratch_->write(from, offset);
-  if (auto own = unshare(); !own) return own;
-  if (auto written = bytes_->write(from, begin_ + offset); !written) return written;
+  RETURN_IF_ERROR(unshare());
+  RETURN_IF_ERROR(bytes_->write(from, begin_ + offset));
   size_bytes_ = bytes_->size_bytes() - begin_;
   return {};
 }
@@ -123,10 +123,10 @@ Result<void> NewTensor::resize(std::uint64_t size_bytes) {
   note_change();
   if (scratch_) return scratch_->resize(size_bytes);
   if (size_bytes == 0) {
-    forget_bytes();  // no byte of what is shared is left to copy
+    forget_bytes();  // no shared byte is left to copy
     base_.reset();
   }
-  if (auto own = unshare(); !own) return own;
+  RETURN_IF_ERROR(unshare());
   if (size_bytes > kMostFileBytes - begin_) return fail_system(EFBIG, label(), "resize");
   bytes_->resize(begin_ + size_bytes);
   size_bytes_ = size_bytes;
@@ -200,7 +200,7 @@ Result<NewTensor::Form> NewTensor::form() const {
   if (is_npy_) return npy_form();
   const std::uint64_t size_bytes = this->size_bytes();
   const MutexLock lock(mutex_);
-  if (!replaces_ && (!dtype_ || !shape_)) {
+  if (!replaced_shard_ && (!dtype_ || !shape_)) {
     return refuse_form(name_, fmt::format("it has no {}: set the attributes user.safetensors.dtype and "
                                           "user.safetensors.shape, or rename it over a tensor of {} bytes",
                                           dtype_   ? "shape"
@@ -233,7 +233,7 @@ Result<NewTensor::Form> NewTensor::form() const {
 Result<NewTensor::Form> NewTensor::npy_form() const {
   const std::uint64_t size_bytes = size_bytes_;
   std::vector<std::byte> start(static_cast<std::size_t>(std::min(size_bytes, kNpyStartBytes)));
-  if (auto got = read(start, 0); !got) return pass_on(std::move(got));
+  RETURN_IF_ERROR(read(start, 0));
   auto header = parse_npy_header(start);
   const MutexLock lock(mutex_);
   if (!header) return refuse_form(name_, header.error().message);
@@ -245,8 +245,9 @@ Result<NewTensor::Form> NewTensor::npy_form() const {
                            header->type_text()));
   }
   Form form{.dtype = *dtype, .shape = shape_.value_or(header->shape), .data_offset = header->data_offset};
-  // NumPy's open_memmap() closes a new file that has its header only, and maps it then: it reads as zeros.
-  const bool is_only_header = size_bytes == header->data_offset && !replaces_;
+  // NumPy's open_memmap() closes a new file that has only its header, and then maps it: the rest reads as
+  // zeros.
+  const bool is_only_header = size_bytes == header->data_offset && !replaced_shard_;
   const std::uint64_t file_bytes =
       is_only_header ? header->data_offset + header->data_size_bytes : size_bytes;
   if (auto fits = check_npy(*header, file_bytes, form.dtype, form.shape); !fits)
@@ -271,9 +272,8 @@ Result<std::unique_ptr<NewTensor>> NewTensor::data(const Form& form) const {
   data->begin_ = begin_ + form.data_offset;
   data->size_bytes_ = size_bytes_ - form.data_offset;
   data->is_dirty_ = true;
-  // A NumPy header alone stands for zeros.
-  if (auto filled = data->size_bytes_ == *due ? Result<void>() : data->resize(*due); !filled)
-    return pass_on(std::move(filled));
+  // A NumPy header alone means a tensor of zeros.
+  RETURN_IF_ERROR(data->size_bytes_ == *due ? Result<void>() : data->resize(*due));
   return data;
 }
 

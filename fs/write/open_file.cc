@@ -1,4 +1,3 @@
-// The states of pending content (open_file.h).
 #include "fs/write/open_file.h"
 
 #include <utility>
@@ -52,7 +51,7 @@ Result<void> PendingContent::read(std::span<std::byte> to, std::uint64_t offset,
 
 Result<Committers::Patch> PendingContent::complete() {
   const auto pieces = staged_->pieces();
-  if (!pieces) return tl::unexpected(pieces.error());
+  RETURN_IF_ERROR(pieces);
   Committers::Patch patch{.place = staged_->target()};
   for (const ByteRange piece : *pieces) patch.size_bytes += piece.size_bytes;
   return patch;

@@ -1,4 +1,3 @@
-// Finds files by their openers, and contents by their inodes.
 #include "fs/write/open_files.h"
 
 #include <algorithm>
@@ -12,7 +11,7 @@ namespace stfs {
 OpenFile* OpenFiles::add(std::unique_ptr<OpenFile> file) {
   const MutexLock lock(mutex_);
   if (file->kind == FileKind::Shared) {
-    // A failed content stays with its own descriptors, which must get its error, and goes when they close.
+    // A failed content stays with its own descriptors, which must get its error, until they are closed.
     std::shared_ptr<PendingContent>& shared = shared_[file->ino];
     if (!shared) ++shared_count_;
     if (!shared || shared->has_failed) shared = file->content;
@@ -59,8 +58,8 @@ Result<OpenFile*> OpenFiles::just_opened(Ino ino, pid_t opener) const {
       return fail(ErrorCode::InvalidArgument, EBUSY, "several programs have opened it");
     if (newest == nullptr || file->opened_at > newest->opened_at) newest = file;
   }
-  // The kernel sends an O_TRUNC's request directly after its open: no other open of this thread comes in
-  // between.
+  // The kernel sends an O_TRUNC's request directly after its open, so no other open of this thread is between
+  // them.
   return newest != nullptr && newest->ino == ino && newest->is_untouched ? newest : nullptr;
 }
 

@@ -19,25 +19,25 @@ namespace stfs {
 /// Any thread may call. A content's mutex is taken before this object's, which is held only for moments.
 class OpenFiles {
  public:
-  /// Owns the file until remove(). A Shared file gets the content that all Shared files of its inode have,
-  /// and gives them its own if there is none, or none that has not failed.
+  /// Owns the file until remove(). A Shared file gets the content that all Shared files of its inode share.
+  /// If they have no content, or a failed one, the file gives them its own content.
   OpenFile* add(std::unique_ptr<OpenFile> file);
-  /// Call when the file's last copy is gone. @return true if no other file has its content.
+  /// Call when the file's last copy is closed. @return true if no other file has its content.
   bool leave(PendingContent& content);
   /// Call after leave().
   void remove(OpenFile* file);
 
-  /// The content that the Shared files of an inode have, or null.
+  /// The content that the Shared files of an inode share, or null.
   [[nodiscard]] std::shared_ptr<PendingContent> shared_content(Ino ino) const;
-  /// The file that a thread has opened as its last, if that is a file of the inode and untouched, or null.
-  /// EBUSY if the opener's pid is hidden and several files match.
+  /// Returns the file that a thread has opened last, if this file is of the inode and untouched; null
+  /// otherwise. EBUSY if the opener's pid is hidden and several files match.
   [[nodiscard]] Result<OpenFile*> just_opened(Ino ino, pid_t opener) const;
   /// True if another living process has opened the content for writing and has not closed it.
   [[nodiscard]] bool is_open_elsewhere(const PendingContent& content, pid_t process) const;
   void visit(const std::function<void(OpenFile&)>& visit) const;
 
   // The times that utimensat(2) has set (PendingContent::mtime):
-  /// Of the content, or of all files of the inode.
+  /// Sets the time of the content, or of all files of the inode.
   void keep_mtime(PendingContent& content, struct timespec mtime);
   void keep_mtime(Ino ino, struct timespec mtime);
   [[nodiscard]] std::optional<struct timespec> kept_mtime(const PendingContent& content) const;

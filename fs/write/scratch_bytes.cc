@@ -34,9 +34,9 @@ Result<std::shared_ptr<File>> ScratchBytes::file() const {
   const MutexLock lock(mutex_);
   if (file_) return file_;
   auto share = take_descriptor(requesting_user());
-  if (!share) return pass_on(std::move(share));
+  RETURN_IF_ERROR(share);
   auto opened = directory_.open(name_);
-  if (!opened) return pass_on(std::move(opened));
+  RETURN_IF_ERROR(opened);
   file_ = std::move(*opened);
   share_ = std::move(*share);
   return file_;
@@ -74,8 +74,8 @@ void ScratchBytes::close() {
 
 Result<void> ScratchBytes::sync() const {
   const auto opened = file();
-  if (!opened) return tl::unexpected(opened.error());
-  if (auto synced = (*opened)->sync(); !synced) return synced;
+  RETURN_IF_ERROR(opened);
+  RETURN_IF_ERROR((*opened)->sync());
   auto named = directory_.sync();
   // A file whose name was removed has no name to sync.
   return named || named.error().errno_value == ENOENT ? Result<void>() : named;
@@ -94,7 +94,7 @@ std::optional<ScratchDirectory::Status> ScratchBytes::status() const {
 
 Result<void> ScratchBytes::set_mtime(std::int64_t mtime_ns) {
   const auto opened = file();
-  if (!opened) return tl::unexpected(opened.error());
+  RETURN_IF_ERROR(opened);
   constexpr std::int64_t kSecondNs = 1'000'000'000;
   const struct timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT},
                                     {.tv_sec = mtime_ns / kSecondNs, .tv_nsec = mtime_ns % kSecondNs}};
@@ -106,7 +106,7 @@ Result<std::shared_ptr<File>> ScratchBytes::file_once() const {
   const MutexLock lock(mutex_);
   if (file_) return file_;
   auto opened = directory_.open(name_);
-  if (!opened) return pass_on(std::move(opened));
+  RETURN_IF_ERROR(opened);
   return std::shared_ptr<File>(std::move(*opened));
 }
 
@@ -124,7 +124,7 @@ std::optional<std::string> ScratchBytes::attribute(std::string_view key) const {
 
 Result<void> ScratchBytes::set_attribute(std::string_view key, const std::string& value) {
   const auto opened = file_once();
-  if (!opened) return tl::unexpected(opened.error());
+  RETURN_IF_ERROR(opened);
   const std::string attribute = name_of_attribute(key);
   if (::fsetxattr((*opened)->descriptor(), attribute.c_str(), value.data(), value.size(), 0) == 0) return {};
   const int why = errno;

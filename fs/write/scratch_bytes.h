@@ -1,5 +1,5 @@
-// The bytes of a scratch file: an ordinary file in the scratch directory (core/model/scratch_directory.h),
-// which is opened when it is needed.
+// The bytes of a scratch file: an ordinary file in the scratch directory (core/model/scratch_directory.h). It
+// is opened at its first use.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace stfs {
 /// Any thread may call.
 class ScratchBytes {
  public:
-  /// @param directory  must outlive this object. @param name  of the file in it.
+  /// @param directory  must outlive this object. @param name  the file's name in it.
   ScratchBytes(const ScratchDirectory& directory, std::string name)
       : directory_(directory), name_(std::move(name)) {}
 
@@ -29,28 +29,29 @@ class ScratchBytes {
   [[nodiscard]] std::string name() const;
   void take_name(std::string name);
 
-  // They open the file, which stays open: EDQUOT if the user has too many (take_descriptor()).
+  // These functions open the file, which then stays open. EDQUOT if the user has too many
+  // (take_descriptor()).
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
   Result<void> resize(std::uint64_t size_bytes);
   Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
-  /// An open file keeps its bytes when another program removes its name.
+  /// Opens the file. An open file keeps its bytes when another program removes its name.
   Result<void> open() const;
-  /// The next use opens the file again.
+  /// Closes the file. The next use opens it again.
   void close();
   /// Brings the bytes and the name to stable storage.
   Result<void> sync() const;
 
-  /// Nothing if the file has gone.
+  /// Nothing if the file was removed.
   [[nodiscard]] std::optional<ScratchDirectory::Status> status() const;
-  /// @param mtime_ns  since 1970.
+  /// @param mtime_ns  nanoseconds since 1970.
   Result<void> set_mtime(std::int64_t mtime_ns);
-  /// An attribute `user.safetensors.KEY` of the file, where the store has such attributes.
+  /// An attribute `user.safetensors.KEY` of the file, if the store has such attributes.
   [[nodiscard]] std::optional<std::string> attribute(std::string_view key) const;
   Result<void> set_attribute(std::string_view key, const std::string& value);
 
  private:
   [[nodiscard]] Result<std::shared_ptr<File>> file() const;
-  /// The same for one use: the file does not stay open.
+  /// Opens the file for one use: the file does not stay open.
   [[nodiscard]] Result<std::shared_ptr<File>> file_once() const;
 
   const ScratchDirectory& directory_;

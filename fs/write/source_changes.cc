@@ -27,13 +27,14 @@ constexpr mode_t kPermissionBits = 0777;
 constexpr std::size_t kCopiedBytes = 1 << 20;
 constexpr const char* kRemoved = "removed";  // the target of the link that hides a file
 
-/// ESTALE if another user has moved another directory to the name of one that was just made.
+/// ESTALE if another user has moved another directory to the name of a directory that was just made.
 Result<void> check_made(int directory, const std::string& path) {
   if (is_newly_made(directory)) return {};
   return fail(ErrorCode::ArchiveChanged, ESTALE, path + ": was exchanged while it was made");
 }
 
-/// Holes stay holes. A signal to the program that waits does not end the copy: it would begin anew for ever.
+/// Copies the bytes, and keeps holes. A signal to the waiting program does not end the copy, because each
+/// retry of the program would begin a new copy.
 Result<void> copy_bytes(int from, int to, const std::string& path) {
   struct stat st {};
   if (::fstat(from, &st) != 0) return fail_system(errno, path, "stat");
@@ -41,7 +42,7 @@ Result<void> copy_bytes(int from, int to, const std::string& path) {
   for (off_t at = 0; at < st.st_size;) {
     const off_t data = ::lseek(from, at, SEEK_DATA);
     if (data < 0 && errno == ENXIO) {
-      // A hole is the end, unless the file was cut meanwhile.
+      // A hole reaches to the end, unless the file was truncated during the copy.
       struct stat now {};
       if (::fstat(from, &now) != 0) return fail_system(errno, path, "stat");
       st.st_size = std::min(st.st_size, now.st_size);
@@ -52,7 +53,7 @@ Result<void> copy_bytes(int from, int to, const std::string& path) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return fail_system(errno, path, "read");
     if (count == 0) {
-      st.st_size = at;  // it was cut meanwhile
+      st.st_size = at;  // it was truncated during the copy
       break;
     }
     for (ssize_t done = 0; done < count;) {
@@ -66,15 +67,15 @@ Result<void> copy_bytes(int from, int to, const std::string& path) {
   return ::ftruncate(to, st.st_size) == 0 ? Result<void>() : fail_system(errno, path, "copy");
 }
 
-/// The identity of a regular file.
+/// Returns the identity of a regular file.
 Result<EntryIdentity> file_identity(const UniqueFd& file, const std::string& path) {
   struct stat st {};
   if (::fstat(file.get(), &st) != 0) return fail_system(errno, path, "stat");
   return S_ISREG(st.st_mode) ? identity_of(file.get(), st) : EntryIdentity{};
 }
 
-/// A file without a name, where the file system has such files: a kill then leaves nothing. Else it has a
-/// temporary name until the end.
+/// A file without a name, if the file system has such files: then a killed process leaves no file behind.
+/// Otherwise the file has a temporary name until the end.
 class TemporaryFile {
  public:
   static Result<TemporaryFile> make(int directory, const std::string& path) {
@@ -121,7 +122,7 @@ class TemporaryFile {
   bool has_name_ = false;
 };
 
-/// ESTALE unless the open directory is the one that is due.
+/// ESTALE unless the open directory is the expected directory.
 Result<void> check_directory(int directory, const EntryIdentity& due, const std::string& path) {
   if (due.inode == 0) return {};
   struct stat st {};
@@ -136,8 +137,8 @@ tl::unexpected<Error> is_behind_a_link(const std::string& path) {
       path + ": lies behind a symbolic link of the source directory, and nothing is written through links");
 }
 
-/// Gives a new file or directory to its maker, with the permissions. EACCES: this process can't.
-/// @param directory  holds the file; its group counts where it has the set-group-ID bit.
+/// Gives a new file or directory to its maker, with the permissions. EACCES if this process can't.
+/// @param directory  contains the file; its group applies if it has the set-group-ID bit.
 Result<void> give_to(int descriptor, int directory, mode_t mode, const Maker& maker,
                      const std::string& path) {
   struct stat st {};
@@ -159,9 +160,9 @@ Result<void> give_to(int descriptor, int directory, mode_t mode, const Maker& ma
   return {};
 }
 
-/// Whether the sticky bit of a directory lets the user remove or replace the file of that name, as the kernel
-/// decides: EPERM unless the file or the directory belongs to the user. The kernel has asked this of the file
-/// that had the name then. True for root, for the mounting user, and if no file has the name.
+/// Checks the sticky bit of a directory as the kernel does before a user removes or replaces a file. EPERM
+/// unless the user owns the file or the directory. The kernel has checked the file that had the name earlier.
+/// Succeeds for root, for the mounting user, and if no file has the name.
 Result<void> check_sticky_bit(int directory, const std::string& name, uid_t user,
                               std::optional<uid_t> shown_owner, const std::string& path) {
   struct stat above {};
@@ -170,9 +171,9 @@ Result<void> check_sticky_bit(int directory, const std::string& name, uid_t user
   if ((above.st_mode & S_ISVTX) == 0 || is_unlimited(user)) return {};
   const auto named = open_entry(directory, name, O_PATH, path);
   if (!named && named.error().errno_value == ENOENT) return {};
-  if (!named) return tl::unexpected(named.error());
+  RETURN_IF_ERROR(named);
   if (::fstat(named->get(), &there) != 0) return fail_system(errno, path, "stat");
-  // An owner that is shown by -o uid= is meant.
+  // With -o uid= the shown owner decides.
   const auto belongs = [&](const struct stat& file) {
     return shown_owner ? *shown_owner == user : is_same_user(file.st_uid, user);
   };
@@ -187,24 +188,24 @@ Result<void> check_sticky_bit(int directory, const std::string& name, uid_t user
 Result<UniqueFd> SourceChanges::open_private_top() {
   const SourceFiles::Layer& top = files_.top();
   auto opened = files_.open(top);
-  if (!opened) return pass_on(std::move(opened));
+  RETURN_IF_ERROR(opened);
   if (*opened) return std::move(**opened);
   const auto delta = SourceFiles::delta_of(top);
-  if (!delta) return tl::unexpected(delta.error());
+  RETURN_IF_ERROR(delta);
   const bool is_new = ::mkdirat(top.parent.get(), top.name.c_str(), S_IRWXU) == 0;
   if (!is_new && errno != EEXIST) return fail_system(errno, top.path.string(), "create");
-  if (!is_new) {  // who has made it gives it
+  if (!is_new) {  // the thread that has made it sets the owner
     opened = files_.open(top);
-    if (!opened) return pass_on(std::move(opened));
+    RETURN_IF_ERROR(opened);
     if (*opened) return std::move(**opened);
     return fail(ErrorCode::ArchiveChanged, ESTALE, top.path.string() + ": was removed meanwhile");
   }
   auto entry = open_entry(top.parent.get(), top.name, O_RDONLY | O_DIRECTORY, top.path.string());
-  if (!entry) return entry;
+  RETURN_IF_ERROR(entry);
   UniqueFd made = std::move(*entry);
-  if (auto checked = check_made(made.get(), top.path.string()); !checked) return pass_on(std::move(checked));
+  RETURN_IF_ERROR(check_made(made.get(), top.path.string()));
   mark_made_directory(made.get(), top.parent.get(), top.name);
-  // Only root can; another user's directory is as good.
+  // Only root can change the owner. A directory that keeps another owner also works.
   static_cast<void>(::fchown(made.get(), delta->st_uid, delta->st_gid) == 0);
   drop_access_list(made.get());
   struct stat its {};
@@ -223,14 +224,13 @@ Result<UniqueFd> SourceChanges::enter(UniqueFd directory, const std::string& nam
     return why == ENOTDIR || why == ELOOP ? is_behind_a_link(shown(path)) : pass_on(std::move(entered));
   if (why != ENOENT) return entered;
   const auto below = files_.find(path);
-  if (!below) return tl::unexpected(below.error());
+  RETURN_IF_ERROR(below);
   const bool is_new = ::mkdirat(directory.get(), name.c_str(), S_IRWXU) == 0;
   if (!is_new && errno != EEXIST) return fail_system(errno, shown(path), "create");
   entered = open();
-  if (!entered || !is_new) return entered;  // who has made it gives it
-  if (auto made = check_made(entered->get(), shown(path)); !made) return pass_on(std::move(made));
-  if (auto given = give_as(entered->get(), below->entry.status, below->entry.permissions); !given)
-    return pass_on(std::move(given));
+  if (!entered || !is_new) return entered;  // the thread that has made it sets the owner
+  RETURN_IF_ERROR(check_made(entered->get(), shown(path)));
+  RETURN_IF_ERROR(give_as(entered->get(), below->entry.status, below->entry.permissions));
   files_.mark_copy(entered->get(), files_.top());
   return entered;
 }
@@ -239,17 +239,17 @@ Result<SourceChanges::Place> SourceChanges::place_of(const std::string& path) {
   Place place;
   if (files_.top().is_private()) {
     auto top = open_private_top();
-    if (!top) return pass_on(std::move(top));
+    RETURN_IF_ERROR(top);
     place.directory = std::move(*top);
   } else {
     auto top = files_.open(files_.top());
-    if (!top) return pass_on(std::move(top));
+    RETURN_IF_ERROR(top);
     place.directory = std::move(**top);
   }
   std::size_t at = 0;
   for (std::size_t end = path.find('/'); end != std::string::npos; end = path.find('/', at)) {
     auto entered = enter(std::move(place.directory), path.substr(at, end - at), path.substr(0, end));
-    if (!entered) return pass_on(std::move(entered));
+    RETURN_IF_ERROR(entered);
     place.directory = std::move(*entered);
     at = end + 1;
   }
@@ -259,13 +259,13 @@ Result<SourceChanges::Place> SourceChanges::place_of(const std::string& path) {
 
 Result<SourceChanges::Place> SourceChanges::place_of(const Name& name) {
   auto place = place_of(name.path);
-  if (!place) return place;
+  RETURN_IF_ERROR(place);
   auto checked = check_directory(place->directory.get(), name.directory, shown(name.path));
   return checked ? std::move(place) : pass_on(std::move(checked));
 }
 
 Result<void> SourceChanges::check_replaceable(const Place& place, const std::string& path) const {
-  // The links and copies of a private directory belong to the mounting user.
+  // The mounting user owns the links and copies in a private directory.
   if (files_.top().is_private()) return {};
   return check_sticky_bit(place.directory.get(), place.name, requesting_user(), shown_owner_, shown(path));
 }
@@ -273,23 +273,23 @@ Result<void> SourceChanges::check_replaceable(const Place& place, const std::str
 Result<SourceChanges::Own> SourceChanges::open(const std::string& path, const EntryIdentity& due,
                                                bool keeps_bytes) {
   const auto found = files_.find(path);
-  if (!found) return tl::unexpected(found.error());
+  RETURN_IF_ERROR(found);
   const SourceEntry& entry = found->entry;
   if (!S_ISREG(entry.status.st_mode) || entry.identity != due)
     return fail(ErrorCode::ArchiveChanged, ESTALE, shown(path) + ": another file has got this name");
   if (!found->is_own) return copy(path, entry, keeps_bytes);
   auto place = place_of(path);
-  if (!place) return pass_on(std::move(place));
+  RETURN_IF_ERROR(place);
   const auto open = [&](int access) {
     return open_entry(place->directory.get(), place->name, access | O_NONBLOCK | O_NOCTTY, shown(path));
   };
   auto opened = open(O_RDWR);
   if (!opened && opened.error().errno_value == EACCES) opened = open(O_WRONLY);
-  if (!opened) return pass_on(std::move(opened));
+  RETURN_IF_ERROR(opened);
   Own own;
   own.file = std::move(*opened);
   auto identity = file_identity(own.file, shown(path));
-  if (!identity) return pass_on(std::move(identity));
+  RETURN_IF_ERROR(identity);
   own.identity = *identity;
   if (own.identity != due)
     return fail(ErrorCode::ArchiveChanged, ESTALE, shown(path) + ": another file has got this name");
@@ -302,7 +302,7 @@ Result<void> SourceChanges::give_as(int descriptor, const struct stat& of, const
   drop_access_list(descriptor);  // of the directory's default list
   mode_t mode = allowed.mode;
   if (::fchown(descriptor, of.st_uid, of.st_gid) != 0) {
-    // Its maker could read the file. Others get what the file allows to all of them.
+    // The maker of the copy could read the file. Others get the rights that the file gives to all of them.
     const bool keeps_group = made.st_gid == of.st_gid || ::fchown(descriptor, ~uid_t{0}, of.st_gid) == 0;
     const mode_t for_all = allowed.mode & (allowed.mode >> 3U) & 07U;
     mode = (keeps_group ? allowed.mode & 070U : for_all << 3U) | for_all;
@@ -318,24 +318,22 @@ Result<SourceChanges::Own> SourceChanges::copy(const std::string& path, const So
   if (keeps_bytes && !of.file)
     return fail(ErrorCode::System, EACCES, path + ": may not be read, so not copied");
   auto place = place_of(path);
-  if (!place) return pass_on(std::move(place));
+  RETURN_IF_ERROR(place);
   auto made = TemporaryFile::make(place->directory.get(), shown(path));
-  if (!made) return pass_on(std::move(made));
-  if (auto given = give_as(made->descriptor(), of.status, of.permissions); !given)
-    return pass_on(std::move(given));
+  RETURN_IF_ERROR(made);
+  RETURN_IF_ERROR(give_as(made->descriptor(), of.status, of.permissions));
   if (keeps_bytes) {
-    if (auto copied = copy_bytes(of.file.get(), made->descriptor(), shown(path)); !copied)
-      return pass_on(std::move(copied));
+    RETURN_IF_ERROR(copy_bytes(of.file.get(), made->descriptor(), shown(path)));
   }
   if (keeps_bytes && durability_ == Durability::Power && ::fsync(made->descriptor()) != 0)
     return fail_system(errno, shown(path), "sync");
   files_.mark_copy(made->descriptor(), files_.top());
   Own own{.file = {}, .is_copy = true};
   auto named = made->rename_to(place->name, shown(path));
-  if (!named) return pass_on(std::move(named));
+  RETURN_IF_ERROR(named);
   own.file = std::move(*named);
   auto identity = file_identity(own.file, shown(path));
-  if (!identity) return pass_on(std::move(identity));
+  RETURN_IF_ERROR(identity);
   own.identity = *identity;
   return own;
 }
@@ -343,7 +341,7 @@ Result<SourceChanges::Own> SourceChanges::copy(const std::string& path, const So
 Result<SourceChanges::Own> SourceChanges::create(const Name& name, mode_t mode, const Maker& maker) {
   const std::string& path = name.path;
   auto place = place_of(name);
-  if (!place) return pass_on(std::move(place));
+  RETURN_IF_ERROR(place);
   const int directory = place->directory.get();
   const bool is_private = files_.top().is_private();
   struct stat there {};
@@ -355,10 +353,10 @@ Result<SourceChanges::Own> SourceChanges::create(const Name& name, mode_t mode, 
   const auto give = [&](int descriptor) { return give_to(descriptor, directory, mode, maker, shown(path)); };
   if (is_taken) {
     auto made = TemporaryFile::make(directory, shown(path));
-    if (!made) return pass_on(std::move(made));
-    if (auto given = give(made->descriptor()); !given) return pass_on(std::move(given));
+    RETURN_IF_ERROR(made);
+    RETURN_IF_ERROR(give(made->descriptor()));
     auto named = made->rename_to(place->name, shown(path));
-    if (!named) return pass_on(std::move(named));
+    RETURN_IF_ERROR(named);
     own.file = std::move(*named);
   } else {
     constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
@@ -370,16 +368,16 @@ Result<SourceChanges::Own> SourceChanges::create(const Name& name, mode_t mode, 
     }
   }
   auto identity = file_identity(own.file, shown(path));
-  if (!identity) return pass_on(std::move(identity));
+  RETURN_IF_ERROR(identity);
   own.identity = *identity;
   return own;
 }
 
 Result<UniqueFd> SourceChanges::open_directory(const std::string& path, EntryIdentity due) {
   auto place = place_of(path);
-  if (!place) return pass_on(std::move(place));
+  RETURN_IF_ERROR(place);
   auto entered = enter(std::move(place->directory), place->name, path);
-  if (!entered) return entered;
+  RETURN_IF_ERROR(entered);
   auto checked = check_directory(entered->get(), due, shown(path));
   return checked ? std::move(entered) : pass_on(std::move(checked));
 }
@@ -387,7 +385,7 @@ Result<UniqueFd> SourceChanges::open_directory(const std::string& path, EntryIde
 Result<void> SourceChanges::make_directory(const Name& name, mode_t mode, const Maker& maker) {
   const std::string& path = name.path;
   auto place = place_of(name);
-  if (!place) return pass_on(std::move(place));
+  RETURN_IF_ERROR(place);
   const int directory = place->directory.get();
   if (::mkdirat(directory, place->name.c_str(), mode & kPermissionBits) != 0)
     return fail_system(errno, shown(path), "create");
@@ -417,13 +415,13 @@ void SourceChanges::remove_private_top_if_empty() const {
 Result<void> SourceChanges::remove(const Name& name) {
   const std::string& path = name.path;
   const auto found = files_.find(path);
-  if (!found) return tl::unexpected(found.error());
+  RETURN_IF_ERROR(found);
   if (S_ISDIR(found->entry.status.st_mode) && !found->entry.is_link)
     return fail_system(EISDIR, shown(path), "remove");
   auto place = place_of(name);
-  if (!place) return pass_on(std::move(place));
+  RETURN_IF_ERROR(place);
   if (files_.top().is_private() && found->is_below) return hide(*place);
-  if (auto allowed = check_replaceable(*place, path); !allowed) return allowed;
+  RETURN_IF_ERROR(check_replaceable(*place, path));
   if (::unlinkat(place->directory.get(), place->name.c_str(), 0) != 0)
     return fail_system(errno, shown(path), "remove");
   remove_private_top_if_empty();
@@ -433,15 +431,15 @@ Result<void> SourceChanges::remove(const Name& name) {
 Result<void> SourceChanges::remove_directory(const Name& name) {
   const std::string& path = name.path;
   const auto found = files_.find(path);
-  if (!found) return tl::unexpected(found.error());
+  RETURN_IF_ERROR(found);
   if (!S_ISDIR(found->entry.status.st_mode)) return fail_system(ENOTDIR, shown(path), "remove");
   if (files_.top().is_private() && found->is_below) {
     return fail(ErrorCode::InvalidArgument, EPERM,
                 shown(path) + ": a directory of the base can't be removed from a delta");
   }
   auto place = place_of(name);
-  if (!place) return pass_on(std::move(place));
-  if (auto allowed = check_replaceable(*place, path); !allowed) return allowed;
+  RETURN_IF_ERROR(place);
+  RETURN_IF_ERROR(check_replaceable(*place, path));
   if (::unlinkat(place->directory.get(), place->name.c_str(), AT_REMOVEDIR) != 0)
     return fail_system(errno, shown(path), "remove");
   remove_private_top_if_empty();
@@ -453,7 +451,7 @@ Result<void> SourceChanges::rename(const Name& name, const Name& new_name, unsig
   const std::string& new_path = new_name.path;
   if ((flags & ~unsigned{RENAME_NOREPLACE}) != 0) return fail_system(EINVAL, shown(path), "exchange");
   const auto found = files_.find(path);
-  if (!found) return tl::unexpected(found.error());
+  RETURN_IF_ERROR(found);
   const auto there = files_.find(new_path);
   if (there && (flags & RENAME_NOREPLACE) != 0) return fail_system(EEXIST, shown(new_path), "rename");
   const bool is_private = files_.top().is_private();
@@ -463,14 +461,14 @@ Result<void> SourceChanges::rename(const Name& name, const Name& new_name, unsig
   if (is_private && there && S_ISDIR(there->entry.status.st_mode) != is_directory)
     return fail_system(is_directory ? ENOTDIR : EISDIR, shown(new_path), "replace");
   if (is_private && !found->is_own) {
-    if (auto copied = copy(path, found->entry, true); !copied) return pass_on(std::move(copied));
+    RETURN_IF_ERROR(copy(path, found->entry, true));
   }
   auto from = place_of(name);
-  if (!from) return pass_on(std::move(from));
+  RETURN_IF_ERROR(from);
   auto to = place_of(new_name);
-  if (!to) return pass_on(std::move(to));
-  if (auto allowed = check_replaceable(*from, path); !allowed) return allowed;
-  if (auto allowed = check_replaceable(*to, new_path); !allowed) return allowed;
+  RETURN_IF_ERROR(to);
+  RETURN_IF_ERROR(check_replaceable(*from, path));
+  RETURN_IF_ERROR(check_replaceable(*to, new_path));
   const unsigned kept_flags = is_private ? 0 : flags;
   if (::renameat2(from->directory.get(), from->name.c_str(), to->directory.get(), to->name.c_str(),
                   kept_flags) != 0)

@@ -1,18 +1,19 @@
-// Changes of the files of a source directory. Without a delta they are changes of the source
-// directory's own files. With a delta the source stays as it is: a file is copied into the private directory
-// of the delta on top before its first change (read/source_files.h).
+// Changes files of a source directory. Without a delta the source directory's own files are changed. With a
+// delta the source directory stays unchanged: a file is copied into the private directory of the delta on top
+// before its first change (read/source_files.h).
 //
-// A private directory is made with the first file that is changed, and is removed with its last. It and its
-// files have the owner of the file, where the mount may give them away, and allow no other user more than the
-// file of which they are copies. Whoever deletes a delta deletes its private directory.
+// A private directory is made with the first file that is changed, and is removed with its last file. The
+// private directory and its files have the owner of the source file, if the mount may change owners. They
+// give no other user more rights than the copied file does. A user who deletes a delta must delete its
+// private directory.
 //
-// A change of names, and of a directory's attributes, gets the directory that the kernel asked about. ESTALE:
-// its path leads to another directory now. With a delta there is nothing to compare: the change goes to the
-// private directory of the path, whatever lies below.
+// A change of names, or of a directory's attributes, gets the identity of the directory that the kernel asked
+// about. ESTALE if the path leads to another directory now. With a delta no identity is compared: the change
+// is made in the private directory of the path, even if the lower directories have changed.
 //
-// Nothing is written through a symbolic link. A file that is a link, as in the cache of a hub, is replaced by
-// a copy of the file behind it. What lies behind a link to a directory can't be changed without a delta:
-// EPERM.
+// No bytes are written through a symbolic link. A file that is a link, as in the cache of a hub, is replaced
+// by a copy of the file that the link leads to. A file behind a link to a directory can't be changed without
+// a delta (EPERM).
 #pragma once
 
 #include <sys/stat.h>
@@ -30,37 +31,39 @@
 
 namespace stfs {
 
-/// Any thread may call. Each call waits for the disk. Paths are those of SourceFiles.
+/// Any thread may call. Each call waits for the disk. Paths have the form that SourceFiles uses.
 class SourceChanges {
  public:
-  /// @param files  must outlive it.
-  /// @param shown_owner  whom the mount shows as the owner of all files; nothing: the owner.
+  /// @param files  must outlive this object.
+  /// @param shown_owner  the user whom the mount shows as the owner of all files. Nothing: the mount shows
+  ///                     the owner.
   SourceChanges(const SourceFiles& files, Durability durability, std::optional<uid_t> shown_owner)
       : files_(files), durability_(durability), shown_owner_(shown_owner) {}
 
-  /// A name that is made, moved or removed.
+  /// A name that a request makes, moves or removes.
   struct Name {
     std::string path;
-    EntryIdentity directory{};  // that holds it
+    EntryIdentity directory{};  // the directory that contains the name
   };
   /// A file that may be changed.
   struct Own {
-    UniqueFd file;  // for reading and writing, or for writing alone where reading is not allowed
+    UniqueFd file;  // for reading and writing; for writing only, if the file may not be read
     EntryIdentity identity{};
-    bool is_copy = false;  // it was made by this call
+    bool is_copy = false;  // this call has made it
   };
-  /// Opens the file, after it was copied where that is needed. ESTALE: another file has the path than `due`.
-  /// @param keeps_bytes  false: a copy is empty, because the caller cuts the file.
+  /// Opens the file, and first copies it if it needs a private copy. ESTALE if another file than `due` has
+  /// the path.
+  /// @param keeps_bytes  false: a copy is empty, because the caller truncates the file.
   Result<Own> open(const std::string& path, const EntryIdentity& due, bool keeps_bytes);
-  /// Makes an empty file. EEXIST, also if a link has the name that is not followed.
+  /// Makes an empty file. EEXIST also if the name is a link that is not followed.
   Result<Own> create(const Name& name, mode_t mode, const Maker& maker);
-  /// Opens a directory for a change of its attributes. With a delta it becomes one of the private directory.
+  /// Opens a directory for a change of its attributes. With a delta, makes it in the private directory.
   Result<UniqueFd> open_directory(const std::string& path, EntryIdentity due);
   Result<void> make_directory(const Name& name, mode_t mode, const Maker& maker);
   Result<void> remove(const Name& name);
-  /// EPERM with a delta for a directory that a layer below has.
+  /// EPERM with a delta for a directory that a lower layer has.
   Result<void> remove_directory(const Name& name);
-  /// @param flags  RENAME_NOREPLACE. EXDEV with a delta for a directory that a layer below has.
+  /// @param flags  RENAME_NOREPLACE. EXDEV with a delta for a directory that a lower layer has.
   Result<void> rename(const Name& name, const Name& new_name, unsigned flags);
 
  private:
@@ -76,7 +79,7 @@ class SourceChanges {
   Result<UniqueFd> enter(UniqueFd directory, const std::string& name, const std::string& path);
   Result<Own> copy(const std::string& path, const SourceEntry& of, bool keeps_bytes);
   Result<void> give_as(int descriptor, const struct stat& of, const Permissions& allowed) const;
-  /// Makes a link that says that the file of this name was removed.
+  /// Makes a link that marks the file of this name as removed.
   Result<void> hide(const Place& place) const;
   void remove_private_top_if_empty() const;
   [[nodiscard]] std::string shown(const std::string& path) const {

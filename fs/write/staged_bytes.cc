@@ -8,7 +8,7 @@
 namespace stfs {
 namespace {
 
-// Parts grow with the content, so that a large one has few of them.
+// Parts grow with the content, so a large content has few parts.
 constexpr std::uint64_t kLeastPartBytes = 64 << 10;
 constexpr std::uint64_t kMostPartBytes = std::uint64_t{1} << 30;
 
@@ -23,8 +23,8 @@ std::map<std::uint64_t, StagedBytes::Part>::const_iterator StagedBytes::part_at(
 
 Result<void> StagedBytes::add_part(std::uint64_t offset, std::uint64_t wanted_bytes) {
   const auto next = part_at(offset);
-  // Whole blocks lie at whole blocks of the file. Behind a part that was cut, the first one is no whole
-  // block.
+  // Whole blocks begin at block boundaries of the file. After a part that was truncated, the first block is
+  // not whole.
   std::uint64_t begin = round_down_to_block(offset);
   if (next != parts_.begin()) {
     const auto& [at, before] = *std::prev(next);
@@ -35,7 +35,7 @@ Result<void> StagedBytes::add_part(std::uint64_t offset, std::uint64_t wanted_by
   if (next != parts_.end()) end = std::min(end, next->first);
   const std::uint64_t lead = begin - round_down_to_block(begin);
   auto place = file_->allocate(lead + end - begin);
-  if (!place) return pass_on(std::move(place));
+  RETURN_IF_ERROR(place);
   parts_.emplace(begin, Part{end - begin, *place + lead});
   allocated_bytes_ += end - begin;
   return {};
@@ -47,13 +47,13 @@ Result<void> StagedBytes::write(std::span<const std::byte> from, std::uint64_t o
   while (!from.empty()) {
     auto part = part_at(offset);
     if (part == parts_.end() || part->first > offset) {
-      if (auto added = add_part(offset, from.size()); !added) return added;
+      RETURN_IF_ERROR(add_part(offset, from.size()));
       part = part_at(offset);
     }
     const std::uint64_t in_part = offset - part->first;
     const auto piece = from.first(
         static_cast<std::size_t>(std::min<std::uint64_t>(from.size(), part->second.size_bytes - in_part)));
-    if (auto written = file_->file().write(piece, part->second.place + in_part); !written) return written;
+    RETURN_IF_ERROR(file_->file().write(piece, part->second.place + in_part));
     offset += piece.size();
     from = from.subspan(piece.size());
     size_bytes_ = std::max(size_bytes_, offset);
@@ -63,7 +63,7 @@ Result<void> StagedBytes::write(std::span<const std::byte> from, std::uint64_t o
 
 Result<void> StagedBytes::read(std::span<std::byte> to, std::uint64_t offset) const {
   const auto file_bytes = parts_.empty() ? Result<std::uint64_t>(0) : file_->file().size_bytes();
-  if (!file_bytes) return tl::unexpected(file_bytes.error());
+  RETURN_IF_ERROR(file_bytes);
   while (!to.empty()) {
     const auto part = part_at(offset);
     const bool is_hole = part == parts_.end() || part->first > offset;
@@ -71,13 +71,12 @@ Result<void> StagedBytes::read(std::span<std::byte> to, std::uint64_t offset) co
                                : is_hole            ? part->first - offset
                                                     : part->second.size_bytes - (offset - part->first);
     const auto piece = to.first(static_cast<std::size_t>(std::min<std::uint64_t>(to.size(), left)));
-    std::uint64_t there = 0;  // the end of a part may lie behind the end of the file
+    std::uint64_t there = 0;  // the end of a part may be after the end of the file
     if (!is_hole) {
       const std::uint64_t place = part->second.place + (offset - part->first);
       there = place < *file_bytes ? std::min<std::uint64_t>(piece.size(), *file_bytes - place) : 0;
       if (there > 0) {
-        if (auto read = file_->file().read(piece.first(static_cast<std::size_t>(there)), place); !read)
-          return read;
+        RETURN_IF_ERROR(file_->file().read(piece.first(static_cast<std::size_t>(there)), place));
       }
     }
     std::ranges::fill(piece.subspan(static_cast<std::size_t>(there)), std::byte{0});
@@ -110,8 +109,8 @@ Result<void> StagedBytes::copy_to(StagedBytes& to, std::uint64_t offset) const {
     const std::uint64_t end = std::min(begin + part.size_bytes, size_bytes_);
     for (std::uint64_t at = std::max(begin, offset); at < end; at += piece.size()) {
       piece.resize(static_cast<std::size_t>(std::min(kPieceBytes, end - at)));
-      if (auto got = read(piece, at); !got) return got;
-      if (auto written = to.write(piece, at - offset); !written) return written;
+      RETURN_IF_ERROR(read(piece, at));
+      RETURN_IF_ERROR(to.write(piece, at - offset));
     }
   }
   if (size_bytes_ > offset) to.resize(size_bytes_ - offset);

@@ -1,5 +1,5 @@
-// A file's bytes of no known number, in parts of a StagingFile. Bytes that were never written are zeros and
-// take no space.
+// A file's bytes whose number is not known, in parts of a StagingFile. Bytes that were never written are
+// zeros and take no space.
 #pragma once
 
 #include <cstddef>
@@ -22,14 +22,14 @@ class StagedBytes {
   StagedBytes(const StagedBytes&) = delete;
   StagedBytes& operator=(const StagedBytes&) = delete;
 
-  /// EFBIG: the end would lie beyond the largest file.
+  /// EFBIG if the end would be beyond the largest file.
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
-  /// Zeros behind the end.
+  /// Returns zeros after the end.
   Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
-  /// Cuts the bytes, or adds zeros.
+  /// Truncates the bytes, or adds zeros.
   void resize(std::uint64_t size_bytes);
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
-  /// Appends the bytes from an offset on to others, which are empty.
+  /// Appends the bytes from an offset on to `to`, which is empty.
   Result<void> copy_to(StagedBytes& to, std::uint64_t offset) const;
   [[nodiscard]] const std::shared_ptr<StagingFile>& file() const { return file_; }
 
@@ -38,9 +38,9 @@ class StagedBytes {
     std::uint64_t size_bytes = 0;
     std::uint64_t place = 0;  // in the file
   };
-  /// The part with the byte at an offset; else the first one behind it.
+  /// Returns the part with the byte at an offset, or the first part after it.
   [[nodiscard]] std::map<std::uint64_t, Part>::const_iterator part_at(std::uint64_t offset) const;
-  /// Makes a part for the byte at an offset that lies in none.
+  /// Makes a part for the byte at an offset that no part has.
   Result<void> add_part(std::uint64_t offset, std::uint64_t wanted_bytes);
 
   std::shared_ptr<StagingFile> file_;

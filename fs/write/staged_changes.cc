@@ -1,4 +1,5 @@
-// Keeps an entry for each tensor that a transaction has touched, and finds tensors by their names in it.
+// Keeps an entry for each tensor that a transaction has touched, and finds tensors by their names in the
+// transaction.
 #include "fs/write/staged_changes.h"
 
 #include <fmt/format.h>
@@ -54,7 +55,7 @@ std::optional<TensorId> StagedChanges::find(std::string_view file_name) const {
         staged == nullptr || (staged->fate == StagedTensor::Fate::Stays && !staged->has_other_name());
     return has_name ? std::optional(tensor) : std::nullopt;
   }
-  // One that is staged and was deleted since.
+  // A tensor that is staged and was then deleted from the model.
   for (const auto& [tensor, staged] : tensors_) {
     const bool is_lost = staged.is_listed() && !staged.has_other_name() && !(*model_)->ids().position(tensor);
     if (is_lost && base_file_name(tensor) == file_name) return tensor;
@@ -70,7 +71,7 @@ std::string StagedChanges::name(TensorId tensor) const {
 
 Result<NewTensor::Form> StagedChanges::form(TensorId tensor) const {
   const StagedTensor* const staged = at(tensor);
-  if (staged != nullptr && staged->is_made()) return staged->content->made()->tensor()->form();
+  if (staged != nullptr && staged->is_made()) return staged->content->new_tensor()->form();
   if (staged != nullptr && staged->form) return *staged->form;
   const Tensor& now = (*model_)->tensor(tensor);
   if (now.shape.size() > kMostDimensionsInAttribute)
@@ -99,12 +100,13 @@ StagedTensor& StagedChanges::stage(TensorId tensor) {
     const Tensor now = (*model_)->tensor(tensor);
     entry->second.name = entry->second.base_name = now.name;
     entry->second.base_form = form_of(now);
+    text_bytes_ += text_bytes(entry->second);
   }
   return entry->second;
 }
 
 void StagedChanges::adopt_form(const StagedTensor& made) const {
-  NewTensor* const file = made.is_new && made.is_made() ? made.content->made()->tensor() : nullptr;
+  NewTensor* const file = made.is_new && made.is_made() ? made.content->new_tensor() : nullptr;
   if (file == nullptr || file->has_form()) return;
   for (const auto& [tensor, staged] : tensors_) {
     const bool had_name =
@@ -114,10 +116,16 @@ void StagedChanges::adopt_form(const StagedTensor& made) const {
   }
 }
 
+void StagedChanges::erase(TensorId tensor) {
+  const auto entry = tensors_.find(tensor);
+  if (entry == tensors_.end()) return;
+  text_bytes_ -= text_bytes(entry->second);
+  tensors_.erase(entry);
+}
+
 void StagedChanges::tidy(TensorId tensor) {
   const StagedTensor* const staged = at(tensor);
-  if (staged != nullptr && staged->fate == StagedTensor::Fate::Stays && !staged->is_listed())
-    tensors_.erase(tensor);
+  if (staged != nullptr && staged->fate == StagedTensor::Fate::Stays && !staged->is_listed()) erase(tensor);
 }
 
 void StagedChanges::make(TensorId tensor, std::string_view file_name, std::string name,
@@ -135,10 +143,10 @@ void StagedChanges::remove(TensorId tensor, Contents& dropped) {
     return;
   }
   if (staged.content) dropped.push_back(std::exchange(staged.content, nullptr));
-  if (staged.replaces) tensors_.erase(*std::exchange(staged.replaces, std::nullopt));
+  if (staged.replaces) erase(*std::exchange(staged.replaces, std::nullopt));
   leave_name(staged);
   const bool is_new = staged.is_new;
-  tensors_.erase(tensor);
+  erase(tensor);
   if (is_new) return;
   const auto other = by_file_name_.find(base_file_name(tensor));
   if (other == by_file_name_.end()) return;
@@ -148,7 +156,7 @@ void StagedChanges::remove(TensorId tensor, Contents& dropped) {
 
 void StagedChanges::leave_name(StagedTensor& tensor) {
   if (tensor.has_other_name()) by_file_name_.erase(tensor.file_name);
-  // What it had replaced under that name is gone for good.
+  // The tensor that it had replaced under this name stays deleted.
   if (tensor.replaces) tensors_.at(*tensor.replaces).fate = StagedTensor::Fate::Removed;
   tensor.replaces.reset();
 }
@@ -165,7 +173,7 @@ std::optional<TensorId> StagedChanges::displace(TensorId tensor, Contents& dropp
   leave_name(staged);
   staged.name = staged.base_name;
   staged.fate = StagedTensor::Fate::Removed;
-  if (staged.is_new) tensors_.erase(tensor);
+  if (staged.is_new) erase(tensor);
   return replaced;
 }
 
@@ -208,13 +216,13 @@ void StagedChanges::set_metadata(std::string_view key, const std::optional<std::
   if (entry == metadata_.end()) {
     entry =
         metadata_.emplace(key, StagedValue{.base = value_of((*model_)->metadata(), key), .value = {}}).first;
-    metadata_bytes_ += metadata_bytes(key, entry->second);
+    text_bytes_ += text_bytes(key, entry->second);
   }
-  metadata_bytes_ -= metadata_bytes(key, entry->second);
+  text_bytes_ -= text_bytes(key, entry->second);
   entry->second.value = value;
-  metadata_bytes_ += metadata_bytes(key, entry->second);
+  text_bytes_ += text_bytes(key, entry->second);
   if (entry->second.base != value) return;
-  metadata_bytes_ -= metadata_bytes(key, entry->second);
+  text_bytes_ -= text_bytes(key, entry->second);
   metadata_.erase(entry);
 }
 

@@ -12,12 +12,12 @@ Result<std::uint64_t> StagingFile::allocate(std::uint64_t size_bytes) {
   const MutexLock lock(mutex_);
   if (!file_) {
     auto share = take_descriptor(requesting_user(user_));
-    if (!share) return pass_on(std::move(share));
+    RETURN_IF_ERROR(share);
     auto made = create_journal_file(beside_.storage(), beside_.real_path(), beside_.file());
-    if (!made) return pass_on(std::move(made));
+    RETURN_IF_ERROR(made);
     file_ = std::move(made->file);
     share_ = std::move(*share);
-    // Where the file has a name, a crash leaves it behind, and recovery must find no head of a journal in it.
+    // If the file has a name, a crash leaves it behind, and recovery must find no head of a journal in it.
     end_bytes_ = kBlockBytes;
   }
   const auto place = ByteRange::checked(end_bytes_, size_bytes);
@@ -27,7 +27,7 @@ Result<std::uint64_t> StagingFile::allocate(std::uint64_t size_bytes) {
 }
 
 void StagingFile::free(ByteRange place) {
-  // Whoever gives bytes back has them, so the file is there. A failure leaves the space in use.
+  // The caller has got the place from allocate(), so the file exists. A failure leaves the space in use.
   static_cast<void>(file().punch(whole_blocks_in(place)));
 }
 

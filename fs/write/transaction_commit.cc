@@ -16,7 +16,7 @@ ByteRange hull(ByteRange one, ByteRange other) {
   return {begin, std::max(one.end(), other.end()) - begin};
 }
 
-/// Ends what was committed.
+/// Ends the contents that were committed.
 void end_contents(const StagedChanges& staged) {
   for (const auto& [tensor, entry] : staged.tensors()) {
     if (!entry.content) continue;
@@ -63,18 +63,19 @@ Result<void> TransactionDirectory::commit_patches(const Begun& committing, const
       act(*staged.content);
     }
   };
-  // The first check, before the turn: it reads the tensors that it needs while other commits go on.
-  if (auto same = look(); !same) return same;
+  // This first check runs before the turn: it reads tensors while other commits run.
+  RETURN_IF_ERROR(look());
   each([](PendingContent& content) { content.park(); });
   const auto attempt = [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
-    if (auto same = look(); !same) return same;
+    RETURN_IF_ERROR(look());
     const std::scoped_lock group_lock(committing.group->mutex);
     auto done = committing.group->commit(options_of, calls.lock_of);
     if (done) calls.note_committed(contents);
     return done;
   };
   const auto in_one = is_patch && shards.size() == 1 ? std::optional(patch) : std::nullopt;
-  // With the archive's locks held the check is final: no other change can come before the commit.
+  // The check is final while the archive's locks are held, because no other change can come before the
+  // commit.
   auto committed = guard_memory([&] { return calls.in_turn(shards, in_one, look, attempt); });
   if (!committed) {
     const bool has_ended = committing.group->is_empty();
@@ -102,7 +103,7 @@ Result<void> TransactionDirectory::commit_edit(const Begun& committing, const Ca
     if (!content.is_dirty()) continue;
     if (!staged.is_new) patched.push_back(tensor);
     if (staged.is_made()) {
-      if (auto whole = content.made()->check(); !whole) return whole;
+      RETURN_IF_ERROR(content.made()->check());
     } else if (!content.is_whole()) {
       return fail(ErrorCode::WrongSize, EINVAL,
                   fmt::format("tensor {}: {} bytes were written, it needs {}", in_quotes(staged.name),
@@ -111,8 +112,8 @@ Result<void> TransactionDirectory::commit_edit(const Begun& committing, const Ca
   }
   const TransactionEdit edit(committing.name, model_, committing.staged,
                              [&] { return check_for_conflicts(committing, patched); });
-  // The first check, before the turn: it reads the tensors that it needs while other commits go on.
-  if (auto same = edit.check(); !same) return same;
+  // This first check runs before the turn: it reads tensors while other commits run.
+  RETURN_IF_ERROR(edit.check());
   auto committed = calls.edit(edit);
   if (committed) end_contents(committing.staged);
   return committed;
@@ -123,7 +124,7 @@ Result<void> TransactionDirectory::check_for_conflicts(const Begun& begun,
   for (const TensorId tensor : changed) {
     const TensorVersion& base = begun.staged.at(tensor)->base;
     auto now = version_of_(tensor);
-    if (!now) return pass_on(std::move(now));
+    RETURN_IF_ERROR(now);
     if (now->generation == base.generation || now->checksum == base.checksum) continue;
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 fmt::format("transaction {}: tensor {} was changed by another program since it was staged",

@@ -1,5 +1,5 @@
-// Begins and rolls back transactions, and finds their files. Edits in them: transaction_files.cc; their NumPy
-// files: transaction_npy.cc; the commit: transaction_commit.cc.
+// Begins and rolls back transactions, and finds their files. transaction_files.cc edits them,
+// transaction_npy.cc has their NumPy files, and transaction_commit.cc commits them.
 #include "fs/write/transaction_directory.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace {
 constexpr Ino kFirstRun = kHiddenIno + 16;
 constexpr std::string_view kNpyName = "npy";
 
-/// The numbers that each transaction gets. Edits make more ids: there is room for many.
+/// The number of inodes of each transaction. Edits make more ids, so there is room for many.
 std::uint64_t run_of(std::uint32_t ids) {
   constexpr std::uint64_t kLeast = 1 << 21;
   return std::max(kLeast, std::bit_ceil(std::uint64_t{ids} * 8));
@@ -34,16 +34,6 @@ tl::unexpected<Error> refuse(int errno_value, std::string_view why) {
 }
 
 }  // namespace
-
-bool Maker::has(mode_t right, const Permissions& given) const {
-  constexpr unsigned kToGroup = 3;
-  constexpr unsigned kToOwner = 6;
-  if (uid == 0) return true;
-  if (uid == given.uid) return (given.mode & right << kToOwner) != 0;
-  const bool is_of_group =
-      gid == given.gid || std::ranges::find(other_groups, given.gid) != other_groups.end();
-  return (given.mode & (is_of_group ? right << kToGroup : right)) != 0;
-}
 
 TransactionDirectory::TransactionDirectory(const Versioned<Model>& model, const TensorTree& tree,
                                            VersionOf version_of, const UserLimits& limits)
@@ -214,7 +204,7 @@ Result<void> TransactionDirectory::remove_directory(Ino directory, std::string_v
   if (!number) return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
   const Begun& begun = begun_.at(*number);
   if (begun.is_committing) return refuse(EBUSY, "the transaction is being committed");
-  // Deletions and metadata are not listed: `rm -r` gets here with them.
+  // Deletions and metadata are not listed, so a transaction with only these may be removed by `rm -r`.
   if (std::ranges::any_of(begun.staged.tensors(), [](const auto& entry) { return entry.second.is_listed(); }))
     return refuse(ENOTEMPTY, "the transaction has staged tensors");
   std::erase(committed_, *number);
@@ -253,14 +243,15 @@ Result<void> TransactionDirectory::rename(Ino from, std::string_view name, Ino t
       return refuse(EBUSY,
                     fmt::format("tensor {} is still open for writing", in_quotes(begun.staged.name(tensor))));
     }
-    // The commit may wait long for the disk, so the mutex is free meanwhile.
+    // The commit may wait long for the disk, so the mutex is released for its duration.
     committing = begun;
     begun.is_committing = true;
   }
   auto committed = guard_memory([&] {
     return is_edit(*committing) ? commit_edit(*committing, calls) : commit_patches(*committing, calls);
   });
-  // EINVAL of rename(2) means that a directory is moved into itself, and mv(1) prints that. Hence ENODATA.
+  // EINVAL of rename(2) means that a directory is moved into itself, and mv(1) prints this. Therefore the
+  // error is ENODATA.
   if (!committed && committed.error().errno_value == EINVAL) committed.error().errno_value = ENODATA;
   const MutexLock lock(mutex_);
   begun_.at(number).is_committing = false;
@@ -286,7 +277,7 @@ void TransactionDirectory::show_committed(std::uint64_t number, std::string_view
 Result<std::shared_ptr<PendingContent>> TransactionDirectory::open(Ino ino, bool is_for_writing) {
   const TensorId id = tensor(ino);
   auto base = is_for_writing ? base_of(ino) : Result<TensorVersion>(TensorVersion{});
-  if (!base) return pass_on(std::move(base));
+  RETURN_IF_ERROR(base);
   const MutexLock lock(mutex_);
   Begun* const begun = begun_at(ino);
   if (begun == nullptr) return fail(ErrorCode::ArchiveChanged, ESTALE, "the transaction has ended");
@@ -296,7 +287,7 @@ Result<std::shared_ptr<PendingContent>> TransactionDirectory::open(Ino ino, bool
   if (staged != nullptr ? staged->fate != StagedTensor::Fate::Stays : !model_->has(id))
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the tensor was deleted in the transaction");
   if (staged == nullptr) {
-    if (auto share = check_share(*begun); !share) return pass_on(std::move(share));
+    RETURN_IF_ERROR(check_share(*begun));
     staged = &begun->staged.stage(id);
   }
   if (!staged->content) {
@@ -326,7 +317,7 @@ void TransactionDirectory::close(Ino ino) {
     if (staged == nullptr) return;
     if (staged->writers == 1) begun->staged.adopt_form(*staged);
     if (--staged->writers == 0 && staged->is_made() && !staged->is_new && !staged->content->is_dirty()) {
-      // It got another form to be written, and was not written.
+      // The tensor got another form for a write, but no bytes were written.
       unused.push_back(std::exchange(staged->content, nullptr));
       begun->staged.tidy(tensor(ino));
     }

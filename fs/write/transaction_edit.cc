@@ -1,4 +1,3 @@
-// Translates what a transaction has staged into an edit of the model (transaction_edit.h).
 #include "fs/write/transaction_edit.h"
 
 #include <fmt/format.h>
@@ -52,7 +51,7 @@ Result<void> TransactionEdit::check() const {
     const bool is_free =
         !other || (others != nullptr && (others->fate != Fate::Stays || others->has_other_name()));
     if (is_free) continue;
-    // Not EEXIST: mv(1) would speak of the directory in committed/.
+    // The error is not EEXIST, because mv(1) would then name the directory in committed/.
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 fmt::format("transaction {}: another program has made a tensor {} since", name_,
                             in_quotes(entry.name)));
@@ -70,7 +69,7 @@ Result<void> TransactionEdit::check() const {
 }
 
 Result<NewTensor::Form> TransactionEdit::form_of(const Put& put) const {
-  if (put.staged->is_made()) return put.staged->content->made()->tensor()->form();
+  if (put.staged->is_made()) return put.staged->content->new_tensor()->form();
   if (put.staged->form) return *put.staged->form;
   const Tensor now = model_->tensor(put.tensor);
   return NewTensor::Form{.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}};
@@ -79,8 +78,8 @@ Result<NewTensor::Form> TransactionEdit::form_of(const Put& put) const {
 Result<void> TransactionEdit::check_forms() const {
   std::string formless;
   for (const Put& put : puts_) {
-    const bool is_formless = put.staged->is_new && put.staged->is_made() &&
-                             !put.staged->content->made()->tensor()->has_whole_form();
+    const bool is_formless =
+        put.staged->is_new && put.staged->is_made() && !put.staged->content->new_tensor()->has_whole_form();
     if (is_formless) formless += (formless.empty() ? "" : ", ") + in_quotes(put.staged->name);
   }
   if (formless.empty()) return {};
@@ -97,24 +96,23 @@ Result<void> TransactionEdit::apply(ModelEdit& edit) const {
     if (entry.fate == Fate::Stays) {
       if (entry.has_other_name()) renamings.push_back({entry.base_name, entry.name});
     } else if (!new_names_.contains(entry.base_name)) {
-      // Else a new one of that name takes its place in its shard.
-      if (auto removed = edit.remove(entry.base_name); !removed) return removed;
+      // If a new tensor has this name, it takes the old tensor's place in its shard.
+      RETURN_IF_ERROR(edit.remove(entry.base_name));
     }
   }
-  if (auto renamed = edit.rename(renamings); !renamed) return renamed;
+  RETURN_IF_ERROR(edit.rename(renamings));
   for (const auto& [tensor, entry] : staged_.tensors()) {
     if (entry.fate != Fate::Stays || !entry.form || entry.is_made()) continue;
-    if (auto formed = edit.reinterpret(entry.name, entry.form->dtype, entry.form->shape); !formed)
-      return formed;
+    RETURN_IF_ERROR(edit.reinterpret(entry.name, entry.form->dtype, entry.form->shape));
   }
-  if (auto formed = check_forms(); !formed) return formed;
+  RETURN_IF_ERROR(check_forms());
   for (const Put& put : puts_) {
     auto form = form_of(put);
-    if (!form) return pass_on(std::move(form));
-    if (auto made = edit.put(put.staged->name, form->dtype, std::move(form->shape)); !made) return made;
+    RETURN_IF_ERROR(form);
+    RETURN_IF_ERROR(edit.put(put.staged->name, form->dtype, std::move(form->shape)));
   }
   for (const auto& [key, value] : staged_.metadata()) {
-    if (auto set = edit.set_metadata(key, value.value); !set) return set;
+    RETURN_IF_ERROR(edit.set_metadata(key, value.value));
   }
   return {};
 }
@@ -126,12 +124,12 @@ Result<void> TransactionEdit::fill(ModelEdit& edit, const CopyPatched& copy_patc
     PendingContent& content = *put.staged->content;
     const ContentLock::Reading reading(content.mutex);
     if (!put.staged->is_made()) {
-      if (auto copied = copy_patched(content, *stage); !copied) return copied;
+      RETURN_IF_ERROR(copy_patched(content, *stage));
       continue;
     }
     auto form = form_of(put);
-    if (!form) return pass_on(std::move(form));
-    if (auto copied = content.made()->tensor()->copy_to(*stage, *form); !copied) return copied;
+    RETURN_IF_ERROR(form);
+    RETURN_IF_ERROR(content.new_tensor()->copy_to(*stage, *form));
   }
   return {};
 }

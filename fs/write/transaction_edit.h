@@ -1,12 +1,12 @@
-// A transaction that edits the structure, as one edit of the model: all of it is committed, or nothing.
+// A transaction that edits the structure, as one edit of the model: the whole edit is committed, or nothing.
 //
 //   deletions, then renames      all at once
 //   forms                        of tensors that keep their bytes
 //   new bytes                    of new tensors, and all bytes of patched ones
 //   metadata
 //
-// A patched tensor gets a new place in its shard, or in the delta. It keeps its id, so programs that have it
-// open see the new bytes.
+// A patched tensor gets a new place in its shard, or in the delta. The tensor keeps its id, so programs that
+// have it open see the new bytes.
 #pragma once
 
 #include <functional>
@@ -20,29 +20,29 @@
 
 namespace stfs {
 
-/// Refers to what it is made of. Nothing is staged in the transaction any more.
+/// Refers to the objects that it is made of. No more changes are staged in the transaction.
 class TransactionEdit {
  public:
-  /// @param name             of the transaction, for messages.
-  /// @param check_versions   fails with ESTALE if bytes have changed that the transaction has patched.
+  /// @param name             the name of the transaction, for messages.
+  /// @param check_versions   fails with ESTALE if bytes that the transaction has patched have changed.
   TransactionEdit(std::string name, const Versioned<Model>& model, const StagedChanges& staged,
                   std::function<Result<void>()> check_versions);
 
-  /// ESTALE if the model is not as it was when the changes were staged: a tensor was deleted, renamed, given
+  /// ESTALE if the model has changed since the changes were staged: a tensor was deleted, renamed, given
   /// another form or patched, a name was taken, or metadata were changed.
   [[nodiscard]] Result<void> check() const;
-  /// Gives the edit all changes. check() comes first.
+  /// Adds all changes to the edit. Call after check().
   Result<void> apply(ModelEdit& edit) const;
   /// Stages all bytes of a tensor of the model that the transaction has patched.
   using CopyPatched = std::function<Result<void>(PendingContent& content, Staging& to)>;
-  /// Writes the bytes of tensors that get new ones.
+  /// Writes the bytes of tensors that get new bytes.
   Result<void> fill(ModelEdit& edit, const CopyPatched& copy_patched) const;
 
-  /// Whether only bytes of tensors change.
+  /// True if only bytes of tensors change.
   [[nodiscard]] bool is_patch() const { return !staged_.has_structure(); }
   /// Tensors of the model that change in more than their bytes.
   [[nodiscard]] std::vector<TensorId> touched() const;
-  /// Those of them that others replace.
+  /// The touched tensors that other tensors replace.
   [[nodiscard]] std::vector<TensorId> replaced() const;
   /// A tensor that gets new bytes.
   struct Put {
@@ -61,7 +61,7 @@ class TransactionEdit {
   const StagedChanges& staged_;
   const std::function<Result<void>()> check_versions_;
   std::vector<Put> puts_;
-  NameSet<std::string> new_names_;  // of tensors that the model does not have
+  NameSet<std::string> new_names_;  // names of tensors that the model does not have
 };
 
 }  // namespace stfs

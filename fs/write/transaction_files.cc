@@ -26,10 +26,10 @@ tl::unexpected<Error> no_such_tensor() {
   return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
 }
 
-/// A new file without a form, as an editor makes it to rename it over another one.
+/// Returns a new file without a form, which an editor makes to rename it over another file; null for others.
 NewTensor* plain_file(StagedTensor* staged) {
   if (staged == nullptr || !staged->is_new) return nullptr;
-  NewTensor* const made = staged->content->made()->tensor();
+  NewTensor* const made = staged->content->new_tensor();
   return made->has_form() ? nullptr : made;
 }
 
@@ -46,6 +46,12 @@ std::optional<Maker> TransactionDirectory::maker(Ino ino) const {
   const MutexLock lock(mutex_);
   const Begun* const begun = begun_at(ino);
   return begun == nullptr ? std::nullopt : std::optional(begun->maker);
+}
+
+std::optional<std::string> TransactionDirectory::transaction_name(Ino ino) const {
+  const MutexLock lock(mutex_);
+  const Begun* const begun = begun_at(ino);
+  return begun == nullptr ? std::nullopt : std::optional(begun->name);
 }
 
 std::optional<StagedTensor> TransactionDirectory::staged(Ino file) const {
@@ -97,12 +103,12 @@ Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view n
   {
     const MutexLock lock(mutex_);
     auto found = find_closed(directory, name);
-    if (!found) return pass_on(std::move(found));
+    RETURN_IF_ERROR(found);
     if (!found->tensor) return no_such_tensor();
     StagedChanges& staged = found->begun->staged;
     if (!editable && staged.at(*found->tensor) == nullptr) return editable;
     const bool is_known = staged.at(*found->tensor) != nullptr;
-    if (auto share = is_known ? Result<void>() : check_share(*found->begun); !share) return share;
+    RETURN_IF_ERROR(is_known ? Result<void>() : check_share(*found->begun));
     staged.remove(*found->tensor, dropped);
   }
   forget(dropped);
@@ -116,14 +122,14 @@ Result<void> TransactionDirectory::rename_file(Ino directory, std::string_view f
   {
     const MutexLock lock(mutex_);
     auto target = find_closed(directory, new_file_name);
-    if (!target) return pass_on(std::move(target));
+    RETURN_IF_ERROR(target);
     StagedChanges& staged = target->begun->staged;
     const auto tensor = staged.find(file_name);
     if (!tensor) return no_such_tensor();
     if (target->tensor && (flags & RENAME_NOREPLACE) != 0)
       return refuse_file(EEXIST, "there is a tensor of that name");
     if (target->tensor == tensor) return {};
-    if (auto share = check_share(*target->begun); !share) return share;
+    RETURN_IF_ERROR(check_share(*target->begun));
     if ((flags & RENAME_EXCHANGE) != 0) {
       if (!target->tensor) return no_such_tensor();
       staged.exchange(*tensor, *target->tensor);
@@ -133,7 +139,7 @@ Result<void> TransactionDirectory::rename_file(Ino directory, std::string_view f
     NewTensor* const plain = plain_file(staged.at(*tensor));
     if (target->tensor && plain != nullptr && plain_file(staged.at(*target->tensor)) == nullptr) {
       auto form = staged.form(*target->tensor);
-      if (!form) return pass_on(std::move(form));
+      RETURN_IF_ERROR(form);
       const auto due = data_size_bytes(form->dtype, form->shape);
       if (plain->size_bytes() != due.value_or(plain->size_bytes() + 1)) {
         return refuse_file(
@@ -163,13 +169,13 @@ std::shared_ptr<StagingFile> TransactionDirectory::new_bytes(Ino ino, Archive& b
 Result<TransactionDirectory::Made> TransactionDirectory::create(Ino directory, std::string_view file_name,
                                                                 std::string name, TensorId tensor,
                                                                 Archive& beside) {
-  if (auto room = check_room(tensor); !room) return pass_on(std::move(room));
+  RETURN_IF_ERROR(check_room(tensor));
   const MutexLock lock(mutex_);
   Begun* const begun = begun_at(directory);
   if (begun == nullptr) return has_ended();
   if (begun->is_committing) return refuse_file(EBUSY, "the transaction is being committed");
   if (begun->staged.find(file_name)) return refuse_file(EEXIST, "there is a tensor of that name");
-  if (auto share = check_share(*begun); !share) return pass_on(std::move(share));
+  RETURN_IF_ERROR(check_share(*begun));
   if (!begun->new_bytes) begun->new_bytes = std::make_shared<StagingFile>(beside);
   auto content = std::make_shared<PendingContent>(model_, tensor,
                                                   std::make_unique<NewTensor>(name, false, begun->new_bytes));
@@ -178,24 +184,25 @@ Result<TransactionDirectory::Made> TransactionDirectory::create(Ino directory, s
   return Made{.ino = file_of(place_of(directory).number, tensor), .content = std::move(content)};
 }
 
-Result<void> TransactionDirectory::check_share(const Begun& begun, std::uint64_t metadata_bytes) const {
+Result<void> TransactionDirectory::check_share(const Begun& begun, std::uint64_t text_bytes) const {
   const uid_t user = begun.maker.uid;
   std::size_t count = 0;
   for (const auto& [number, other] : begun_) {
     if (other.maker.uid != user) continue;
     count += other.staged.count();
-    metadata_bytes += other.staged.metadata_bytes();
+    text_bytes += other.staged.text_bytes();
   }
   constexpr std::string_view kAdvice = "commit or remove a transaction";
   if (count >= limits_.staged) {
     return over_user_limit(user, limits_.staged, "staged tensors and keys of metadata in transactions",
                            kAdvice);
   }
-  if (metadata_bytes > limits_.metadata_bytes) {
+  if (text_bytes > limits_.metadata_bytes) {
     return fail(
         ErrorCode::InvalidArgument, EDQUOT,
-        fmt::format("user {} would have {} bytes of metadata in transactions, and one user may have {}: {}",
-                    user, metadata_bytes, limits_.metadata_bytes, kAdvice));
+        fmt::format("user {} would have {} bytes of metadata, names and shapes in transactions, and one user "
+                    "may have {}: {}",
+                    user, text_bytes, limits_.metadata_bytes, kAdvice));
   }
   return {};
 }
@@ -208,7 +215,7 @@ Result<void> TransactionDirectory::set_form(Ino file, NewTensor::Form form) {
   const TensorId id = tensor(file);
   const StagedTensor* const known = begun->staged.at(id);
   if (known != nullptr ? known->fate != StagedTensor::Fate::Stays : !model_->has(id)) return no_such_tensor();
-  if (auto share = known != nullptr ? Result<void>() : check_share(*begun); !share) return share;
+  RETURN_IF_ERROR(known != nullptr ? Result<void>() : check_share(*begun));
   StagedTensor& staged = begun->staged.stage(id);
   const bool is_base = form.dtype == staged.base_form.dtype && form.shape == staged.base_form.shape;
   staged.form = is_base ? std::nullopt : std::optional(std::move(form));
@@ -227,7 +234,7 @@ Result<void> TransactionDirectory::set_metadata(Ino directory, std::string_view 
     return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
   if (is_there && value && (flags & XATTR_CREATE) != 0) return refuse_file(EEXIST, "the attribute is there");
   const std::uint64_t more_bytes = key.size() + value.value_or("").size();
-  if (auto share = value ? check_share(*begun, more_bytes) : Result<void>(); !share) return share;
+  RETURN_IF_ERROR(value ? check_share(*begun, more_bytes) : Result<void>());
   begun->staged.set_metadata(key, value);
   return {};
 }
@@ -244,13 +251,17 @@ void TransactionDirectory::visit_metadata(Ino directory, const StagedChanges::Vi
   if (begun != nullptr) begun->staged.visit_metadata(visit);
 }
 
-std::vector<std::string> TransactionDirectory::deleted(Ino directory) const {
+std::vector<std::string> TransactionDirectory::deleted(Ino directory, std::size_t most_bytes) const {
   std::vector<std::string> names;
+  std::size_t name_bytes = 0;
   const MutexLock lock(mutex_);
   const Begun* const begun = begun_at(directory);
   if (begun == nullptr) return names;
   for (const auto& [tensor, staged] : begun->staged.tensors()) {
-    if (staged.fate != StagedTensor::Fate::Stays) names.push_back(staged.base_name);
+    if (staged.fate == StagedTensor::Fate::Stays) continue;
+    names.push_back(staged.base_name);
+    name_bytes += names.back().size() + 1;
+    if (name_bytes > most_bytes) break;
   }
   return names;
 }

@@ -72,7 +72,7 @@ Result<void> TransactionDirectory::put_npy(Ino file, Npy npy) {
     if (known != nullptr && known->fate != StagedTensor::Fate::Stays)
       return cannot_stage(ESTALE, "the tensor was deleted in the transaction");
     if (known == nullptr && !model_->has(id)) {
-      // It is new. Meanwhile another program may have made one of that name.
+      // The tensor is new in the transaction. Since then another program may have made a tensor of that name.
       if (const auto other = changes.find(file_name)) {
         id = *other;
         known = changes.at(id);
@@ -80,7 +80,7 @@ Result<void> TransactionDirectory::put_npy(Ino file, Npy npy) {
           return cannot_stage(ESTALE, "another program has made a tensor of that name");
       }
     }
-    if (auto share = known != nullptr ? Result<void>() : check_share(*begun); !share) return share;
+    RETURN_IF_ERROR(known != nullptr ? Result<void>() : check_share(*begun));
     const auto content = std::make_shared<PendingContent>(model_, id, std::move(npy.data));
     if (npy.failure) content->fail(std::move(*npy.failure));
     content->show_size();

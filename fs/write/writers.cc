@@ -1,4 +1,3 @@
-// Keeps the writers in a short list, and searches it from the beginning.
 #include "fs/write/writers.h"
 
 #include <algorithm>

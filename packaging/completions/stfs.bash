@@ -1,17 +1,17 @@
 # Completion of stfs for bash: verbs, options, files, and the names of tensors. packaging/generate writes the marked section.
 
 # BEGIN generated: verbs
-_stfs_verbs="ls info cat slice verify diff put apply pull rm mv set commit compact repack recover upload devices serve sample"
+_stfs_verbs="ls info cat slice verify diff put apply pull rm mv set commit compact repack recover upload devices serve mounts top umount sample"
 
 # Sets `options`, and `kinds`: what each argument is. A kind that ends in ... repeats.
 _stfs_verb() {
   case $1 in
     ls) options="--sort --reverse --bytes --names --json --help" kinds=(file tensor...) ;;
-    info) options="--bytes --json --help" kinds=(file) ;;
+    info) options="--bytes --plot --svg --force --json --help" kinds=(file) ;;
     cat) options="--force --help" kinds=(file tensor...) ;;
     slice) options="--output --npy --raw --force --json --help" kinds=(file tensor) ;;
-    verify) options="--record --force --against --finite --threads --json --help" kinds=(file tensor...) ;;
-    diff) options="--brief --threads --out --force --encoding --version --base --checksum --since --json --help" kinds=(file file tensor...) ;;
+    verify) options="--record --plot --svg --force --against --finite --threads --json --help" kinds=(file tensor...) ;;
+    diff) options="--brief --threads --out --plot --svg --force --encoding --version --base --checksum --since --json --help" kinds=(file file tensor...) ;;
     put) options="--from-tensor --raw --create --dtype --shape --dry-run --keep-space --durability --nolock --wait --json --help" kinds=(file tensor_or_file file) ;;
     apply) options="--dry-run --durability --nolock --wait --keep-space --threads --json --help" kinds=(file file) ;;
     pull) options="--to --follow --interval --exec --status --threads --durability --nolock --wait --json --help" kinds=(file file) ;;
@@ -23,8 +23,11 @@ _stfs_verb() {
     repack) options="--delta --keep --drop --dtype --dequantize --cast --order --align --slack --shard-size --threads --force --dry-run --json --help" kinds=(file file) ;;
     recover) options="--dry-run --force --json --help" kinds=(file) ;;
     upload) options="--device --select --dtype --cast --verify --dry-run --json --help" kinds=(file...) ;;
-    devices) options="--json --help" kinds=() ;;
+    devices) options="--names --json --help" kinds=() ;;
     serve) options="--device --select --dtype --cast --socket --verify --no-follow --status --json --help" kinds=(file...) ;;
+    mounts) options="--names --json --help" kinds=() ;;
+    top) options="--once --interval --json --help" kinds=(mount) ;;
+    umount) options="--json --help" kinds=(mount...) ;;
     sample) options="--layers --hidden --size --seed --odd --force --json --help" kinds=(file) ;;
     *) return 1 ;;
   esac
@@ -34,19 +37,22 @@ _stfs_verb() {
 _stfs_value() {
   case $1:$2 in
     ls:--sort) words="name size offset" ;;
+    info:--svg) words="FILE" ;;
     slice:-o | slice:--output) words="FILE" ;;
     verify:--record) words="FILE" ;;
+    verify:--svg) words="FILE" ;;
     verify:--against) words="FILE" ;;
     verify:--threads) words="" ;;
     diff:--threads) words="" ;;
     diff:--out) words="FILE" ;;
+    diff:--svg) words="FILE" ;;
     diff:--encoding) words="xor overwrite" ;;
     diff:--version) words="" ;;
     diff:--base) words="" ;;
     diff:--checksum) words="xxh3-128 adler32 blake3" ;;
     diff:--since) words="" ;;
     put:--from-tensor) words="" ;;
-    put:--dtype) words="" ;;
+    put:--dtype) words="BOOL F4 F6_E2M3 F6_E3M2 U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64" ;;
     put:--shape) words="" ;;
     put:--durability) words="power process" ;;
     put:--wait) words="" ;;
@@ -63,7 +69,7 @@ _stfs_value() {
     mv:--wait) words="" ;;
     set:--metadata) words="" ;;
     set:--unset) words="" ;;
-    set:--dtype) words="" ;;
+    set:--dtype) words="BOOL F4 F6_E2M3 F6_E3M2 U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64" ;;
     set:--shape) words="" ;;
     set:--wait) words="" ;;
     commit:--base) words="FILE" ;;
@@ -79,14 +85,15 @@ _stfs_value() {
     repack:--slack) words="" ;;
     repack:--shard-size) words="" ;;
     repack:--threads) words="" ;;
-    upload:-d | upload:--device) words="cpu cuda:0" ;;
+    upload:-d | upload:--device) words="DEVICE" ;;
     upload:--select) words="" ;;
     upload:--dtype) words="F8_E5M2 F8_E4M3 F8_E4M3FNUZ F8_E5M2FNUZ F16 BF16 F32" ;;
-    serve:-d | serve:--device) words="cpu cuda:0" ;;
+    serve:-d | serve:--device) words="DEVICE" ;;
     serve:--select) words="" ;;
     serve:--dtype) words="F8_E5M2 F8_E4M3 F8_E4M3FNUZ F8_E5M2FNUZ F16 BF16 F32" ;;
     serve:--socket) words="FILE" ;;
     serve:--status) words="FILE" ;;
+    top:--interval) words="" ;;
     sample:--layers) words="" ;;
     sample:--hidden) words="" ;;
     sample:--size) words="" ;;
@@ -96,13 +103,24 @@ _stfs_value() {
 }
 # END generated
 
-# Adds the names of the tensors of an archive that start with the current word to COMPREPLY, quoted for
-# the shell. Omits names with a backslash: `stfs ls` escapes them, so the shell would pass another name.
-_stfs_tensors() {
+# Runs stfs for at most two seconds: the target may be in a mount that does not answer.
+_stfs_list() {
+  timeout -k 1 2 stfs "$@" 2>/dev/null </dev/null
+}
+
+# Adds the lines of standard input that start with a word to COMPREPLY, quoted for the shell. Omits names with
+# a backslash: stfs escapes them, so the shell would pass another name.
+_stfs_offer() {
   local name
   while IFS= read -r name; do
-    [[ $name == "$2"* && $name != *\\* && $name != '""' ]] && COMPREPLY+=("$(printf '%q' "$name")")
-  done < <(stfs ls --names -- "$1" 2>/dev/null)
+    [[ $name == "$1"* && $name != *\\* && $name != '""' ]] && COMPREPLY+=("$(printf '%q' "$name")")
+  done
+}
+
+# Offers the tensors of an archive, an index, or a directory with a model. Opens no other file.
+_stfs_tensors() {
+  [[ $1 == *.safetensors || $1 == *.safetensors.index.json || -d $1 ]] || return
+  _stfs_offer "$2" < <(_stfs_list ls --names -- "$1")
 }
 
 _stfs_files() {
@@ -124,6 +142,7 @@ _stfs() {
   _stfs_verb "$verb" || return
   if _stfs_value "$verb" "$previous"; then
     [[ $words != FILE ]] || { _stfs_files "$current"; return; }
+    [[ $words != DEVICE ]] || { _stfs_offer "$current" < <(_stfs_list devices --names); return; }
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
     return
   elif [[ $current == -* ]]; then
@@ -140,6 +159,7 @@ _stfs() {
   [[ -n $kind || ${#kinds[@]} -eq 0 || ${kinds[-1]} != *... ]] || kind=${kinds[-1]}
   case $kind in
     file*) _stfs_files "$current" ;;
+    mount*) _stfs_offer "${current//\\/}" < <(_stfs_list mounts --names) ;;
     tensor*)
       # As it was typed, so that quotes and a tilde mean what they mean to the shell.
       target=${target/#\~\//$HOME/}

@@ -17,15 +17,30 @@ function __stfs_target
     return 1
 end
 
-# Omits names with a backslash: `stfs ls` escapes them, so the shell would pass another name.
+# Prints what stfs lists in at most two seconds: the target may be in a mount that does not answer. Omits names
+# with a backslash: stfs escapes them, so the shell would pass another name.
+function __stfs_list
+    timeout -k 1 2 stfs $argv 2>/dev/null </dev/null | string match -v '*\\\\*' | string match -v '""'
+end
+
+# Prints the tensors of an archive, an index, or a directory with a model. Opens no other file.
 function __stfs_tensors
     set -l target (__stfs_target); or return
-    stfs ls --names -- $target 2>/dev/null | string match -v '*\\\\*' | string match -v '""'
+    string match -qr '\.safetensors(\.index\.json)?$' -- $target; or test -d $target; or return
+    __stfs_list ls --names -- $target
+end
+
+function __stfs_devices
+    __stfs_list devices --names
+end
+
+function __stfs_mounts
+    __stfs_list mounts --names
 end
 
 # BEGIN generated: verbs
-set -g __stfs_verbs ls info cat slice verify diff put apply pull rm mv set commit compact repack recover upload devices serve sample
-set -g __stfs_valued --sort -o --output --record --against --threads --out --encoding --version --base --checksum --since --from-tensor --dtype --shape --durability --wait --to --interval --exec --metadata --unset --into --delta --keep --drop --order --align --slack --shard-size -d --device --select --socket --status --layers --hidden --size --seed
+set -g __stfs_verbs ls info cat slice verify diff put apply pull rm mv set commit compact repack recover upload devices serve mounts top umount sample
+set -g __stfs_valued --sort --svg -o --output --record --against --threads --out --encoding --version --base --checksum --since --from-tensor --dtype --shape --durability --wait --to --interval --exec --metadata --unset --into --delta --keep --drop --order --align --slack --shard-size -d --device --select --socket --status --layers --hidden --size --seed
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a ls -d 'List the tensors of an archive or a sharded model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a info -d 'Show totals by dtype, metadata, header and alignment of a model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a cat -d 'Write the bytes of tensors to standard output'
@@ -45,6 +60,9 @@ complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a reco
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a upload -d 'Move tensors into the memory of devices'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a devices -d 'List the devices for uploads, and their memory'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a serve -d 'Keep tensors in the memory of devices and share them with other processes'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a mounts -d 'List the mounts of safetensorsfs, and their states'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a top -d 'Show the reads, writes and commits of a mount while they happen'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a umount -d 'Unmount, and wait until all changes are on stable storage'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a sample -d 'Write a model like a small language model, for experiments'
 complete -c stfs -n "__fish_seen_subcommand_from ls; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
 complete -c stfs -n "__fish_seen_subcommand_from ls" -l sort -x -a "name size offset" -d 'Order: name, size (largest first) or offset (the default)'
@@ -54,6 +72,9 @@ complete -c stfs -n "__fish_seen_subcommand_from ls" -l names -d 'Print names on
 complete -c stfs -n "__fish_seen_subcommand_from ls" -l json -d 'Print a JSON object with an array of the tensors'
 complete -c stfs -n "__fish_seen_subcommand_from ls" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from info" -s b -l bytes -d 'Print sizes in the table as exact numbers of bytes'
+complete -c stfs -n "__fish_seen_subcommand_from info" -l plot -d 'Draw bars with the bytes of each layer, by dtype'
+complete -c stfs -n "__fish_seen_subcommand_from info" -l svg -r -F -d 'Write the same picture to FILE'
+complete -c stfs -n "__fish_seen_subcommand_from info" -s f -l force -d 'With --svg: replace FILE if it exists'
 complete -c stfs -n "__fish_seen_subcommand_from info" -l json -d 'Print a JSON object'
 complete -c stfs -n "__fish_seen_subcommand_from info" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from cat; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
@@ -68,7 +89,9 @@ complete -c stfs -n "__fish_seen_subcommand_from slice" -l json -d 'Describe the
 complete -c stfs -n "__fish_seen_subcommand_from slice" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from verify; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
 complete -c stfs -n "__fish_seen_subcommand_from verify" -l record -r -F -d 'Write a record of dtypes, shapes and checksums (JSON)'
-complete -c stfs -n "__fish_seen_subcommand_from verify" -s f -l force -d 'With --record: replace FILE if it exists'
+complete -c stfs -n "__fish_seen_subcommand_from verify" -l plot -d 'Draw a histogram of the values, and the outliers and NaNs of each layer'
+complete -c stfs -n "__fish_seen_subcommand_from verify" -l svg -r -F -d 'Write the same picture to FILE'
+complete -c stfs -n "__fish_seen_subcommand_from verify" -s f -l force -d 'With --record or --svg: replace FILE if it exists'
 complete -c stfs -n "__fish_seen_subcommand_from verify" -l against -r -F -d 'Compare with a record'
 complete -c stfs -n "__fish_seen_subcommand_from verify" -l finite -d 'Report NaNs and infinities as problems'
 complete -c stfs -n "__fish_seen_subcommand_from verify" -l threads -x -d 'Read N tensors at a time'
@@ -78,7 +101,9 @@ complete -c stfs -n "__fish_seen_subcommand_from diff; and __stfs_target >/dev/n
 complete -c stfs -n "__fish_seen_subcommand_from diff" -s q -l brief -d 'Print only the summary'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -l threads -x -d 'Use N threads'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -l out -r -F -d 'Write an archive of what leads from A to B, a delta'
-complete -c stfs -n "__fish_seen_subcommand_from diff" -s f -l force -d 'Replace OUT if it exists'
+complete -c stfs -n "__fish_seen_subcommand_from diff" -l plot -d 'Draw a map of the layers by relative change, in place of the tables'
+complete -c stfs -n "__fish_seen_subcommand_from diff" -l svg -r -F -d 'Write the same picture to FILE'
+complete -c stfs -n "__fish_seen_subcommand_from diff" -s f -l force -d 'Replace OUT, or FILE of --svg, if it exists'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -l encoding -x -a "xor overwrite" -d 'Publish a version: what leads from A to B, for weight sync'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -l version -x -d 'With --encoding: the number of the version'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -l base -x -d 'With --encoding: the number of the version that A is'
@@ -90,7 +115,7 @@ complete -c stfs -n "__fish_seen_subcommand_from put; and __stfs_target >/dev/nu
 complete -c stfs -n "__fish_seen_subcommand_from put" -l from-tensor -x -d 'Take the tensor NAME2 of the archive FILE'
 complete -c stfs -n "__fish_seen_subcommand_from put" -l raw -d 'Read FILE as raw bytes, whatever its name'
 complete -c stfs -n "__fish_seen_subcommand_from put" -s c -l create -d 'Make a new tensor, or change the dtype and shape of NAME'
-complete -c stfs -n "__fish_seen_subcommand_from put" -l dtype -x -d 'With --create: the dtype, if FILE does not tell it'
+complete -c stfs -n "__fish_seen_subcommand_from put" -l dtype -x -a "BOOL F4 F6_E2M3 F6_E3M2 U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64" -d 'With --create: the dtype, if FILE does not tell it'
 complete -c stfs -n "__fish_seen_subcommand_from put" -l shape -x -d 'With --create: the shape, such as 4096,4096, if FILE does not tell it'
 complete -c stfs -n "__fish_seen_subcommand_from put" -s n -l dry-run -d 'Check all that can be checked without reading FILE'
 complete -c stfs -n "__fish_seen_subcommand_from put" -l keep-space -d 'Move no tensors into the space of deleted ones: fillers keep it for new tensors'
@@ -135,7 +160,7 @@ complete -c stfs -n "__fish_seen_subcommand_from mv" -s h -l help -d 'Print this
 complete -c stfs -n "__fish_seen_subcommand_from set; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
 complete -c stfs -n "__fish_seen_subcommand_from set" -l metadata -x -d 'Set a key of the metadata'
 complete -c stfs -n "__fish_seen_subcommand_from set" -l unset -x -d 'Remove a key of the metadata'
-complete -c stfs -n "__fish_seen_subcommand_from set" -l dtype -x -d 'New dtype of NAME'
+complete -c stfs -n "__fish_seen_subcommand_from set" -l dtype -x -a "BOOL F4 F6_E2M3 F6_E3M2 U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64" -d 'New dtype of NAME'
 complete -c stfs -n "__fish_seen_subcommand_from set" -l shape -x -d 'New shape of NAME, such as 4096,4096'
 complete -c stfs -n "__fish_seen_subcommand_from set" -s n -l dry-run -d 'Check all and print what would change'
 complete -c stfs -n "__fish_seen_subcommand_from set" -l nolock -d 'Take no locks'
@@ -176,7 +201,7 @@ complete -c stfs -n "__fish_seen_subcommand_from recover" -s n -l dry-run -d 'Lo
 complete -c stfs -n "__fish_seen_subcommand_from recover" -l force -d 'Apply a foreign journal too, if it knows the content of every block'
 complete -c stfs -n "__fish_seen_subcommand_from recover" -l json -d 'Print the result as a JSON object'
 complete -c stfs -n "__fish_seen_subcommand_from recover" -s h -l help -d 'Print this help'
-complete -c stfs -n "__fish_seen_subcommand_from upload" -s d -l device -x -a "cpu cuda:0" -d 'cpu, cuda:0, several devices with commas, or @FILE for a file of rules'
+complete -c stfs -n "__fish_seen_subcommand_from upload" -s d -l device -x -a "(__stfs_devices)" -d 'cpu, cuda:0, several devices with commas, or @FILE for a file of rules'
 complete -c stfs -n "__fish_seen_subcommand_from upload" -l select -x -d 'Only tensors whose name matches PATTERN'
 complete -c stfs -n "__fish_seen_subcommand_from upload" -l dtype -x -a "F8_E5M2 F8_E4M3 F8_E4M3FNUZ F8_E5M2FNUZ F16 BF16 F32" -d 'Convert floating-point tensors to DTYPE on the device'
 complete -c stfs -n "__fish_seen_subcommand_from upload" -l cast -d 'With --dtype: convert quantized values without their scales'
@@ -185,9 +210,10 @@ complete -c stfs -n "__fish_seen_subcommand_from upload" -s n -l dry-run -d 'Sho
 complete -c stfs -n "__fish_seen_subcommand_from upload" -l json -d 'Print the plan and the result as a JSON object'
 complete -c stfs -n "__fish_seen_subcommand_from upload" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from devices" -f
+complete -c stfs -n "__fish_seen_subcommand_from devices" -l names -d 'Print the names of the devices that can be used, one per line'
 complete -c stfs -n "__fish_seen_subcommand_from devices" -l json -d 'Print a JSON object of the devices, with the reason if there is no GPU'
 complete -c stfs -n "__fish_seen_subcommand_from devices" -s h -l help -d 'Print this help'
-complete -c stfs -n "__fish_seen_subcommand_from serve" -s d -l device -x -a "cpu cuda:0" -d 'cpu, cuda:0, several devices with commas, or @FILE for a file of rules'
+complete -c stfs -n "__fish_seen_subcommand_from serve" -s d -l device -x -a "(__stfs_devices)" -d 'cpu, cuda:0, several devices with commas, or @FILE for a file of rules'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l select -x -d 'Only tensors whose name matches PATTERN'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l dtype -x -a "F8_E5M2 F8_E4M3 F8_E4M3FNUZ F8_E5M2FNUZ F16 BF16 F32" -d 'Convert floating-point tensors to DTYPE on the device'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l cast -d 'With --dtype: convert quantized values without their scales'
@@ -197,6 +223,18 @@ complete -c stfs -n "__fish_seen_subcommand_from serve" -l no-follow -d 'Keep th
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l status -r -F -d 'Ask the server at SOCKET for its generations and leases'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l json -d 'Print events, or the status, as JSON: an object in each line'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from mounts" -f
+complete -c stfs -n "__fish_seen_subcommand_from mounts" -l names -d 'Print mount points only, one per line'
+complete -c stfs -n "__fish_seen_subcommand_from mounts" -l json -d 'Print a JSON object with an array of the mounts'
+complete -c stfs -n "__fish_seen_subcommand_from mounts" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from top" -f -a "(__stfs_mounts)"
+complete -c stfs -n "__fish_seen_subcommand_from top" -l once -d 'Print the figures of one interval, and end'
+complete -c stfs -n "__fish_seen_subcommand_from top" -l interval -x -d 'Look again after SECONDS'
+complete -c stfs -n "__fish_seen_subcommand_from top" -l json -d 'With --once: print a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from top" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from umount" -f -a "(__stfs_mounts)"
+complete -c stfs -n "__fish_seen_subcommand_from umount" -l json -d 'Print the result as a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from umount" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -l layers -x -d 'Number of layers'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -l hidden -x -d 'Width of a layer, a multiple of 8'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -l size -x -d 'Write about this much data, for example 1G'

@@ -1,4 +1,4 @@
-"""The synthetic archives that benchmarks work on, and the random contents that they write and look for."""
+"""The synthetic archives of the benchmarks, and the random contents that they write and check."""
 from __future__ import annotations
 
 import functools
@@ -22,8 +22,8 @@ def _block() -> bytes:
 
 @dataclass(frozen=True)
 class Content:
-    """Random bytes of any size without the memory for them: 64 MiB over and over, each MiB stamped with the variant
-    and its number. Two variants differ in every MiB, so that a write that did not arrive is seen."""
+    """Random bytes of any size that need little memory: 64 MiB are repeated, and each MiB has a stamp with the variant
+    and its number. Two variants differ in every MiB, so that a missing write is noticed."""
     size_bytes: int
     variant: int
 
@@ -42,7 +42,7 @@ class Content:
             offset += len(piece)
 
     def check(self, path: Path, offset: int) -> None:
-        """Raises where the file does not hold this content at that place."""
+        """Raises an error if the file does not have this content at this place."""
         fd = os.open(path, os.O_RDONLY)
         try:
             for piece in self.pieces():
@@ -54,7 +54,7 @@ class Content:
 
 
 class SourceFiles:
-    """Two contents of one size as files, taken in turn: what `dd if=` reads, out of the page cache."""
+    """Two contents of one size in files, used in turn. `dd if=` reads them from the page cache."""
 
     def __init__(self, directory: Path, name: str, size_bytes: int) -> None:
         self.contents = [Content(size_bytes, variant) for variant in (101, 102)]
@@ -74,15 +74,24 @@ class SourceFiles:
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """A tensor of bytes that an archive shall hold."""
+    """A tensor of a planned archive, with its bytes."""
     name: str
     content: Content
     dtype: str = "U8"
-    shape: tuple[int, ...] | None = None  # as many bytes as the content where none is given
+    shape: tuple[int, ...] | None = None  # if None, as many elements as the content has bytes
 
     def entry(self, begin: int) -> dict[str, object]:
         return {"dtype": self.dtype, "shape": self.shape or [self.content.size_bytes],
                 "data_offsets": [begin, begin + self.content.size_bytes]}
+
+
+def write_over(path: Path, content: bytes) -> None:
+    """Overwrites the begin of a file that is there."""
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.pwrite(fd, content, 0)
+    finally:
+        os.close(fd)
 
 
 def write_file(path: Path, content: Content) -> None:
@@ -95,7 +104,7 @@ def write_file(path: Path, content: Content) -> None:
 
 
 def write_archive(path: Path, tensors: Sequence[PlannedTensor], align: int = 8) -> dict[str, int]:
-    """Writes real bytes, no holes; {name: its first byte in the file}. The data begin at a multiple of `align`."""
+    """Writes real bytes without holes, beginning at a multiple of `align`. Returns {name: its first byte in the file}."""
     header, data_bytes = {}, 0
     for tensor in tensors:
         header[tensor.name] = tensor.entry(data_bytes)
@@ -117,7 +126,23 @@ def write_archive(path: Path, tensors: Sequence[PlannedTensor], align: int = 8) 
 
 
 def write_large_tensor(path: Path, size_bytes: int, is_aligned: bool) -> dict[str, int]:
-    """An archive of one large tensor `large`, at a multiple of 4096 or not, and one of 4 KiB, `small`, behind it."""
+    """Writes an archive of a large tensor `large`, at a multiple of 4096 or not, and behind it `small`, of 4 KiB."""
     return write_archive(path, [PlannedTensor("before", Content(4096 if is_aligned else 13, 1)),
                                 PlannedTensor("large", Content(size_bytes, 2)),
                                 PlannedTensor("small", Content(4096, 3))], align=4096)
+
+
+def write_tiny_tensors(path: Path, count: int, each_bytes: int = 2) -> None:
+    """Writes an archive of many small tensors with names as in a large model. Their data are a hole, which takes no room. A
+    million tensors just fit the format's limit of the header."""
+    parts = (f'"model.{at}.attn.q.weight":{{"dtype":"BF16","shape":[1,{each_bytes // 2}],'
+             f'"data_offsets":[{each_bytes * at},{each_bytes * (at + 1)}]}}' for at in range(count))
+    header = ("{" + ",".join(parts) + "}").encode()
+    header += b" " * (-len(header) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + each_bytes * count)
+
+
+def tiny_name(at: int) -> str:
+    return f"model.{at}.attn.q.weight"

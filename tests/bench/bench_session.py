@@ -1,68 +1,94 @@
-"""A run of a benchmark: its directory, its servers, what it found, left out and failed at, and an end that leaves
-nothing mounted, also at ^C."""
+"""The directories, servers and memory of a run. At its end nothing stays mounted and no file is left, also after ^C."""
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
-import platform
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from bench_table import Table
+from bench_row import MIB, Sizes
 from mounts import BINARY, Server, mounted_below, unmount_below
 from warm_memory import WarmMemory
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+Fixture = TypeVar("Fixture")
 
 
-def parser_for(description: str, measures: Sequence[str]) -> argparse.ArgumentParser:
-    """The options that every benchmark here has."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=None, help="that count (default 5)")
-    parser.add_argument("--only", default=",".join(measures), help="of " + ",".join(measures))
-    parser.add_argument("--directory", default=None, help="where to put the data (default: the temporary directory)")
-    parser.add_argument("--json", default=None, metavar="FILE", help="write the results there")
-    return parser
+class Place:
+    """A directory for the files and servers of one row, or for what the rows of a group share. Its close stops the servers
+    and removes the directory."""
 
+    def __init__(self, session: Session, name: str) -> None:
+        self.session = session
+        self.sizes = session.sizes
+        self.directory = session.directory / name
+        self.directory.mkdir()
+        self._ends = contextlib.ExitStack()
 
-def wanted(parser: argparse.ArgumentParser, arguments: argparse.Namespace, measures: Sequence[str]) -> set[str]:
-    """The measures that --only names; ends with wrong usage where one is unknown."""
-    names = set(arguments.only.split(","))
-    if unknown := names - set(measures):
-        parser.error(f"no such measure: {', '.join(sorted(unknown))}")
-    return names
+    def path(self, name: str) -> Path:
+        return self.directory / name
 
+    def serve(self, server: Server) -> Server:
+        """Starts a server, which ends with the place at the latest."""
+        self.at_end(server.stop)
+        return server.start()
 
-def parse_size(text: str) -> int:
-    """Bytes from 64M, 2G, ..."""
-    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    unit = text[-1].upper()
-    return int(float(text[:-1]) * units[unit]) if unit in units else int(text)
+    def run_until_end(self, command: Sequence[object], **more: object) -> subprocess.Popen:
+        """Starts a process, which ends with the place."""
+        process = subprocess.Popen([str(word) for word in command], start_new_session=True, **more)
+
+        def end() -> None:
+            process.terminate()
+            process.wait()
+        self.at_end(end)
+        return process
+
+    def at_end(self, action: Callable[[], object]) -> None:
+        def quietly() -> None:
+            with contextlib.suppress(Exception):
+                action()
+        self._ends.callback(quietly)
+
+    def enter(self, context: contextlib.AbstractContextManager[Fixture]) -> Fixture:
+        return self._ends.enter_context(context)
+
+    def shared(self, kind: Callable[[Place], Fixture]) -> Fixture:
+        """Returns kind(place of the group), which is made once for all rows of the group."""
+        return self.session.shared(kind)
+
+    def close(self) -> None:
+        try:
+            self._ends.close()
+        finally:
+            unmount_below(self.directory)
+            if not mounted_below(self.directory):  # otherwise the files below the mount would be deleted
+                shutil.rmtree(self.directory, ignore_errors=True)
 
 
 class Session:
-    """Owns the temporary directory and everything that is mounted below it."""
+    """Owns the temporary directory and all places in it."""
 
-    def __init__(self, rounds: int, directory: str | None, is_quick: bool = False) -> None:
+    def __init__(self, sizes: Sizes, rounds: int, repeats: int, directory: str | None, may_fill: bool) -> None:
         if not BINARY.exists():
             sys.exit(f"{BINARY} is not built (cmake --preset release && cmake --build --preset release)")
-        self.table = Table(rounds)
+        self.sizes = sizes
+        self.rounds = rounds
+        self.repeats = repeats
         self.directory = Path(tempfile.mkdtemp(prefix="stfs-bench-", dir=directory)).resolve()
-        self.memory = WarmMemory(self.directory / "warm-memory", may_fill=not is_quick)
+        self.memory = WarmMemory(self.directory / "warm-memory", may_fill)
         self.is_root = os.geteuid() == 0
         self.notes: list[str] = []
-        self.skipped: list[str] = []
-        self.failed: list[str] = []
-        self.servers: list[Server] = []
         self.started = time.monotonic()
+        self._places: list[Place] = []
+        self._shared: dict[object, object] = {}
+        self._group_place: Place | None = None
 
     def __enter__(self) -> Session:
         for number in SIGNALS:
@@ -72,54 +98,59 @@ class Session:
     def __exit__(self, *_: object) -> None:
         for number in SIGNALS:  # a second ^C must not leave a mount behind
             signal.signal(number, signal.SIG_IGN)
-        for server in reversed(self.servers):
+        for place in reversed(self._places):
             with contextlib.suppress(Exception):
-                server.stop()
+                place.close()
         self.memory.close()
         unmount_below(self.directory)
-        if not mounted_below(self.directory):  # else it would delete what is mounted
+        if not mounted_below(self.directory):
             shutil.rmtree(self.directory, ignore_errors=True)
 
-    def path(self, name: str) -> Path:
-        return self.directory / name
+    @contextlib.contextmanager
+    def place(self, name: str):
+        """A place for one row."""
+        place = Place(self, name)
+        self._places.append(place)
+        try:
+            yield place
+        finally:
+            self._close(place)
 
-    def serve(self, server: Server) -> Server:
-        """Starts a server that ends with the session at the latest."""
-        self.servers.append(server)
-        return server.start()
+    def shared(self, kind: Callable[[Place], Fixture]) -> Fixture:
+        if kind not in self._shared:
+            if self._group_place is None:
+                self._group_place = Place(self, "shared")
+                self._places.append(self._group_place)
+            self._shared[kind] = kind(self._group_place)
+        return self._shared[kind]
+
+    def end_group(self) -> None:
+        """Removes what the rows of a group have shared."""
+        if self._group_place is not None:
+            self._close(self._group_place)
+        self._group_place = None
+        self._shared.clear()
+
+    def _close(self, place: Place) -> None:
+        self._places.remove(place)
+        place.close()
 
     def note(self, text: str) -> None:
-        self.notes.append(text)
+        if text not in self.notes:
+            self.notes.append(text)
 
-    def skip(self, name: str, why: str) -> None:
-        self.skipped.append(f"{name}: {why}")
-        print(f"\n{name}: skipped: {why}", flush=True)
+    def is_late(self) -> bool:
+        """Returns true if the run has taken the time of a run on a quiet machine, so that no row is measured again."""
+        return time.monotonic() - self.started > 60 * self.sizes.minutes
 
-    def run(self, name: str, measure: Callable[[], None]) -> None:
-        """One measure; where it fails, the others go on and the exit status tells."""
-        try:
-            measure()
-        except Exception as error:
-            traceback.print_exc()
-            self.failed.append(f"{name}: {error}")
 
-    def finish(self, json_path: str | None, more: dict[str, object]) -> int:
-        """Prints what is not in the rows, writes the JSON, and gives the exit status."""
-        print(f"\n{self.table.goals_text()}\n")
-        for kind, lines in (("note", self.notes), ("skipped", self.skipped), ("FAILED", self.failed)):
-            for line in lines:
-                print(f"{kind}: {line}")
-        print(f"took {time.monotonic() - self.started:.0f} s, load {os.getloadavg()[0]:.2f}", flush=True)
-        if json_path:
-            result = {**more, "rounds": self.table.rounds, "kernel": platform.release(),
-                      "processors": os.cpu_count(), "load": os.getloadavg(), "binary": str(BINARY),
-                      "binary_time": time.strftime("%FT%TZ", time.gmtime(BINARY.stat().st_mtime)),
-                      "seconds": time.monotonic() - self.started, "notes": self.notes, "skipped": self.skipped,
-                      "failed": self.failed, "rows": [row.as_json() for row in self.table.rows]}
-            Path(json_path).write_text(json.dumps(result, indent=1) + "\n")
-        return 1 if self.failed else 0
+def parse_size(text: str) -> int:
+    """Returns the bytes of 64M, 2G, ..."""
+    units = {"K": 1 << 10, "M": MIB, "G": 1 << 30}
+    unit = text[-1].upper()
+    return int(float(text[:-1]) * units[unit]) if unit in units else int(text)
 
 
 def _end(number: int, _: object) -> None:
-    """Unwinds, so that every `with` and `finally` on the way cleans up."""
+    """Ends with an exception, so that every `with` and `finally` cleans up."""
     sys.exit(128 + number)

@@ -1,8 +1,8 @@
-// fuse_ceiling SIZE THREADS MOUNTPOINT [rw]: the fastest that a FUSE server can be, for the benchmarks to
-// compare with. One file, `data`, of SIZE bytes; every read is answered at once from a buffer that is
-// always in memory, and with rw every write at once, too: what it brings is kept nowhere. The options of the
-// session are those of the driver (fs/kernel/fuse_ops.cc, on_init). Runs in the foreground until it is
-// unmounted. For measurement, not for people.
+// fuse_ceiling SIZE THREADS MOUNTPOINT [rw]: the fastest possible FUSE server, to which the benchmarks
+// compare the driver. The server has one file, `data`, of SIZE bytes. Every read is answered at once from a
+// buffer that is always in memory. With rw every write is also answered at once, and its bytes are dropped.
+// The session has the driver's options (fs/kernel/fuse_ops.cc, on_init). The server runs in the foreground
+// until it is unmounted. Only measurements use it.
 #define FUSE_USE_VERSION 312
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// How long our reader takes for the header of one archive, and how much memory: one line of JSON.
-// header_bench.py runs it against the reference library.
+// Measures the time and the memory that our reader needs for the header of one archive. Prints one line of
+// JSON. rows_list.py compares it with the reference library.
 //
 //   header_bench FILE [REPEATS]
 #include <fcntl.h>
@@ -25,7 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A value of /proc/self/status in bytes; "VmHWM" is the peak of what the process had in memory.
+// Returns a value of /proc/self/status in bytes. "VmHWM" is the peak of the process's resident memory.
 std::uint64_t memory_bytes(std::string_view name) {
   std::ifstream status("/proc/self/status");
   std::string line;

@@ -1,22 +1,25 @@
-"""FUSE servers that a benchmark compares: in the foreground, found mounted, and gone at the end whatever happens."""
+"""The FUSE servers that a benchmark compares. They run in the foreground, and are always unmounted at the end."""
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mount"))
 from mounted import BINARY, BUILD, mount_entry, unescape_mount, unmount_by_force  # noqa: E402
 
 STFS = BUILD / "stfs"
-THREADS = 16  # the driver's default, given to the ceiling too
+THREADS = 16  # the driver's default; the ceiling has as many
 
 
 class Server:
-    """One FUSE server and its mount point. Starts with start(), so that its owner knows it before it runs."""
+    """One FUSE server and its mount point. start() starts it, so that the session knows it before it runs."""
 
     def __init__(self, command: Sequence[object], path: Path) -> None:
         self.path = Path(path)
@@ -27,7 +30,7 @@ class Server:
 
     def start(self) -> Server:
         started = time.perf_counter()
-        # A session of its own: ^C on the terminal is the benchmark's, which then unmounts in order.
+        # The server has a separate session: ^C on the terminal goes to the benchmark, which then unmounts in order.
         self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=subprocess.PIPE, start_new_session=True)
         while mount_entry(self.path) is None and self.process.poll() is None:
@@ -48,7 +51,7 @@ class Server:
         return Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
 
     def readahead(self, kib: int | None = None) -> int | None:
-        """The readahead in KiB, set first where it is given and we may."""
+        """Returns the readahead in KiB. If `kib` is given, sets it before, if that is allowed."""
         try:
             if kib is not None:
                 self._readahead_file().write_text(str(kib))
@@ -57,10 +60,10 @@ class Server:
             return None
 
     def stop(self) -> None:
-        """Unmounts in order, else by force. Does nothing where nothing runs."""
+        """Unmounts in order, else by force. Does nothing if no server runs."""
         if self.process is None:
             return
-        for _ in range(100):  # what was just closed may still be on its way
+        for _ in range(100):  # the release of a closed file may be under way
             if mount_entry(self.path) is None or self._unmount():
                 break
             time.sleep(0.05)
@@ -78,25 +81,51 @@ class Server:
 
 
 def fuse_ceiling(path: Path, size_bytes: int, access: str = "ro") -> Server | None:
-    """The fastest that a FUSE server can be; its file is `data`. None where it is not built."""
+    """Returns the fastest possible FUSE server, whose file is `data`, or None if it is not built."""
     program = BUILD / "tests" / "fuse_ceiling"
     words = [program, size_bytes, THREADS, path]
     return Server(words if access == "ro" else [*words, access], path) if program.exists() else None
 
 
-def ours(source: Path, path: Path, options: str = "") -> Server:
-    """safetensorsfs on an archive, not started yet."""
+def safetensorsfs(source: Path, path: Path, options: str = "") -> Server:
+    """Returns our server for an archive, not started yet."""
     return Server([BINARY, source, path, "-f", *(["-o", options] if options else [])], path)
 
 
+def run_stfs(*words: object) -> float:
+    """Returns the milliseconds of a command, with its start. A note about filler in the archive is not shown."""
+    started = time.perf_counter()
+    done = subprocess.run([str(word) for word in (STFS, *words)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    milliseconds = (time.perf_counter() - started) * 1000
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+    return milliseconds
+
+
+@functools.cache
+def has_option(name: str) -> bool:
+    """Returns true if this build has a mount option of this name."""
+    usage = subprocess.run([BINARY, "--help"], capture_output=True, text=True).stdout
+    return re.search(rf"^\s+{re.escape(name)}\b", usage, re.M) is not None
+
+
+@contextlib.contextmanager
+def mounted(server: Server) -> Iterator[Server]:
+    """A server that runs for the time of the `with`."""
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
 def mounted_below(directory: Path) -> list[str]:
-    """What is mounted below a directory, the last mounted first."""
+    """Returns the mount points below a directory, the last one first."""
     with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as table:
         points = [unescape_mount(line.split(" ")[1]) for line in table]
     return [point for point in reversed(points) if point.startswith(f"{directory}/")]
 
 
 def unmount_below(directory: Path) -> None:
-    """The net below everything else: after it nothing of ours is mounted there."""
+    """Unmounts everything below the directory by force, after all other clean-up."""
     for point in mounted_below(directory):
         unmount_by_force(point)

@@ -1,4 +1,4 @@
-"""What of a file, and of the machine's memory, is warm: made so before a measurement, and checked."""
+"""Makes the cached part of a file and the machine's memory known before a measurement, and checks it."""
 from __future__ import annotations
 
 import ctypes
@@ -16,7 +16,7 @@ _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 
 
 def drop(path: Path) -> None:
-    """Evicts one file's clean pages: what the next reader finds is the disk."""
+    """Evicts one file's clean pages, so that the next read is from the disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -33,11 +33,13 @@ def drop_inodes() -> None:
 
 
 def cached_share(path: Path) -> float:
-    """The share of a plain file's pages in the page cache, by mincore."""
+    """Returns the share of a plain file's pages in the page cache, by mincore."""
     size_bytes = os.stat(path).st_size
     fd = os.open(path, os.O_RDONLY)
     at = _libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
     os.close(fd)
+    if at == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), f"mmap: {path}")
     seen = np.zeros(-(-size_bytes // mmap.PAGESIZE), np.uint8)
     try:
         if _libc.mincore(at, size_bytes, seen.ctypes.data) != 0:
@@ -48,6 +50,6 @@ def cached_share(path: Path) -> float:
 
 
 def memory_bytes(name: str) -> int:
-    """A figure of /proc/meminfo: MemTotal, MemFree, MemAvailable."""
+    """Returns a figure of /proc/meminfo: MemTotal, MemFree or MemAvailable."""
     with open("/proc/meminfo", encoding="ascii") as lines:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))

@@ -1,4 +1,4 @@
-"""Readers that cost next to nothing themselves: into a buffer that is there before the clock starts."""
+"""Readers with almost no cost of their work: they read into a buffer that exists before the clock starts."""
 from __future__ import annotations
 
 import mmap
@@ -15,24 +15,29 @@ BUFFER = mmap.mmap(-1, BLOCK_BYTES)
 BUFFER[:] = bytes(BLOCK_BYTES)
 SMALL_BUFFER = memoryview(BUFFER)[:4096]
 
-# A process for each reader; the offsets are drawn before it says that it is ready.
+LONGEST_SECONDS = 2.0  # of a series of small reads or opens
+
+# There is a process for each reader. It draws the offsets before it reports that it is ready, and prints the number of its reads.
 _RANDOM_READER = """
-import mmap, os, random, sys
-path, count, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+import mmap, os, random, sys, time
+path, count, seed, longest = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 fd, size = os.open(path, os.O_RDONLY), os.stat(path).st_size
 randomly = random.Random(seed)
 offsets = [randomly.randrange(size - 4096) for _ in range(count)]
 buffer = memoryview(mmap.mmap(-1, 4096))
 print("ready", flush=True)
 sys.stdin.readline()
-for offset in offsets:
+ends = time.monotonic() + longest
+for at, offset in enumerate(offsets, 1):
     os.preadv(fd, [buffer], offset)
-print("done", flush=True)
+    if at % 64 == 0 and time.monotonic() > ends:
+        break
+print(at, flush=True)
 """
 
 
 def read_sequentially(path: Path) -> int:
-    """Reads a file to its end; the bytes that it held."""
+    """Reads a file to its end. Returns the number of bytes."""
     fd, done = os.open(path, os.O_RDONLY), 0
     try:
         while count := os.preadv(fd, [BUFFER], done):
@@ -43,25 +48,28 @@ def read_sequentially(path: Path) -> int:
 
 
 def sum_mapped(path: Path) -> int:
-    """The sum over a mapping, eight bytes at a time: every page is really read."""
+    """Returns the sum over a mapping, eight bytes at a time, so that every page is really read."""
     data = np.memmap(path, np.uint8, "r")
     return int(np.add.reduce(data[:len(data) // 8 * 8].view(np.uint64)))
 
 
 def microseconds_to_open(path: Path, count: int) -> float:
-    """Open, read 4 KiB, close: the mean of so many."""
+    """Returns the mean time to open, read 4 KiB and close, of `count` times or as many as two seconds allow."""
     name = os.fsencode(path)
     started = time.perf_counter()
-    for _ in range(count):
+    for done in range(1, count + 1):
         fd = os.open(name, os.O_RDONLY)
         os.preadv(fd, [SMALL_BUFFER], 0)
         os.close(fd)
-    return (time.perf_counter() - started) / count * 1e6
+        if time.perf_counter() - started > LONGEST_SECONDS:
+            break
+    return (time.perf_counter() - started) / done * 1e6
 
 
 def random_reads_per_second(path: Path, readers: int, count: int = 30_000) -> float:
-    """4 KiB reads per second by that many processes at a time."""
-    running = [subprocess.Popen([sys.executable, "-c", _RANDOM_READER, path, str(count), str(seed)], text=True,
+    """Returns the number of 4 KiB reads per second by this many processes at a time."""
+    running = [subprocess.Popen([sys.executable, "-c", _RANDOM_READER, path, str(count), str(seed),
+                                str(LONGEST_SECONDS)], text=True,
                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE) for seed in range(readers)]
     for process in running:
         process.stdout.readline()
@@ -69,9 +77,8 @@ def random_reads_per_second(path: Path, readers: int, count: int = 30_000) -> fl
     for process in running:
         process.stdin.write("\n")
         process.stdin.flush()
-    for process in running:
-        process.stdout.readline()
+    done = sum(int(process.stdout.readline()) for process in running)
     seconds = time.perf_counter() - started
     for process in running:
         process.communicate()
-    return readers * count / seconds
+    return done / seconds

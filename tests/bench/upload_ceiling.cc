@@ -1,5 +1,5 @@
-// How fast copies from page-locked memory to a device are when nothing else is done: what upload_bench.py
-// compares an upload with. Prints bytes per second.
+// Measures the speed of copies alone, from page-locked memory to a device. rows_upload.py compares an upload
+// with it. Prints bytes per second.
 //
 //   upload_ceiling DEVICE
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 #include "tools/device/backend.h"
 
 using namespace stfs;
-using namespace stfs::upload;
+using namespace stfs::device;
 
 namespace {
 

@@ -1,4 +1,4 @@
-# A cluster file system for these tests, made once, and taken down whatever happens.
+# A cluster file system, which is made once for these tests and always removed at the end.
 import shutil
 import sys
 import tempfile
@@ -29,7 +29,7 @@ def pytest_runtest_makereport(item):
 
 @pytest.fixture(scope="session")
 def volume():
-    # A short path: glusterd names its sockets after it.
+    # glusterd puts the path into the names of its sockets, so the path is short.
     directory = Path(tempfile.mkdtemp(prefix="stfs-gluster-"))
     try:
         with gluster.volume_in(directory) as volume:
@@ -45,6 +45,6 @@ def hosts(volume):
 
 @pytest.fixture
 def mounts(tmp_path):
-    """mounts(SOURCE, options) -> Mount, as in tests/mount."""
+    """mounts(SOURCE, options) returns a Mount, as in tests/mount."""
     with mount_set.mounts_below(tmp_path) as make:
         yield make

@@ -1,7 +1,7 @@
 # A GlusterFS volume on this machine alone: two bricks, and a client for each host that a test wants.
 #
-# The servers live in namespaces of their own (processes, network, mounts): the addresses and ports are nobody
-# else's, and all servers die with the first of them, which dies with pytest. No daemon of the system is touched.
+# The servers have separate namespaces (processes, network, mounts), so no other program uses their addresses and ports. All
+# servers end with the first of them, which ends with pytest. No daemon of the system is touched.
 import contextlib
 import ctypes
 import os
@@ -18,14 +18,14 @@ ADDRESS = "127.1.1.1"  # the command line refuses names of the local host
 VOLUME = "models"
 PROGRAMS = ("glusterd", "glusterfs", "gluster", "unshare", "nsenter", "ip")
 PR_SET_PDEATHSIG = 1
-# The bricks' sockets lie at a fixed place.
+# The paths of the bricks' sockets are fixed.
 BEFORE = "ip link set lo up && mkdir -p /run/gluster && mount -t tmpfs none /run/gluster"
 
 _libc = ctypes.CDLL(None)
 
 
 def why_unavailable():
-    """The reason for which no volume can be made here, or None."""
+    """Returns the reason if no volume can be made here, or None."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         return f"there is no {missing[0]} (glusterfs-server)"
@@ -41,7 +41,7 @@ def _die_with_parent():
 
 
 def _use_each_brick(path):
-    """Raises OSError where files can't be made. A name's hash decides which brick has it."""
+    """Raises OSError if files can't be made. The hash of a name decides which brick has the file."""
     for number in range(16):
         file = path / f"probe{number}"
         file.write_bytes(b"probe")
@@ -49,7 +49,7 @@ def _use_each_brick(path):
 
 
 class Host:
-    """One client of the volume: its caches are its own."""
+    """One client of the volume, with separate caches."""
 
     def __init__(self, path, process):
         self.path = path
@@ -60,7 +60,7 @@ class Host:
 
 
 class Volume:
-    """Made and started in a directory that brings extended attributes (ext4, xfs, tmpfs of Linux 6.6)."""
+    """A volume that is made and started in a directory with extended attributes (ext4, xfs, tmpfs of Linux 6.6)."""
 
     def __init__(self, directory):
         self.directory = Path(directory)
@@ -92,7 +92,7 @@ class Volume:
         return path.read_text(errors="replace")[-4000:] if path.exists() else "(no log)"
 
     def errors(self):
-        """What GlusterFS itself has complained of."""
+        """Returns the errors in GlusterFS's own logs."""
         lines = [f"{log.name}: {line}" for log in sorted(self.log.rglob("*.log"))
                  for line in log.read_text(errors="replace").splitlines() if "] E [" in line]
         return "\n".join(lines[-40:])
@@ -104,20 +104,20 @@ class Volume:
                                   capture_output=True, text=True, timeout=120 * mounted.PATIENCE)
             if done.returncode == 0:
                 return done.stdout
-            # The socket is there before glusterd answers.
+            # The socket exists before glusterd answers.
             if "Connection failed" not in done.stdout + done.stderr or time.monotonic() > deadline:
                 raise RuntimeError(f"gluster {' '.join(words)}: {done.stdout}{done.stderr}"
                                    f"\n{self.tail('glusterd.log')}")
             time.sleep(0.1)
 
     def namespace(self):
-        """Of the servers' network."""
+        """Returns the path of the servers' network namespace."""
         pid = self.servers.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return f"/proc/{children[0]}/ns/net"
 
     def host(self):
-        """Mounts the volume once more."""
+        """Mounts the volume for another host."""
         path = self.directory / f"host{len(self.hosts)}"
         path.mkdir()
         log = self.log / f"{path.name}.log"
@@ -127,8 +127,8 @@ class Volume:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             preexec_fn=_die_with_parent)
         self.hosts.append(Host(path, process))
-        # In the table before the volume's graph is there, and the graph before each brick has answered: until then it
-        # gives EIO or ENOTCONN.
+        # The mount is in the table before the graph of the volume exists, and the graph exists before each brick has
+        # answered. Until then requests get EIO or ENOTCONN.
         if not mounted.eventually(lambda: mounted.mount_entry(path) and mounted.errno_of(_use_each_brick, path) == 0, 60):
             raise RuntimeError(f"the volume does not mount:\n{self.tail(log.name)}")
         return self.hosts[-1]

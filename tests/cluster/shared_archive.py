@@ -1,4 +1,4 @@
-# An archive on a volume with several writers, each with tensors of its own, and what it must hold.
+# An archive on a volume with several writers. Each writer has separate tensors, whose valid content is known.
 import json
 import os
 import random
@@ -15,19 +15,19 @@ from safetensors.numpy import save_file
 STFS = mounted.BUILD / "stfs"
 SETTLED = re.compile(r": (applied|removed): ")
 
-# Neighbours share blocks of 4 KiB: what one host writes lies beside what the other does.
+# Adjacent tensors share blocks of 4 KiB, so the hosts write into the same blocks.
 SIZES = (3000, 5000, 1234, 9000)
 FILLER_BYTES = 200_000
 
 
 def content(writer, number, size_bytes):
-    """Tells the writer and the number in every piece of it, so that a mix shows."""
+    """Returns content with the writer and the number in every piece, so that a mix of contents is detected."""
     pattern = struct.pack("<IIQ", writer, number, random.Random(writer << 20 | number).getrandbits(64))
     return (pattern * (size_bytes // len(pattern) + 1))[:size_bytes]
 
 
 def told_by(data):
-    """(writer, number) where all of it is one content, else None."""
+    """Returns (writer, number) if all of the data is one content, else None."""
     writer, number = struct.unpack_from("<II", data)
     return (writer, number) if data == content(writer, number, len(data)) else None
 
@@ -42,14 +42,14 @@ class SharedArchive:
         if filler_bytes:
             tensors["filler"] = np.zeros(filler_bytes, np.uint8)
         save_file(tensors, host / name)
-        self.promised = dict.fromkeys(self.sizes, 0)  # the last number that a writer was told is there
+        self.promised = dict.fromkeys(self.sizes, 0)  # the last number that was committed, as a writer was told
         self.begun = dict.fromkeys(self.sizes, 0)
 
     def tensors_of(self, writer):
         return [name for name, (owner, _) in self.sizes.items() if owner == writer]
 
     def check(self, tensor, data, who):
-        """One content, whole, and neither older than what was promised nor newer than what was begun."""
+        """Checks that the data is one whole content, not older than the promised one and not newer than the begun one."""
         writer, size_bytes = self.sizes[tensor]
         assert len(data) == size_bytes, f"{who}: {tensor} has {len(data)} bytes of {size_bytes}"
         told = told_by(data)
@@ -63,7 +63,7 @@ class SharedArchive:
         return {tensor: self.check(tensor, read(tensor), who) for tensor in self.sizes}
 
     def view_of_file(self, path):
-        """What the reference library sees."""
+        """Reads the tensors from the file, as the reference library does."""
         data = Path(path).read_bytes()
         header_bytes, = struct.unpack_from("<Q", data)
         header = json.loads(data[8:8 + header_bytes])
@@ -79,7 +79,7 @@ class SharedArchive:
 
 
 class Writer(threading.Thread):
-    """Gives its tensors new contents, one after another, until it is stopped or refused."""
+    """Writes new contents to its tensors, one after another, until it is stopped or refused."""
 
     def __init__(self, archive, number, rounds=None):
         super().__init__(daemon=True)
@@ -98,7 +98,7 @@ class Writer(threading.Thread):
             self.archive.begun[tensor] = number
             try:
                 self.write(tensor, content(self.number, number, self.archive.sizes[tensor][1]))
-            except Exception as error:  # told at join()
+            except Exception as error:  # the test reads it after join()
                 self.refused = f"writer {self.number}, {tensor}, content {number}: {error}"
                 return
             self.archive.promised[tensor] = number
@@ -134,7 +134,7 @@ class PutWriter(Writer):
 def put(path, tensor, data):
     done = subprocess.run([STFS, "put", path, tensor, "-"], input=data, capture_output=True,
                           timeout=120 * mounted.PATIENCE)
-    # It says what it has settled of dead writers; anything else is a fault.
+    # The command reports the journals of dead writers that it has settled. Any other line is a fault.
     faults = [line for line in done.stderr.decode().splitlines() if not SETTLED.search(line)]
     if done.returncode != 0 or faults:
         raise RuntimeError(f"exit status {done.returncode}: {done.stderr.decode()}")

@@ -13,12 +13,12 @@ from shared_archive import MountWriter, PutWriter, SharedArchive, content, put
 WRITERS = 4
 ROUNDS = 12
 KILLS = 8
-# So long a client of GlusterFS may serve what it has cached; the mount asks each second.
+# A client of GlusterFS may serve cached bytes for this time. The mount asks each second.
 CACHE_SECONDS = 15
 
 
 def writers_of(archive, hosts, mounts, rounds=None):
-    """A mount and a tool on each host."""
+    """Returns a writer by a mount and a writer by a tool for each host."""
     return [MountWriter(archive, 0, mounts[0], rounds), MountWriter(archive, 1, mounts[1], rounds),
             PutWriter(archive, 2, hosts[0] / archive.name, rounds),
             PutWriter(archive, 3, hosts[1] / archive.name, rounds)]
@@ -34,11 +34,11 @@ def run_all(writers):
 
 
 def agree(archive, hosts, mounts):
-    """Every view shows what was promised at last, once the clients' caches have ended.
+    """Checks that every view shows the last promised content once the clients' caches have expired.
 
-    GlusterFS tells by the mtime whether what a client has read is still right, and writes within one tick of the
-    server's clock have one mtime: who has read between two of them keeps the older bytes until the file changes again.
-    Programs that only pread and pwrite see the same (1 of 56 rounds). So it changes once more here.
+    GlusterFS decides by the mtime whether a client's cached bytes are still valid. All writes within one tick of the
+    server's clock have one mtime. A client that reads between two of them keeps the older bytes until the file changes
+    again. Programs that only pread and pwrite see the same (1 of 56 rounds). So the file's time changes once more here.
     """
     os.utime(hosts[0] / archive.name)
     views = [lambda host=host: archive.view_of_file(host / archive.name) for host in hosts]
@@ -69,7 +69,7 @@ def test_four_writers_on_two_hosts_are_never_refused(hosts, mounts, filler_bytes
 
 @pytest.mark.parametrize("settler", ["the same host", "the other host"])
 def test_what_a_dead_host_has_committed_is_settled_from_either(hosts, settler):
-    """A journal of a killed writer: the next writer applies it first, and nobody reverts him later."""
+    """A killed writer leaves a journal. The next writer applies it first, and no later write reverts it."""
     archive = SharedArchive(hosts[0], f"settled-{settler[4:8].strip()}.safetensors", 1)
     path = [host / archive.name for host in hosts]
     image = bytearray(path[0].read_bytes())
@@ -91,7 +91,7 @@ def test_what_a_dead_host_has_committed_is_settled_from_either(hosts, settler):
 
 
 def test_the_daemon_of_either_host_may_die_at_any_moment(hosts, mounts):
-    """kill -9 while four write; the next writer, whoever it is, settles what the dead one has left."""
+    """kill -9 while four write. The next writer on either host settles the journal that the dead one has left."""
     archive = SharedArchive(hosts[0], "killed.safetensors", WRITERS)
     choices = random.Random(12)
     mounted_at = [mounts(host / archive.name) for host in hosts]
@@ -117,16 +117,16 @@ def test_the_daemon_of_either_host_may_die_at_any_moment(hosts, mounts):
         mounted_at[victim] = mounts(hosts[victim] / archive.name)
         agree(archive, hosts, mounted_at)
         for tensor, number in archive.view_of_file(hosts[0] / archive.name).items():
-            # What shows now must not vanish again.
+            # Content that was visible once must stay.
             archive.promised[tensor] = number
 
 
 def test_a_commit_starts_from_bytes_that_its_hosts_cache_hides(hosts):
-    """Writes within one tick of the server's clock have one mtime: who reads between them keeps the older page."""
+    """Writes within one tick of the server's clock have one mtime. A client that reads between them keeps the older page."""
     archive = SharedArchive(hosts[0], "hidden.safetensors", 1)
     path = [host / archive.name for host in hosts]
     second = path[0].read_bytes().find(content(0, 0, archive.sizes["w0.t1"][1]))
-    # The last byte of the tensor before it, which lies in the first block that the commit writes.
+    # The last byte of the tensor before it. The byte is in the first block that the commit writes.
     first = second - 1
     assert first // 4096 == second // 4096
     hidden = 0
@@ -148,7 +148,7 @@ def test_a_commit_starts_from_bytes_that_its_hosts_cache_hides(hosts):
             os.utime(view)
             return view.read_bytes()[first:first + len(due)] == due
 
-        # What the commit took from the cache would stay wrong.
+        # Wrong bytes that the commit took from the cache would stay.
         for view in path:
             assert mounted.eventually(lambda view=view: is_there(view), CACHE_SECONDS), (at, hidden, view)
     assert hidden, "no read came between two writes: this proves nothing here"

@@ -1,5 +1,5 @@
-// An archive is opened for writing by its first write. On overlayfs that gives the file another inode: its
-// bytes, its journals' stamp and what its readers hold all follow.
+// The first write opens an archive for writing. On overlayfs this gives the file another inode. Then the
+// bytes, the stamp in the journals and pinned bytes follow.
 #include <sys/stat.h>
 
 #include "core/archive/archive.h"
@@ -18,8 +18,8 @@ constexpr std::string_view kCopiedHeader =
     R"({"a":{"dtype":"U8","shape":[8192],"data_offsets":[0,8192]},"b":{"dtype":"U8","shape":[4],"data_offsets":[8192,8196]}})";
 constexpr std::uint64_t kBytesOfA = 8192;
 
-/// The system's storage, but for one file that is copied when it is opened for writing. Who has the lower
-/// file open goes on with that one.
+/// The system's storage, except that one file is copied when it is opened for writing. A file descriptor from
+/// before the copy keeps the lower file.
 class LayeredStorage final : public Storage {
  public:
   LayeredStorage(std::filesystem::path merged, std::filesystem::path upper)

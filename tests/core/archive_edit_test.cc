@@ -1,5 +1,7 @@
-// Where an edit lays the bytes, and what it refuses.
+// Tests where an edit places bytes, and which edits are refused.
 #include "core/commit/archive_edit.h"
+
+#include <deque>
 
 #include "core/commit/transaction.h"
 #include "tests/support/catch.h"
@@ -12,7 +14,7 @@ using namespace stfs::test;
 
 namespace {
 
-/// Three tensors of 5000 bytes, with 64 KiB of room in the header where asked for.
+/// Three tensors of 5000 bytes. If `has_room`, the header has 64 KiB of room.
 struct EditScene {
   explicit EditScene(bool has_room) {
     const Tensors tensors = {
@@ -58,6 +60,8 @@ TEST_CASE("a deleted tensor leaves a filler, which the next new one takes", "[co
   const auto layout = scene.plan(edit);
   REQUIRE(layout);
   CHECK(layout->fillers == std::vector{place});
+  CHECK(layout->header.find("\"__safetensorsfs.free.0\":{\"dtype\":\"U8\",\"shape\":[5000]") !=
+        std::string::npos);
   CHECK(layout->placed.empty());
   CHECK(layout->size_bytes == scene.archive->stamp().size_bytes);
   scene.commit(edit);
@@ -65,12 +69,14 @@ TEST_CASE("a deleted tensor leaves a filler, which the next new one takes", "[co
   CHECK(scene.archive->version()->header->content.fillers.size() == 1);
 
   edit = scene.edit();
-  edit.tensors.push_back({"new", Dtype::U8, {4000}, std::nullopt});
+  const std::vector<std::uint64_t> fits{4000};
+  const std::vector<std::uint64_t> does_not_fit{6000};
+  edit.tensors.push_back({"new", Dtype::U8, fits, std::nullopt});
   CHECK(scene.plan(edit)->size_bytes == scene.archive->stamp().size_bytes);
   CHECK(place.contains(scene.plan(edit)->placed[0].file_range));
-  // Somebody who reads the version before it was deleted has a right to its bytes.
+  // A reader of the version before the deletion may still read these bytes.
   CHECK(scene.plan(edit, true)->size_bytes > scene.archive->stamp().size_bytes);
-  edit.tensors.back().shape = {6000};
+  edit.tensors.back().shape = does_not_fit;
   CHECK(scene.plan(edit)->placed[0].file_range.offset >= scene.archive->stamp().size_bytes);
 }
 
@@ -102,14 +108,17 @@ TEST_CASE("a header without room takes the place of the first tensors, and has r
 }
 
 TEST_CASE("an edit that makes the archive longer has bytes for all of it", "[core][edit]") {
-  // Recovery refuses any other. A new tensor of this size ends behind the place where the data begins then.
+  // Recovery refuses any other size. A new tensor of this size ends behind the new begin of the data.
   const std::uint64_t size_bytes = GENERATE(1U, 50'000U, 100'000U, 1'000'000U);
   const std::uint64_t more = GENERATE(0U, 1U, 100U);  // new tensors, which end behind that place in any case
   EditScene scene(false);
   ArchiveEdit edit = scene.edit();
-  edit.tensors.push_back({"new", Dtype::U8, {size_bytes}, std::nullopt});
+  const std::vector<std::uint64_t> shape{size_bytes};
+  const std::vector<std::uint64_t> small{100};
+  std::deque<std::string> names;
+  edit.tensors.push_back({"new", Dtype::U8, shape, std::nullopt});
   for (std::uint64_t at = 0; at < more; ++at)
-    edit.tensors.push_back({"more" + std::to_string(at), Dtype::U8, {100}, std::nullopt});
+    edit.tensors.push_back({names.emplace_back("more" + std::to_string(at)), Dtype::U8, small, std::nullopt});
   const auto layout = scene.plan(edit);
   REQUIRE(layout);
   std::uint64_t end = layout->header.size();
@@ -143,7 +152,8 @@ TEST_CASE("an edit that makes no sense is refused with its reason", "[core][edit
     CHECK(why().find("are reserved") != std::string::npos);
   }
   SECTION("another size") {
-    edit.tensors[0].shape = {4999};
+    const std::vector<std::uint64_t> shape{4999};
+    edit.tensors[0].shape = shape;
     CHECK(why().find("U8 [4999] needs 4999 bytes, its data has 5000") != std::string::npos);
   }
   SECTION("the same data twice") {
@@ -159,7 +169,8 @@ TEST_CASE("an edit that makes no sense is refused with its reason", "[core][edit
     CHECK(why().find("is not UTF-8") != std::string::npos);
   }
   SECTION("a shape that overflows") {
-    edit.tensors.push_back({"new", Dtype::F64, {~std::uint64_t{0}, 2}, std::nullopt});
+    const std::vector<std::uint64_t> shape{~std::uint64_t{0}, 2};
+    edit.tensors.push_back({"new", Dtype::F64, shape, std::nullopt});
     CHECK(scene.plan(edit).error().code == ErrorCode::ValidationOverflow);
   }
   SECTION("a header over the limit") {

@@ -1,4 +1,4 @@
-// core/archive/archive_reader.h: an archive is read without a file, and what is pinned stays.
+// core/archive/archive_reader.h: an archive is read without a file, and pinned bytes stay.
 #include "core/archive/archive_reader.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A new file takes an archive's place. tests/crash crashes it.
+// Tests that a new file replaces an archive. tests/crash adds crashes.
 #include "core/commit/archive_replacement.h"
 
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-// One file: opened and checked, read by range, watched for what becomes of it.
+// Tests one archive: it is opened, checked, read by range and watched for changes.
 #include "core/archive/archive.h"
 
 #include "core/archive/archive_writer.h"
@@ -20,7 +20,7 @@ std::string two_tensors() {
   return archive_bytes(kTwoTensorHeader, "aaaabbbb");
 }
 
-/// A copy of what a reader of that range gets.
+/// Returns a copy of the bytes that a reader of this range gets.
 Result<std::vector<std::byte>> read(const Archive& archive, ByteRange range) {
   std::vector<std::byte> scratch;
   auto bytes = archive.read(range, scratch);
@@ -131,7 +131,7 @@ TEST_CASE("a message about a file that is no archive shows none of its bytes", "
     REQUIRE_FALSE(archive);
     return archive.error().message;
   };
-  // "hunter22" as a number of eight bytes, and bytes that may be the size of a header.
+  // "hunter22" read as a number of eight bytes, and bytes that can be the size of a header.
   CHECK(message_of("hunter22 is the password").find("3617569626427422056") == std::string::npos);
   CHECK(message_of("\x39\x30" + std::string(100, '\0')).find("12345") == std::string::npos);
   for (const std::string content : {"Zecret", "\xf5\xf5\xf5\xf5", "tired", "9000"}) {
@@ -148,7 +148,7 @@ TEST_CASE("bytes that a cut has taken are ArchiveCut, those before it are read",
   const auto archive = open_archive(path);
   std::filesystem::resize_file(path, archive->data_offset() + 5);
   CHECK(text_of(*read(*archive, archive->file_range({0, 5}))) == "aaaab");
-  // On the last page that is left the bytes are zeros in memory: only the size tells.
+  // The mapped bytes of the last page behind the cut are zeros: only the file's size shows the cut.
   const auto gone = read(*archive, archive->file_range({4, 2}));
   REQUIRE_FALSE(gone);
   CHECK(gone.error().code == ErrorCode::ArchiveCut);

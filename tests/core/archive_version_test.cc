@@ -1,4 +1,4 @@
-// What a later header leaves of the tensors of an earlier one.
+// Tests which tensor bytes of an earlier header are still in their place in a later header.
 #include "core/archive/archive_version.h"
 
 #include <string>
@@ -33,17 +33,17 @@ TEST_CASE("a later header keeps what it leaves in its place", "[core][archive]")
   const std::uint64_t begin = later.data_offset();
   CHECK(later.keeps("first", {begin, 4}));
   CHECK(later.keeps("second", {begin + 4, 8}));
-  // Under another name, if the name has gone.
+  // The later header has no "third". Its bytes are in the tensor that has its place now.
   CHECK(later.keeps("third", {begin + 4, 8}));
   CHECK_FALSE(later.keeps("first", {begin + 4, 8}));
-  // Elsewhere, or only in part.
+  // At another place, or only in part.
   CHECK_FALSE(later.keeps("first", {begin + 1, 4}));
   CHECK_FALSE(later.keeps("first", {begin, 3}));
   CHECK_FALSE(later.keeps("third", {begin, 12}));
   CHECK_FALSE(later.keeps("third", {begin + 12, 1}));
   CHECK_FALSE(later.keeps("third", {begin - 4, 4}));
   CHECK_FALSE(later.keeps("third", {0, 4}));
-  // Without bytes there is nothing to lose.
+  // A tensor without bytes can lose none.
   CHECK(later.keeps("empty", {begin + 99, 0}));
   CHECK_FALSE(header_of({}).keeps("first", {begin, 4}));
 }

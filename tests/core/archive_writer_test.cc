@@ -42,7 +42,7 @@ Result<void> write_whole(const std::filesystem::path& path, bool replace = false
   return writer->finish();
 }
 
-/// Where an archive is to be.
+/// A place for a new archive, in a temporary directory.
 struct Target {
   TemporaryDirectory directory;
   std::string path = directory / "a.safetensors";
@@ -232,7 +232,8 @@ TEST_CASE("a name of the greatest length can be written", "[core][archive_writer
 
 TEST_CASE("a disk that is full fails at once, with its errno, and is left clean", "[core][archive_writer]") {
   const TemporaryDirectory directory;
-  // A limit on the size of files stands for the disk: it needs no mount, and fails in the same places.
+  // A limit on the size of files has the effect of a full disk: writes fail at the same places, and no mount
+  // is needed.
   struct rlimit before {};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);

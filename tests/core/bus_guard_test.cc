@@ -1,4 +1,4 @@
-// A page that is gone ends the copy, not the process.
+// A page that does not exist any more ends the copy, not the process.
 #include "core/storage/bus_guard.h"
 
 #include <sys/mman.h>
@@ -44,7 +44,7 @@ bool copy_all(std::span<const std::byte> from, std::vector<std::byte>& to) {
   return copy_guarded(from, [&] { std::memcpy(to.data(), from.data(), from.size()); });
 }
 
-/// What a child process of that action ends with, as waitpid() has it.
+/// Runs the action in a child process. Returns the child's status, as waitpid() reports it.
 template <class Action>
 int status_of_child(const Action& action) {
   const pid_t child = ::fork();
@@ -65,7 +65,7 @@ TEST_CASE("without the handler nothing is copied", "[core][bus_guard]") {
     test::note_skip("an emulator without binfmt_misc can't start this program");
     return;
   }
-  // The handler stays until the process ends, so this is a new one.
+  // The handler stays until the process ends, so the test runs in a new process.
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   if (std::getenv("STFS_TEST_WITHOUT_GUARD") == nullptr) {
     CHECK(std::system(("STFS_TEST_WITHOUT_GUARD=1 '" + program +
@@ -124,7 +124,7 @@ TEST_CASE("a fault outside of the region ends the process, as without the handle
                                    [&] { std::memcpy(to.data(), cut.bytes().data(), kSizeBytes); }));
     ::_exit(std::to_integer<int>(to.back()));
   });
-  // A sanitizer has a handler of its own, which was there before.
+  // A sanitizer installs its own handler before ours.
   CHECK((WIFSIGNALED(status) ? WTERMSIG(status) == SIGBUS : WEXITSTATUS(status) != 0));
 }
 

@@ -1,5 +1,5 @@
-// Patches by bytes: what is encoded makes the new content again, of any mix of old and new; damage is
-// refused.
+// Patches by bytes: a decoded patch gives the new content, for any mix of old and new bytes. A damaged patch
+// is refused.
 #include "core/journal/byte_patch.h"
 
 #include <algorithm>

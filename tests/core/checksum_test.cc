@@ -1,4 +1,4 @@
-// XXH128, the values as xxh128sum prints them.
+// Compares XXH128 with the values that xxh128sum prints.
 #include "core/base/checksum.h"
 
 #include <string_view>
@@ -21,7 +21,7 @@ std::string hex_of(std::string_view content, std::size_t piece_bytes) {
 }  // namespace
 
 TEST_CASE("the checksum is XXH128 in its canonical form", "[core][checksum]") {
-  // As `printf abc | xxh128sum` says.
+  // `printf abc | xxh128sum` prints the second one.
   CHECK(hex_of("", 1) == "99aa06d3014798d86001c324468d497f");
   CHECK(hex_of("abc", 3) == "06b05ab6733a618578af5f94892f3950");
 }

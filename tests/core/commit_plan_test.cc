@@ -1,4 +1,4 @@
-// From staged bytes to whole blocks, against a plain model of the archive's bytes.
+// Plans whole blocks from staged bytes, and compares them with a plain model of the archive's bytes.
 #include "core/commit/commit_plan.h"
 
 #include <map>
@@ -13,7 +13,7 @@ using namespace stfs::test;
 
 namespace {
 
-/// An archive's file, neighbouring tensors in it, and one journal that stages for them.
+/// An archive's file, adjacent tensors in it, and one journal that stages their bytes.
 class Planned {
  public:
   Planned(RandomChoices& choices, std::uint64_t size_bytes) : model_(size_bytes, '\0') {
@@ -28,7 +28,7 @@ class Planned {
     if (!stage.write(std::as_bytes(std::span(bytes)), offset)) throw std::runtime_error("write");
     model_.replace(tensor.offset + offset, bytes.size(), bytes);
   }
-  /// Cut and lengthened again: the bytes behind the cut are zeros.
+  /// Cuts a tensor and lengthens it again: the bytes behind the cut become zeros.
   void cut(ByteRange tensor, std::uint64_t size_bytes) {
     auto& stage = stage_of(tensor);
     if (!stage.resize(size_bytes) || !stage.resize(tensor.size_bytes)) throw std::runtime_error("resize");
@@ -154,7 +154,7 @@ TEST_CASE("random stages of neighbouring tensors leave what a plain model leaves
       tensors.push_back({end, some_length(choices)});
       end += tensors.back().size_bytes;
     }
-    if (choices.one_in(3)) end = round_up_to_block(end);  // bytes of a tensor that nobody stages
+    if (choices.one_in(3)) end = round_up_to_block(end);  // no tensor is staged there
     Planned planned(choices, end);
     for (std::size_t step = choices.below(40); step > 0; --step) {
       const ByteRange tensor = tensors[choices.below(tensors.size())];

@@ -1,4 +1,4 @@
-// Plans of a compaction on paper: whatever lies where, they come to an end, and no gap is left.
+// Plans compactions without files: every plan ends, and leaves no gap.
 #include "core/commit/compaction_moves.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ std::uint64_t below(Random& random, std::uint64_t end) {
   return random() % end;
 }
 
-/// Tensors that an aligned writer has placed, some of which are gone. Sizes repeat, as in a model.
+/// Tensors as an aligned writer places them, with some of them removed. Sizes repeat, as in a model.
 Arrangement random_arrangement(Random& random) {
   Arrangement now{
       .least_data_at = 100, .data_at = 8 * (13 + below(random, 3)), .size_bytes = 0, .blocks = {}};
@@ -129,7 +129,7 @@ Arrangement llama_8b() {
   return model;
 }
 
-/// Whether the gaps that `count` tensors leave are closed after an edit.
+/// Whether an edit that removes `count` tensors closes the gaps that they leave.
 bool is_closed_without(const Arrangement& model, std::size_t first, std::size_t count) {
   Arrangement now = model;
   const auto begin = now.blocks.begin() + static_cast<std::ptrdiff_t>(first);
@@ -183,7 +183,8 @@ TEST_CASE("a gap that costs too much does not keep a later one open", "[core][co
 
 namespace {
 
-/// Behind the header a small tensor that keeps the padding from growing, a gap, then what `add` appends.
+/// A small tensor behind the header that keeps the padding from growing, a gap, and then the tensors of
+/// add().
 struct Drawing {
   Arrangement now{.least_data_at = 4096, .data_at = 4096, .size_bytes = 4096, .blocks = {}};
 
@@ -200,7 +201,7 @@ struct Drawing {
   }
 };
 
-/// The first place at or behind `begin` that lies in its page as `offset` does.
+/// The first place at or behind `begin` with the same position in its page as `offset`.
 std::uint64_t place_in_page(std::uint64_t begin, std::uint64_t offset) {
   while (begin % 4096 != offset % 4096) ++begin;
   return begin;
@@ -247,7 +248,7 @@ TEST_CASE("a step moves tensors down until they are more than its most bytes", "
     REQUIRE(slid);
     CHECK(slid->moved_bytes() == (more <= 0 ? kFirst + second : kFirst));
 
-    // The last two fill the gap, and half of what is behind it moves for that.
+    // The last two tensors fill the gap. At most half of the bytes behind the gap may move for that.
     Drawing fills(kFirst + second);
     fills.add(4 * kMostStepBytes).add(second).add(kFirst);
     const auto filled = next_moves(fills.now);

@@ -1,4 +1,4 @@
-// The steps of a compaction: what they copy where, and that they come to an end.
+// The steps of a compaction: which bytes each step copies to which place, and that the steps end.
 #include "core/commit/compaction.h"
 
 #include <string>
@@ -16,7 +16,7 @@ using namespace stfs::test;
 
 namespace {
 
-/// Tensors of these sizes, "a" first, with room in the header where asked for.
+/// Tensors of these sizes, beginning with "a". If `has_room`, the header has room.
 struct CompactionScene {
   explicit CompactionScene(const std::vector<std::size_t>& sizes, bool has_room = true) {
     Tensors tensors;

@@ -1,5 +1,5 @@
-// Whether a base has the bytes that a delta was made for: by times, by an attribute, and by reading. Also
-// what a merge of a delta changes in its base, and that an edit makes all of it.
+// Tests the check whether a base has the bytes that a delta needs: by times, by an attribute, and by reading.
+// Tests also the changes that a merge of a delta makes in its base, and that one edit makes them all.
 #include "core/model/delta_base.h"
 
 #include <fcntl.h>
@@ -13,6 +13,7 @@
 #include "tests/support/plain.h"
 #include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/watched_storage.h"
 
 using namespace stfs;
 using test::contains;
@@ -64,7 +65,7 @@ class StackedDeltas {
                      base_files_of(**under)};
     write_texts(path, {{changed, "new"}}, metadata_of(made));
   }
-  /// What check_base() says of each delta, and why bytes were read.
+  /// Returns check_base()'s result for each delta. `why` gets the reason why bytes were read.
   Result<std::vector<BaseCheck>> check(const std::vector<std::filesystem::path>& deltas) {
     std::vector<BaseCheck> found;
     Work work([&](std::uint64_t, std::uint64_t) { return !is_ending; });
@@ -80,7 +81,7 @@ class StackedDeltas {
     if (!model) return tl::unexpected(model.error());
     return found;
   }
-  /// The same, of the delta A.
+  /// Checks the delta A alone.
   Result<BaseCheck> check() {
     auto found = check({a});
     if (!found) return tl::unexpected(found.error());
@@ -153,14 +154,14 @@ TEST_CASE_METHOD(StackedDeltas, "a base with another time is read once, and that
                           "2023-11-14 22:13:20.123456789"));
   CHECK(check().value() == BaseCheck::Known);
   CHECK(why.empty());
-  // Not of another file with the same time, nor where somebody has set the time back.
+  // The remembered result is not used for another file with the same time, nor after the time was set back.
   std::filesystem::copy_file(base, directory / "copy.safetensors");
   std::filesystem::rename(directory / "copy.safetensors", base);
   set_time(base, {kTime.tv_sec, kTime.tv_nsec + 1});
   CHECK(check().value() == BaseCheck::Remembered);
   set_time(base, {kTime.tv_sec, kTime.tv_nsec + 1});
   CHECK(check().value() == BaseCheck::Remembered);
-  // Nor for another delta.
+  // An attribute with the result of another delta is not believed.
   REQUIRE(::setxattr(b.c_str(), kRememberedBase, "1 0123456789abcdef0123456789abcdef", 34, 0) == 0);
   CHECK(check({a, b}).value() == std::vector{BaseCheck::Known, BaseCheck::Remembered});
   CHECK(check({a, b}).value() == std::vector{BaseCheck::Known, BaseCheck::Known});
@@ -176,10 +177,10 @@ TEST_CASE_METHOD(StackedDeltas, "a base with other bytes is refused by its name"
     CHECK(contains(refused.error().message, base + ": is not the base of " + a));
     CHECK(contains(refused.error().message, base + ": was last changed at 2023-11-14 22:13:21.000000005"));
   }
-  // What the delta replaces may be anything.
+  // The base may have any bytes for a tensor that the delta replaces.
   write_texts(base, {{"k", "keep"}, {"a", "any"}, {"b", "old"}});
   CHECK(check());
-  // Another layout.
+  // The base has another layout.
   write_texts(base, {{"a", "old"}, {"b", "old"}, {"k", "keep"}}, {{"long", std::string(10'000, 'x')}});
   CHECK(check());
   CHECK(contains(why, " bytes, and "));
@@ -272,17 +273,21 @@ TEST_CASE("a merge tells patches, remade, new and removed tensors and keys apart
   CHECK(merge->size_bytes == 15);
   CHECK_FALSE(merge->is_patch());
 
-  auto edit = ModelEdit::of(*base);
-  REQUIRE(edit);
-  REQUIRE(add_to(*edit, *merge, *changed));
-  REQUIRE(edit->begin(true));
+  ModelChange change(*base);
+  REQUIRE(add_to(change, *merge, *changed));
+  CHECK_FALSE(change.is_in_place());
+  REQUIRE(change.begin(true));
   for (const char* name : {"a", "b", "n"}) {
-    const auto stage = edit->stage(name);
-    REQUIRE(stage != nullptr);
-    const std::vector<std::byte> bytes(stage->target().size_bytes, std::byte{7});
-    REQUIRE(stage->write(bytes, 0));
+    std::vector<std::byte> bytes;
+    REQUIRE(change.write(name, [&](ByteRange rest) -> Result<std::span<const std::byte>> {
+      bytes.assign(static_cast<std::size_t>(rest.size_bytes), std::byte{7});
+      return bytes;
+    }));
+    CHECK_FALSE(bytes.empty());
   }
-  REQUIRE(edit->commit({}));
+  ReaderWriterLock lock;
+  REQUIRE(change.commit([](std::uint32_t) { return CommitOptions(); },
+                        [&](TensorPlace) -> ReaderWriterLock& { return lock; }));
   const auto after = Model::open(base->path(), {});
   REQUIRE(after);
   CHECK((*after)->tensors().size() == 3);
@@ -305,4 +310,35 @@ TEST_CASE("a merge of equal dtypes, shapes and metadata is a patch", "[core][del
   const auto refused = merge_of(stranger, *changed, *base);
   REQUIRE_FALSE(refused);
   CHECK(contains(refused.error().message, "made for another base"));
+}
+
+TEST_CASE("a merge that removes a tensor that the model lacks is refused", "[core][delta]") {
+  const test::TemporaryDirectory directory;
+  const auto base = write_and_open(directory / "base.safetensors", {{"a", {4}}}, {});
+  const auto changed = write_and_open(directory / "delta.safetensors", {}, {});
+  DeltaMerge merge;
+  merge.removed = {"none"};
+  ModelChange change(*base);
+  CHECK(test::errno_of(add_to(change, merge, *changed)) == ENOENT);
+}
+
+TEST_CASE("no delta is made of a base that can't be opened a second time", "[core][delta]") {
+  const test::TemporaryDirectory directory;
+  const std::string base = directory / "base.safetensors";
+  const std::string delta = directory / "delta.safetensors";
+  write_texts(base, {{"a", "old"}});
+  test::WatchedStorage counting;
+  REQUIRE(Model::open(base, {.storage = &counting}));
+  std::ptrdiff_t opens_left = counting.count(test::FileCall::Open);
+  REQUIRE(opens_left > 0);
+  test::WatchedStorage storage([&](const test::SeamCall& call) {
+    const bool fails = call.kind == test::FileCall::Open && opens_left-- <= 0;
+    return fails ? test::Verdict{.kind = test::Verdict::Kind::Fail, .errno_value = EIO} : test::Verdict{};
+  });
+  Work work;
+  const auto made = make_delta(
+      base, {.storage = &storage, .deltas = {delta}}, [](const Model&) {}, work);
+  CHECK(test::errno_of(made) == EIO);
+  CHECK(opens_left < 0);
+  CHECK_FALSE(std::filesystem::exists(delta));
 }

@@ -1,4 +1,4 @@
-// Edits of a model with a delta: they change the delta only, and end in what a model in memory says.
+// Edits of a model with a delta: they change only the delta, and have the result of the same edits in memory.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -25,7 +25,7 @@ struct PlainTensor {
   std::string bytes;
   friend bool operator==(const PlainTensor&, const PlainTensor&) = default;
 };
-/// What a model must hold.
+/// The content that a model must have.
 struct PlainModel {
   std::map<std::string, PlainTensor> tensors;
   std::map<std::string, std::string> metadata;
@@ -84,7 +84,7 @@ class EditedDelta {
     return text;
   }
 
-  /// Commits the edit, with the bytes of new tensors, and compares all forms of the model with what is due.
+  /// Commits the edit with the bytes of new tensors, and compares all forms of the model with `due`.
   void commit(ModelEdit& edit, const PlainModel& due) {
     REQUIRE(edit.begin(true));
     for (const auto& [name, tensor] : due.tensors) {
@@ -120,7 +120,7 @@ class EditedDelta {
   std::uint32_t end_of_ids_ = 0;
 };
 
-/// One random change of each of both; the same in both.
+/// Makes one random change, the same in the edit and in the plain model.
 void change(std::mt19937& random, ModelEdit& edit, PlainModel& plain) {
   const std::string names = "abcdefgh";
   const auto name = [&] { return std::string(1, names[random() % names.size()]); };
@@ -218,15 +218,18 @@ TEST_CASE("random edits of a delta end as in memory, and merge into the base", "
     auto base = Model::open(delta.base_path, {.access = Access::ReadWrite}).value();
     const auto merge = merge_of(keys, *changed, *base);
     REQUIRE(merge);
-    auto edit = ModelEdit::of(*base);
-    REQUIRE(edit);
-    REQUIRE(add_to(*edit, *merge, *changed));
-    REQUIRE(edit->begin(true));
+    ModelChange change(*base);
+    REQUIRE(add_to(change, *merge, *changed));
+    CHECK(change.is_in_place() == merge->is_patch());
+    REQUIRE(change.begin(true));
     for (const auto& [name, tensor] : due.tensors) {
-      Staging* const stage = edit->stage(name);
-      if (stage != nullptr) REQUIRE(stage->write(test::bytes_of(tensor.bytes), 0));
+      REQUIRE(change.write(name, [&](ByteRange rest) -> Result<std::span<const std::byte>> {
+        return test::bytes_of(tensor.bytes).subspan(static_cast<std::size_t>(rest.offset));
+      }));
     }
-    if (!edit->is_empty()) REQUIRE(edit->commit({}));
+    ReaderWriterLock lock;
+    REQUIRE(change.commit([](std::uint32_t) { return CommitOptions(); },
+                          [&](TensorPlace) -> ReaderWriterLock& { return lock; }));
     CHECK(plain_of(*Model::open(delta.base_path, {}).value()) == due);
   }
 }
@@ -253,7 +256,7 @@ TEST_CASE("an edited delta tells a changed base by its times, or by its bytes", 
   REQUIRE_FALSE(refused);
   CHECK(contains(refused.error().message, "by the sizes and times of its files only"));
 
-  // Of a base whose times prove nothing.
+  // The times of this base prove nothing.
   set_time(delta.base_path, 0);
   std::filesystem::remove(delta.delta_path);
   auto base = Model::open(delta.base_path, {}).value();

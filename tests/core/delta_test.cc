@@ -1,4 +1,4 @@
-// Deltas: their keys in the metadata, what does not fit a base, and models with a delta on top.
+// Deltas: their keys in the metadata, deltas that do not fit a base, and models with a delta on top.
 #include "core/model/delta.h"
 
 #include <random>

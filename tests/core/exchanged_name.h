@@ -12,7 +12,7 @@ namespace stfs::test {
 
 inline constexpr uid_t kExchanger = 12345;
 
-/// The other file allows everything to everybody. If this process is root, it belongs to kExchanger.
+/// Exchanges a file's name for a file with mode 0666. If this process is root, kExchanger owns that file.
 class ExchangedName {
  public:
   explicit ExchangedName(std::filesystem::path name) : name_(std::move(name)), kept_(name_) {
@@ -25,7 +25,7 @@ class ExchangedName {
   }
   ExchangedName(const ExchangedName&) = delete;
   ExchangedName& operator=(const ExchangedName&) = delete;
-  /// The file that had the name gets it back.
+  /// Gives the name back to the file that had it.
   ~ExchangedName() {
     std::error_code ignored;
     std::filesystem::rename(kept_, name_, ignored);

@@ -1,4 +1,4 @@
-// core/storage/file_attributes.h: what a name leads to, looked up once. new_file_test.cc has the rest.
+// core/storage/file_attributes.h: looks up the file of a name once. new_file_test.cc tests the rest.
 #include "core/storage/file_attributes.h"
 
 #include <sys/stat.h>
@@ -32,7 +32,7 @@ TEST_CASE("a file is looked up by its name, and a link is not followed", "[core]
   std::filesystem::create_symlink(path, directory / "link");
   CHECK(errno_of(look_up_file(system_storage(), directory / "link")) == ELOOP);
   CHECK(errno_of(look_up_file(system_storage(), directory / "absent")) == ENOENT);
-  // A pipe has no reader and no writer: nobody waits for one.
+  // A pipe without a reader and a writer: the look-up does not wait for one.
   REQUIRE(::mkfifo((directory / "pipe").c_str(), 0600) == 0);
   CHECK(look_up_file(system_storage(), directory / "pipe"));
 }

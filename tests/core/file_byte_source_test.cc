@@ -1,4 +1,4 @@
-// Two ways to an archive's bytes that answer alike.
+// Reads an archive's bytes in two ways, which must give the same answers.
 #include "core/storage/file_byte_source.h"
 
 #include <sys/mman.h>
@@ -91,7 +91,7 @@ TEST_CASE("auto maps elsewhere, and reads where nothing can be mapped", "[core][
   CHECK((*mapped)->is_mapped());
   CHECK((*mapped)->why_not_mapped().empty());
 
-  // A file of /proc is one that can't be mapped.
+  // A file of /proc can't be mapped.
   const auto process = system_storage().open("/proc/self/status", Access::ReadOnly);
   REQUIRE(process);
   const auto read = FileByteSource::open(**process, 10, Io::Auto);
@@ -158,7 +158,7 @@ TEST_CASE("both ways of reading an archive show the same bytes", "[core][file_by
     REQUIRE(std::ranges::equal(other, *two));
     REQUIRE(read->map(range).value().empty());
   }
-  // And what is written by whomever.
+  // A later write through any file is visible to both.
   REQUIRE(mapped->open_for_writing());
   REQUIRE(mapped->file().write(std::as_bytes(std::span("NEW", 3)), content.size() - 3));
   CHECK(text_of(*read->read({content.size() - 5, 5}, scratch)).substr(2) == "NEW");

@@ -1,4 +1,5 @@
-// Locks between processes: where they lie, who excludes whom, what is said of the holder.
+// Locks between processes: their places in the file, which locks exclude each other, and how the holder is
+// reported.
 #include "core/journal/file_lock.h"
 
 #include "core/journal/journal_format.h"
@@ -16,7 +17,7 @@ namespace {
 constexpr std::uint64_t kBase = std::uint64_t{1} << 62U;
 constexpr std::chrono::milliseconds kAtOnce{0};
 
-/// An archive that two processes, as it were, have open: locks belong to open file descriptions.
+/// An archive that is opened twice, as by two processes: a lock is on an open file description.
 struct TwoOpeners {
   TwoOpeners()
       : path(directory.write("m.safetensors", std::string(10 * kBlockBytes, 'x'))),
@@ -128,7 +129,7 @@ TEST_CASE("EBUSY names a process that holds a read lock, of its process or of it
     CHECK(taken.error().message.find("process " + std::to_string(owner.pid())) != std::string::npos);
     CHECK(taken.error().message.find("of user " + std::to_string(::geteuid())) != std::string::npos);
   }
-  // Who only reads does not wait.
+  // A process that only reads does not wait.
   CHECK(ArchiveLocks::for_patch(*openers.one, openers.path, {}, kAtOnce));
 }
 

@@ -1,4 +1,4 @@
-// The operating system's files: whole reads and writes, errors with their reason.
+// The operating system's files: reads and writes are complete, and errors have their reason.
 #include "core/storage/file.h"
 
 #include <sys/socket.h>
@@ -6,12 +6,15 @@
 #include <sys/sysmacros.h>
 #include <sys/un.h>
 
+#include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "core/base/unique_fd.h"
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/watched_storage.h"
 
 using namespace stfs;
 using stfs::test::bytes_of;
@@ -167,12 +170,12 @@ TEST_CASE("a look at a lock takes none, and works on a file opened for reading",
     CHECK_FALSE((*reader)->is_locked_by_other(byte, kind).value());
     CHECK_FALSE((*owner)->is_locked_by_other(byte, kind).value());
   }
-  // Nobody sees the looks.
+  // A test for a lock is not visible to others.
   REQUIRE_FALSE((*owner)->try_lock(byte, LockKind::Exclusive).value());
   for (const LockKind kind : {LockKind::Shared, LockKind::Exclusive}) {
     CHECK((*reader)->is_locked_by_other(byte, kind).value());
     CHECK((*other)->is_locked_by_other(byte, kind).value());
-    // One's own lock is in nobody's way.
+    // A test for a lock does not find the caller's own lock.
     CHECK_FALSE((*owner)->is_locked_by_other(byte, kind).value());
     CHECK_FALSE((*reader)->is_locked_by_other({5, 1}, kind).value());
   }
@@ -203,4 +206,76 @@ TEST_CASE("a boot has an id that stays", "[core][file]") {
   const Boot boot = system_storage().boot();
   CHECK(boot.is_known());
   CHECK(boot == system_storage().boot());
+}
+
+TEST_CASE("a lock is taken only on a file of one name and on a directory", "[core][file]") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("file", "");
+  const std::string link = directory / "link";
+  const std::string dangling = directory / "dangling";
+  const std::string linked_directory = directory / "linked_directory";
+  const std::string pipe = directory / "pipe";
+  REQUIRE(::symlink(file.c_str(), link.c_str()) == 0);
+  REQUIRE(::symlink("nowhere", dangling.c_str()) == 0);
+  REQUIRE(::symlink(".", linked_directory.c_str()) == 0);
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  for (const LockKind kind : {LockKind::Shared, LockKind::Exclusive}) {
+    for (const std::string& path : {file, directory.path().string(), linked_directory + "/."}) {
+      const auto lock = system_storage().try_flock(path, kind);
+      CHECK((lock && *lock));
+    }
+    for (const auto& [path, why] : {std::pair(link, ELOOP),
+                                    {dangling, ELOOP},
+                                    {linked_directory, ELOOP},
+                                    {pipe, EINVAL},
+                                    {"/dev/null", EINVAL}}) {
+      INFO(path);
+      const auto lock = system_storage().try_flock(path, kind);
+      CHECK(errno_of(lock) == why);
+      CHECK(lock.error().message.starts_with(path + ": is "));
+    }
+  }
+  const std::string name = directory / "second";
+  REQUIRE(::link(file.c_str(), name.c_str()) == 0);
+  CHECK(errno_of(system_storage().try_flock(name, LockKind::Exclusive)) == EMLINK);
+  CHECK(errno_of(system_storage().try_flock(directory / "absent", LockKind::Shared)) == ENOENT);
+}
+
+TEST_CASE("the lock of flock(2) is for a directory, or for a file of one name", "[core][file]") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path file = directory.write("file", "");
+  std::filesystem::create_symlink(file, directory / "link");
+  REQUIRE(::mkfifo((directory / "pipe").c_str(), 0600) == 0);
+  const auto locked = [&](const std::filesystem::path& path) {
+    return errno_of(system_storage().try_flock(path, LockKind::Exclusive));
+  };
+  CHECK(locked(file) == 0);
+  CHECK(locked(directory.path()) == 0);
+  CHECK(locked(directory / "link") == ELOOP);
+  CHECK(locked(directory / "pipe") == EINVAL);
+  std::filesystem::create_hard_link(file, directory / "twin");
+  CHECK(locked(file) == EMLINK);
+}
+
+TEST_CASE("a file whose bytes can't be synced replaces none", "[core][file]") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path path = directory.write("index", "old");
+  stfs::test::WatchedStorage storage;
+  const auto content = storage.create_unnamed(directory / "unnamed").value();
+  REQUIRE(content->write(bytes_of("new"), 0));
+  storage.failing = {stfs::test::FileCall::Sync};
+  CHECK(errno_of(storage.replace_with(*content, path, directory / "temporary", Durability::Power)) == EIO);
+  CHECK(content_of(path) == "old");
+}
+
+TEST_CASE("bytes that can't be written replace no file, and the error is theirs", "[core][file]") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path path = directory.write("index", "old");
+  stfs::test::WatchedStorage storage;
+  storage.failing = {stfs::test::FileCall::Write};
+  storage.errno_value = ENOSPC;
+  const std::string bytes(1 << 20, 'n');
+  CHECK(errno_of(storage.replace(path, directory / "temporary", bytes_of(bytes), Durability::Power)) ==
+        ENOSPC);
+  CHECK(content_of(path) == "old");
 }

@@ -15,7 +15,7 @@ using namespace stfs;
 
 namespace {
 
-// What a type is, as its specification has it; the conversion under test knows no ldexp.
+// A type as its specification defines it. The conversion under test does not use std::ldexp.
 struct Definition {
   Dtype dtype;
   unsigned exponent_bits;
@@ -54,7 +54,7 @@ double value_of(const Definition& type, unsigned bits) {
                                : std::ldexp(1 + fraction, exponent - type.bias));
 }
 
-/// Elements of so many bits each, packed from the lowest bit on.
+/// Packs elements of `bits_each` bits, from the lowest bit on.
 std::vector<std::byte> packed(const std::vector<unsigned>& elements, unsigned bits_each) {
   std::vector<std::byte> bytes((elements.size() * bits_each + 7) / 8);
   for (std::size_t i = 0; i < elements.size() * bits_each; ++i) {
@@ -157,7 +157,7 @@ TEST_CASE("a NaN keeps its sign and its bits", "[core][float_conversion]") {
   CHECK(bits_of_first(Dtype::F8_E4M3FNUZ, {0x80}) == 0x7FC00000);
   CHECK(bits_of_first(Dtype::F8_E5M2FNUZ, {0x80}) == 0x7FC00000);
   CHECK(bits_of_first(Dtype::F8_E8M0, {0xFF}) == 0x7FC00000);
-  // A signalling one of 32 bits is copied.
+  // A signalling NaN of 32 bits is copied unchanged.
   const std::vector<std::uint32_t> signalling = {0xFF800001};
   const auto floats = converted_from(Dtype::F32, signalling);
   CHECK(std::memcmp(floats.data(), signalling.data(), 4) == 0);

@@ -1,4 +1,4 @@
-// The best fit for a gap, compared with all combinations of few tensors.
+// Compares the best fit for a gap with all combinations of few tensors.
 #include "core/commit/gap_fill.h"
 
 #include <algorithm>
@@ -61,7 +61,8 @@ Question question_of(const std::vector<std::uint64_t>& sizes, std::uint64_t gap_
   return asked;
 }
 
-/// Whether these fill the gap, with at most the slack before them, where a header may end.
+/// Whether these blocks fill the gap. At most the slack stays free before them, and the header can end where
+/// they begin.
 bool fills(const Question& asked, const std::vector<std::size_t>& blocks) {
   std::uint64_t sum = 0;
   for (const std::size_t block : blocks) sum += asked.now.blocks[block].range.size_bytes;
@@ -75,7 +76,8 @@ bool fills(const Question& asked, const std::vector<std::size_t>& blocks) {
   return behind <= asked.most_bytes;
 }
 
-/// The first block of the combination that lies nearest to the end.
+/// Tries all combinations of blocks that fill the gap. Returns the first block of the combination nearest to
+/// the end.
 std::optional<std::size_t> nearest_first(const Question& asked) {
   const std::size_t count = asked.now.blocks.size() - asked.first;
   std::optional<std::size_t> nearest;
@@ -140,15 +142,16 @@ TEST_CASE("a fit of elements leaves no byte between them, and takes no tensor tw
 }
 
 TEST_CASE("no more sums and additions are tried than the limits allow", "[core][compaction]") {
-  // The two large blocks fill the gap only together, and the small blocks behind them are tried first. 4,096
-  // sums are kept. Twelve small blocks have so many sums; eleven leave room for those with one large block.
+  // The two large blocks fill the gap only together, and the small blocks behind them are tried first. At
+  // most 4,096 sums are kept. Twelve small blocks have 4,096 sums. Eleven small blocks leave room for the
+  // sums with one large block.
   for (const std::uint64_t small : {11U, 12U}) {
     std::vector<std::uint64_t> sizes = {8192, 4096};
     for (std::uint64_t power = 0; power < small; ++power) sizes.push_back(1ULL << power);
     CHECK(answer_to(question_of(sizes, 8192 + 4096)).has_value() == (small == 11));
   }
-  // Each of N blocks of one size is added to one sum more than the one before it: 999 make 499,500
-  // additions, and 1,000 make 500,500, of which 500,000 are allowed.
+  // Each of N blocks of one size is added to one sum more than the block before it. So 999 blocks make
+  // 499,500 additions, and 1,000 blocks make 500,500. At most 500,000 are allowed.
   for (const std::size_t count : {998U, 999U}) {
     std::vector<std::uint64_t> sizes(1 + count, 2);
     sizes.front() = 5001;

@@ -1,4 +1,4 @@
-// The record that several journals wait for, and commits through it on real files.
+// Tests the record that commits several journals at once, and commits with it on real files.
 #include "core/journal/group_record.h"
 
 #include <sys/stat.h>
@@ -36,7 +36,7 @@ std::string archive_text(char fill) {
                        std::string(5000, fill));
 }
 
-/// Two archives with one tensor each, and what is to be written into both.
+/// Two archives with one tensor each, and the bytes to write into both.
 class Pair {
  public:
   explicit Pair(const std::string& second_directory = "", Storage& storage = system_storage()) {
@@ -83,7 +83,7 @@ class Pair {
   Transaction::LockOf lock_of_ = [this](TensorId) -> ReaderWriterLock& { return readers_; };
 };
 
-/// Both staged, on a store that does as it is told.
+/// Both archives have staged bytes, on a store that fails on request.
 struct FaultyPair {
   FaultyPair() {
     pair.stage(0, 'x');
@@ -200,7 +200,7 @@ TEST_CASE_METHOD(FaultyPair, "a group that fails before its commit point may be 
     FileCall call;
     unsigned nth;
   };
-  // Each journal comes before, and has its name already when the last two fail.
+  // The calls for the two journals are first. The journals' names exist already when the last two calls fail.
   const auto failure = GENERATE(Failure{FileCall::CreateUnnamed, 1}, Failure{FileCall::Sync, 3},
                                 Failure{FileCall::Publish, 3}, Failure{FileCall::SyncDirectory, 3});
   storage.plan().fail_call(failure.call, failure.nth, ENOSPC);
@@ -284,11 +284,11 @@ TEST_CASE("a group record is for the writers of all its archives", "[core][group
   give(others.front(), 1000, 0660);
   CHECK((made().mode & 0777U) == 0660);
   CHECK(made().uid == 1000);
-  // The second archive is for one user.
+  // Only its owner may read the second archive.
   give(others.front(), 1000, 0600);
   CHECK((made().mode & 0777U) == 0644);
   CHECK(made().uid == 1000);
-  // They have different owners: only root may write both.
+  // The archives have different owners: only root may write both.
   give(others.front(), 1001, 0660);
   CHECK((made().mode & 0777U) == 0644);
   CHECK(made().uid == 0);

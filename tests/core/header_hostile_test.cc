@@ -1,4 +1,4 @@
-// core/format/header.h against headers that are built to take memory. Random ones are tests/fuzz' business.
+// Parses headers that are built to need much memory. tests/fuzz parses random ones.
 #include <malloc.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 #include "support/header_text.h"
 #include "support/skip.h"
 
-// There in a program with that sanitizer.
+// Defined in a program that is compiled with this sanitizer.
 extern "C" void __asan_init() __attribute__((weak));
 extern "C" void __tsan_init() __attribute__((weak));
 
@@ -36,8 +36,8 @@ std::uint64_t status_bytes(std::string_view name) {
   return 0;
 }
 
-/// Why the process' memory tells nothing of a header's; empty where it does. The program is asked, as its
-/// tests may be compiled without a sanitizer.
+/// Returns the reason why the memory of the process says nothing about the memory for a header, or "". The
+/// program is asked, because its tests may be compiled without a sanitizer.
 std::string why_not_measured() {
   if (__asan_init != nullptr || __tsan_init != nullptr) return "a sanitizer keeps what is freed";
   return test::is_emulated() ? "an emulator has memory of its own" : "";
@@ -45,16 +45,16 @@ std::string why_not_measured() {
 
 // Memory that parsing the header took at its peak, the result included, as multiples of the header.
 double peak_factor(const std::string& json, std::uint64_t data_size_bytes) {
-  // Large blocks go back to the system when they are freed, whatever earlier tests have freed.
+  // Makes malloc return large blocks to the system when they are freed, whatever earlier tests have freed.
   ::mallopt(M_MMAP_THRESHOLD, 128 * 1024);
   ::malloc_trim(0);
-  // A block that grows takes what is free behind it first, and leaves that behind when it moves: holes that
-  // earlier tests have left are filled.
+  // A block that grows uses the free memory behind it first, and leaves that memory free when it moves. So
+  // the free memory that earlier tests have left is filled.
   std::vector<std::unique_ptr<char[]>> filling;
   const std::size_t heap_bytes = ::mallinfo2().arena;
   while (::mallinfo2().arena == heap_bytes)
     filling.push_back(std::make_unique_for_overwrite<char[]>(64 * 1024));
-  std::ofstream("/proc/self/clear_refs") << "5";  // the peak starts anew
+  std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak
   const std::uint64_t before_bytes = status_bytes("VmRSS");
   const auto header = parse_header(json, data_size_bytes);
   const std::uint64_t peak_bytes = status_bytes("VmHWM");
@@ -75,7 +75,7 @@ TEST_CASE("header takes at most four times its size in memory", "[core][header][
     test::note_skip(why);
     return;
   }
-  constexpr std::size_t kSize = 30'000'000;  // so that constants don't count
+  constexpr std::size_t kSize = 30'000'000;  // large, so that constants have no weight
   constexpr double kLimit = 4.05;
   const std::string dimensions = repeated(kSize / 2, [](std::size_t) { return std::string("1"); });
   CHECK(peak_factor("{\"a\":" + entry("U8", dimensions, 0, 1) + "}", 1) < kLimit);
@@ -95,7 +95,7 @@ TEST_CASE("a header that is refused takes no more memory than one that is not", 
   }
   constexpr std::size_t kSize = 30'000'000;
   constexpr double kLimit = 4.05;
-  // Each of these is one token, or the white space before one, of nearly the whole header.
+  // Each of these headers is almost entirely one token, or the white space before one.
   CHECK(peak_factor("{" + std::string(kSize, '\n') + "x", 0) < kLimit);
   CHECK(peak_factor("{\"a\":" + std::string(kSize, ' ') + "x", 0) < kLimit);
   CHECK(peak_factor("{\"" + std::string(kSize, 'n'), 0) < kLimit);

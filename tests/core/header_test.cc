@@ -1,5 +1,6 @@
-// core/format/header.h, reading: one test for each of its ten checks, and for each thing that the
-// reference accepts and that surprises. tests/reference compares the same rules with the reference library.
+// Reads headers (core/format/header.h): one test for each of the ten checks, and one for each surprising
+// thing that the reference library accepts. tests/reference compares the same rules with the reference
+// library.
 #include "core/format/header.h"
 
 #include <array>
@@ -175,7 +176,7 @@ TEST_CASE("header 7: a product that passes 64 bits is ValidationOverflow", "[cor
   CHECK(code_of(tensor_a(entry("U8", "9223372036854775808,2", 0, 0)), 0) == ErrorCode::ValidationOverflow);
   CHECK(code_of(tensor_a(entry("U8", "9223372036854775808,2,0", 0, 0)), 0) == ErrorCode::ValidationOverflow);
   CHECK(code_of(tensor_a(entry("F64", "288230376151711744", 0, 0)), 0) == ErrorCode::ValidationOverflow);
-  // From left to right: behind a zero nothing overflows any more.
+  // Sizes are multiplied from left to right: behind a zero nothing overflows any more.
   CHECK(accepted(tensor_a(entry("U8", "0,9223372036854775808,2", 0, 0)), 0).tensors.size() == 1);
 }
 
@@ -200,7 +201,8 @@ TEST_CASE("header 10: data that are missing or left over are MetadataIncompleteB
 }
 
 TEST_CASE("the checks come in the reference's order, tensor by tensor", "[core][header]") {
-  // The first tensor's size (9) before the second one's offset (6), and that before the end of the data.
+  // The check of the first tensor's size (9) comes before the check of the second tensor's offset (6). The
+  // check of the end of the data comes last.
   const std::string sizes = "{\"b\":" + entry("U8", "1", 9, 10) + ",\"a\":" + entry("F32", "3", 0, 8) + "}";
   CHECK(code_of(sizes, 99) == ErrorCode::TensorInvalidInfo);
   CHECK(code_of(tensor_a(entry("F4", "9223372036854775808,3", 1, 2)), 2) == ErrorCode::InvalidOffset);
@@ -244,7 +246,7 @@ TEST_CASE("header refuses a tensor's name given twice, with both places", "[core
   CHECK(error_of(twice).code == ErrorCode::DuplicateKey);
   CHECK(error_of(twice).message == "tensor \"a\" is given twice, at bytes 1 and 54 of the header");
   CHECK(twice[54] == '"');
-  // A name with quotes and backslashes inside: its opening quote is found all the same.
+  // The name contains quotes and backslashes. The place of its opening quote is right.
   const std::string odd =
       R"({"x\"\\":)" + entry("U8", "1", 0, 1) + R"(,"x\"\\":)" + entry("U8", "1", 0, 1) + "}";
   CHECK(error_of(odd).message == "tensor \"x\\\"\\\\\" is given twice, at bytes 1 and 57 of the header");

@@ -1,4 +1,4 @@
-// Whose journals are believed, and who may read new ones.
+// Tests which users' journals are believed, and who may read new journals.
 #include "core/journal/journal_access.h"
 
 #include <sys/stat.h>
@@ -55,15 +55,15 @@ bool is_believed(const FileStatus& journal, const FileStatus& archive) {
 
 TEST_CASE("a journal is believed where its owner may write the archive", "[core][journal_access]") {
   const FileStatus closed = file_of(kUser, kGroup, 0644);
-  // Of root, of the archive's owner, of this process's user.
+  // Journals of root, of the archive's owner and of this process's user.
   CHECK(is_believed(file_of(0, 0, 0600), closed));
   CHECK(is_believed(file_of(kUser, 7, 0644), closed));
   CHECK(is_believed(file_of(kOwnUser, 7, 0600), closed));
   CHECK_FALSE(is_believed(file_of(kStranger, 7, 0600), closed));
   CHECK_FALSE(is_believed(file_of(kMember, kGroup, 0600), closed));
-  // Others may write the archive.
+  // All users may write the archive.
   CHECK(is_believed(file_of(kStranger, 7, 0666), file_of(kUser, kGroup, 0666)));
-  // The group may. The group of the journal tells nothing.
+  // The group may write the archive. The journal's group proves nothing.
   const FileStatus shared = file_of(kUser, kGroup, 0664);
   CHECK(is_believed(file_of(kMember, kGroup, 0664), shared));
   CHECK(is_believed(file_of(kMember, 7, 0644), shared));
@@ -136,7 +136,7 @@ TEST_CASE("an access control list lets nobody be believed whom an entry forbids 
     test::note_skip("the file system has no access control lists");
     return;
   }
-  // The mode shows the mask for the group, which may only read.
+  // The group bits of the mode show the mask. The group itself may only read.
   CHECK((system_storage().status(scene.path).value().mode & 0777U) == 0664);
   CHECK((archive().mode & 0777U) == 0644);
   const auto made = create_journal_file(system_storage(), scene.path, *scene.open());
@@ -160,7 +160,7 @@ TEST_CASE("a journal keeps no access control list that its directory gives to ne
   CHECK_FALSE(has_access_list(made->file->descriptor()));
   CHECK_FALSE(why_not_believed(system_storage(), made->file->status().value(), made->file->descriptor(),
                                strict_status_of(*scene.open()).value()));
-  // A file of another program has the list, and so that user may have written it.
+  // The list is on a file that another program made, so the listed user may have written the file.
   const std::string other = scene.directory.write("other", "");
   REQUIRE(::chmod(other.c_str(), 0664) == 0);
   const auto file = system_storage().open(other, Access::ReadOnly).value();
@@ -174,7 +174,7 @@ TEST_CASE("advice about a journal fits the user who gets it", "[core][journal_ac
   const FileStatus of_user = status_of(1000, 1000, 0100600);
   CHECK(settling_advice(of_root, 2000) == "run `stfs recover` as root");
   CHECK(settling_advice(of_user, 2000) == "run `stfs recover` as user 1000 or root");
-  // Nobody is told to be who they are.
+  // The advice never names the user who reads it.
   CHECK(settling_advice(of_user, 1000).find("as user 1000") == std::string::npos);
   CHECK(settling_advice(of_root, 0).find("as root") == std::string::npos);
   CHECK(settling_advice(of_user, 0).find("or root") == std::string::npos);

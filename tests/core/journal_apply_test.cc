@@ -1,4 +1,4 @@
-// The loop that turns a journal's blocks into the archive's.
+// Tests the loop that writes a journal's blocks to the archive.
 #include "core/journal/journal_apply.h"
 
 #include "tests/support/catch.h"

@@ -1,5 +1,5 @@
 // core/journal/journal_file.h: in a directory that others may write, the archive's name proves nothing about
-// the archive that is open.
+// the open archive.
 #include "core/journal/journal_file.h"
 
 #include <sys/stat.h>
@@ -23,7 +23,7 @@ using namespace stfs::test;
 
 namespace {
 
-/// Notes what each new file of a journal allows as soon as it gets bytes.
+/// Records the permissions of each new journal file when it gets its first bytes.
 class NotingStorage final : private Interceptor, public InterceptedStorage {
  public:
   NotingStorage() : InterceptedStorage(system_storage(), static_cast<Interceptor&>(*this)) {}

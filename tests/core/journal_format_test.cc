@@ -1,4 +1,4 @@
-// The bytes of a journal: what is written is read back, and nothing else is believed.
+// The bytes of a journal: a written journal is read back, and other bytes are refused.
 #include "core/journal/journal_format.h"
 
 #include "tests/support/catch.h"
@@ -65,7 +65,7 @@ TEST_CASE("a range whose old blocks lie in the journal needs no hashes of them",
   CHECK(read->ranges[0].old_offset == 0);
   CHECK(read->ranges[1].old_offset == 4 * kBlockBytes);
   CHECK(read->ranges[1].old_hashes.empty());
-  // Where the heads lie amid the blocks there is no place for them.
+  // In a lane journal the heads are amid the blocks. A lane journal has no room for old blocks.
   CHECK_FALSE(decode_record(encode_record(record), kJournalBytes, {kJournalBytes, kBlockBytes}));
 }
 
@@ -178,7 +178,7 @@ TEST_CASE("a record with a range that can't be is refused", "[core][journal_form
 
 TEST_CASE("two patches of a record never lie in the same bytes of its journal", "[core][journal_format]") {
   JournalRecord record = sample_record();
-  // The later patch of the archive may lie first: several threads write patches.
+  // Several threads write patches, so the later patch of the archive may be the first one in the journal.
   const std::vector<ByteRange> regions = {{6 * kBlockBytes, 5000}, {4 * kBlockBytes, 5000}};
   for (std::size_t at = 0; at < regions.size(); ++at) {
     record.ranges[at] = {.type = OperationType::PatchBytes,
@@ -215,7 +215,7 @@ TEST_CASE("a head is read as it was written, and any other byte is refused", "[c
   CHECK(read->record == head.record);
   CHECK(read->record_hash == 42);
   CHECK(read->boot == head.boot);
-  // Behind it the block is padding.
+  // The rest of the block is padding.
   const std::size_t size = block.find_last_not_of('\0') + 1;
   CHECK(size <= 84);
   for (std::size_t at = 0; at < size; ++at) {

@@ -1,4 +1,4 @@
-// What a look at the journals of an archive finds, and what it does not touch.
+// Tests what a scan of an archive's journals finds, and that it changes nothing.
 #include "core/journal/journal_scan.h"
 
 #include <sys/stat.h>
@@ -29,7 +29,7 @@ TEST_CASE_METHOD(Planted, "a journal that can't be read blocks commits, and its 
   CHECK(report.state == JournalState::Unknown);
   CHECK(report.blocks_commits);
   CHECK(std::filesystem::exists(journal));
-  // A reader is told.
+  // The reader gets a report.
   const auto archive = Archive::open(scene.path, Access::ReadOnly, storage);
   REQUIRE(archive);
   REQUIRE((*archive)->recovered().size() == 1);
@@ -74,18 +74,18 @@ TEST_CASE("a journal of a stranger is not opened, and blocks commits only if the
     CHECK(report.is_ignored == !may_group_write);
     CHECK_FALSE(report.explanation.empty());
     CHECK(report.next_step.find("user 12345") != std::string::npos);
-    // Root runs this, and it does not help.
+    // The test runs as root, and root's rights do not help.
     CHECK(report.next_step.find("root") == std::string::npos);
     CHECK(report.path == journal);
     CHECK(scene.is_untouched());
     CHECK(std::filesystem::exists(journal));
     CHECK(scene.obstacle(storage).has_value() == !may_group_write);
-    // A reader comes up and is told.
+    // A reader opens the archive and gets a report.
     const auto archive = Archive::open(scene.path, Access::ReadOnly, storage);
     REQUIRE(archive);
     REQUIRE((*archive)->recovered().size() == 1);
   }
-  // The same user may write the archive.
+  // After this change the same user may write the archive.
   REQUIRE(::chmod(scene.path.c_str(), 0666) == 0);
   CHECK(scene.recover_one().action == JournalAction::Applied);
 }
@@ -141,7 +141,7 @@ TEST_CASE_METHOD(Planted, "what a living owner has written is not hashed", "[cor
   overwrite(journal, kBlockBytes, "X");
   CHECK(scene.recover_one(system_storage(), {.is_dry_run = true}).state == JournalState::InUse);
   CHECK(scene.obstacle().value() == Obstacle::Recovery);
-  // Under its lock it is judged once more: nobody applies what was never looked at.
+  // Recovery judges the journal again under its lock, and never applies a journal that was not judged.
   owner->unlock(kOwnerByte);
   CHECK(scene.recover_one().state == JournalState::Damaged);
   CHECK(content_of(scene.path) == scene.before);
@@ -161,12 +161,12 @@ TEST_CASE_METHOD(Planted, "a journal that vanishes at any step of a scan is gone
       const auto found = scan_journals(storage, scene.path, *file);
       REQUIRE(found);
       REQUIRE(has_failed);
-      // It was looked for once more.
+      // The scan lists the directory again.
       CHECK(found->size() == 1);
       CHECK(std::ranges::count(storage.calls, FileCall::List) == 2);
     }
   }
-  // What stays there and can't be read is no journal that has gone.
+  // A journal that is still there and can't be read is an error.
   WatchedStorage storage(fails(FileCall::Read, ESTALE, FileRole::Journal));
   const auto file = storage.open(scene.path, Access::ReadOnly).value();
   CHECK_FALSE(scan_journals(storage, scene.path, *file));
@@ -182,7 +182,7 @@ TEST_CASE_METHOD(Planted, "a reader is excused from looking only where the direc
       if (!archive) CHECK(archive.error().errno_value == why);
     }
   }
-  // Whoever can't open the journal is not excused, whatever the reason looks like.
+  // A reader that can't open the journal gets an error.
   WatchedStorage storage(fails(FileCall::Open, EMFILE, FileRole::Journal));
   CHECK_FALSE(Archive::open(scene.path, Access::ReadOnly, storage));
 }
@@ -191,7 +191,7 @@ TEST_CASE("a record is no longer than the archive's blocks can need", "[core][jo
   const Scene scene;
   const std::string journal =
       scene.directory.write(journal_prefix("m.safetensors") + JournalId::random().text(), "");
-  // As much as the file system lets a sparse file have.
+  // The largest sparse file that the file system allows.
   std::uint64_t size_bytes = std::uint64_t{1} << 62U;
   while (::truncate(journal.c_str(), static_cast<off_t>(size_bytes)) != 0) size_bytes /= 2;
   REQUIRE(size_bytes >= std::uint64_t{1} << 33U);
@@ -207,7 +207,7 @@ TEST_CASE("a record is no longer than the archive's blocks can need", "[core][jo
 
 namespace {
 
-/// A large archive, and a journal of which only the head takes disk space. The hash of its record agrees.
+/// A large archive, and a journal whose head alone takes disk space. The hash of its record is right.
 struct SparseScene : Scene {
   explicit SparseScene(std::uint64_t record_bytes) {
     REQUIRE(::truncate(path.c_str(), off_t{1} << 40U) == 0);
@@ -468,7 +468,7 @@ TEST_CASE("of names that are no journals only some have a report, and all are co
   CHECK(std::ranges::all_of(*reports, [](const JournalReport& report) { return report.is_ignored; }));
   CHECK(reports->back().more_ignored == kMore);
   CHECK(scene.obstacle().value() == Obstacle::None);
-  // A journal among them has its own report.
+  // A journal with such a name has its own report.
   const auto journal = scene.plant();
   const auto found = scene.recover_all();
   REQUIRE(found);

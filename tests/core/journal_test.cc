@@ -1,4 +1,4 @@
-// One journal's file, from staging to retirement.
+// Tests one journal's file, from the staging of bytes to its removal.
 #include "core/journal/journal.h"
 
 #include <filesystem>
@@ -15,7 +15,7 @@ using namespace stfs::test;
 
 namespace {
 
-/// A record of one block of an archive.
+/// Returns a record of one block of an archive.
 JournalRecord record_of(const Journal&, std::uint64_t journal_offset) {
   JournalRecord record;
   record.archive.size_bytes = kBlockBytes;
@@ -24,7 +24,7 @@ JournalRecord record_of(const Journal&, std::uint64_t journal_offset) {
   return record;
 }
 
-/// A journal on a store that does as it is told.
+/// A journal on a store that fails on request.
 struct FailingJournal {
   TemporaryDirectory directory;
   FaultyStorage storage;
@@ -62,7 +62,7 @@ TEST_CASE("a journal that another user has moved away promises nothing when it c
   REQUIRE(journal->publish(durability));
   const std::filesystem::path away = directory.path() / "away";
   std::filesystem::rename(journal->path(), away);
-  static_cast<void>(journal->retire(durability));  // its name is gone
+  static_cast<void>(journal->retire(durability));  // its name does not exist any more
   const auto file = system_storage().open(away, Access::ReadOnly).value();
   CHECK(is_void(*file, file->size_bytes().value()).value());
 }

@@ -1,4 +1,5 @@
-// Journals of other boots and other hosts, of stores without birth times, and those that may not be removed.
+// Journals of other boots and hosts, on stores without birth times, and journals that this process may not
+// remove.
 #include "core/journal/journal_verdict.h"
 
 #include <unistd.h>
@@ -119,7 +120,7 @@ TEST_CASE("a commit that waits for a group record which was lost with its boot i
   const bool is_empty = GENERATE(true, false);
   const std::string group_record =
       scene.directory.write(name, is_empty ? "" : whole.substr(0, whole.size() - 1));
-  // In the boot that made it a damaged one is no loss of power.
+  // In the boot that made it, a damaged record is not the result of a power loss.
   CHECK(scene.obstacle().has_value() == is_empty);
   WatchedStorage later({}, later_boot());
   CHECK(scene.obstacle(later).value() == (is_empty ? Obstacle::None : Obstacle::DeadOwner));
@@ -166,7 +167,7 @@ TEST_CASE("a journal whose name may not be removed here is made void, and is in 
   CHECK(report.settlers == settlers_of(status_of(::geteuid(), 0, 0)));
   CHECK(content_of(scene.path) == (is_lost ? scene.before : scene.patched()));
   CHECK(content_of(journal.string()).substr(0, kBlockBytes) == std::string(kBlockBytes, '\0'));
-  // Whoever has not made it void himself does not rely on what it looks like.
+  // A process that has not made the journal void itself does not trust a void head.
   CHECK(scene.obstacle(sticky).value() == Obstacle::DeadOwner);
   const auto file = sticky.open(scene.path, Access::ReadWrite).value();
   const ByteRange block{kBlockBytes, kBlockBytes};
@@ -182,7 +183,7 @@ TEST_CASE("a journal whose name may not be removed here is made void, and is in 
 TEST_CASE("commits go on beside journals that may not be removed here", "[core][recovery][transaction]") {
   const Scene scene;
   const auto first = scene.plant();
-  int refused = 1;  // of what is removed next; a commit removes its own journal
+  int refused = 1;  // the number of refused removals; a commit removes its own journal
   WatchedStorage sticky([&](const SeamCall& call) {
     const bool is_refused = call.kind == FileCall::Remove && refused-- > 0;
     return is_refused ? Verdict{Verdict::Kind::Fail, EPERM} : Verdict{};

@@ -1,4 +1,4 @@
-// What the tests of a lane journal start from: an archive and its journal.
+// An archive and its lane journal, for the tests of lane journals.
 #pragma once
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 
 namespace stfs::test {
 
-/// One tensor over 20 blocks and a bit, behind a header of exactly one.
+/// An archive with a header of exactly one block, and one tensor of 20 blocks and 100 bytes.
 class JournaledArchive {
  public:
   explicit JournaledArchive(Storage& storage = system_storage()) {
@@ -42,7 +42,7 @@ class JournaledArchive {
     file = lane_journal->path();
     kept_ = UniqueFd(::open(file.c_str(), O_RDWR | O_CLOEXEC));
   }
-  /// A commit of these bytes at those offsets, each a multiple of 4096. The archive is not changed.
+  /// Commits these bytes at these offsets, each a multiple of 4096. The archive is not changed.
   Result<void> commit(const std::vector<std::pair<std::uint64_t, std::string>>& changes,
                       Durability durability = Durability::Power) {
     StagingBuffer staged;
@@ -65,24 +65,24 @@ class JournaledArchive {
     return commit({{kBlockBytes, std::string(kBlockBytes, fill)}}, durability);
   }
 
-  /// The bytes of the journal's file, even where its name has gone.
+  /// The path of the journal's file, which works even after its name was removed.
   [[nodiscard]] std::string kept() const { return "/proc/self/fd/" + std::to_string(kept_.get()); }
-  /// The records that somebody else finds in it.
+  /// Returns the records that another process finds in the journal.
   [[nodiscard]] std::vector<JournalRecord> records() const {
     const auto opened = system_storage().open(kept(), Access::ReadOnly).value();
     return read_lanes(*opened).value();
   }
-  /// Nobody who looks takes its owner for a living one.
+  /// Returns true if the owner's lock is free, so that others see a dead owner.
   [[nodiscard]] bool is_free() const {
     const auto opened = system_storage().open(kept(), Access::ReadWrite).value();
     return !opened->try_lock({0, 1}, LockKind::Exclusive)->has_value();
   }
   [[nodiscard]] bool is_named() const { return std::filesystem::exists(file); }
-  /// What is beside the archive.
+  /// Returns the number of files beside the archive.
   [[nodiscard]] std::ptrdiff_t journals() const {
     return std::distance(std::filesystem::directory_iterator(directory.path()), {}) - 1;
   }
-  /// The archive after the owner's death and a recovery.
+  /// Ends the owner, recovers the archive and returns its bytes.
   [[nodiscard]] std::string recovered() {
     lane_journal.reset();
     const auto opened = system_storage().open(path, Access::ReadWrite).value();

@@ -1,4 +1,4 @@
-// core/format/json_cursor.h: every kind of value is taken to its end, and no further.
+// core/format/json_cursor.h: the cursor reads every kind of value to its end, and no further.
 #include "core/format/json_cursor.h"
 
 #include <string>
@@ -73,7 +73,7 @@ TEST_CASE("a string is decoded where it has escapes", "[core][json_cursor]") {
 }
 
 TEST_CASE("a text that is no JSON is read to its end at most, and every walk ends", "[core][json_cursor]") {
-  // Each prefix of these is a text, too.
+  // The test reads each prefix of these texts.
   const std::string whole[] = {R"({"metadata":{"\"a":"\\","b":[1,{"c":-1e5}]},"d":null})",
                                R"([{"a":"b"},["\ud83d\ude00","\u12"],"\n\)",
                                "{\"a\":]",
@@ -85,7 +85,7 @@ TEST_CASE("a text that is no JSON is read to its end at most, and every walk end
                                ""};
   for (const std::string& text : whole) {
     for (std::size_t length = 0; length <= text.size(); ++length) {
-      // Of its own, so that ASan sees a byte that is read behind the end.
+      // An allocation of exactly this size, so that ASan sees a read behind the end.
       const std::vector<char> bytes(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(length));
       const std::string_view part(bytes.data(), bytes.size());
       CAPTURE(part);

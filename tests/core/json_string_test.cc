@@ -69,7 +69,7 @@ TEST_CASE("UTF-8 is told from what only looks like it", "[core][utf8]") {
         "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\xc3", "\xe2\x82", "\xf0\x9f\x98"}) {
     CAPTURE(text);
     CHECK(!is_utf8(text));
-    // Behind a run of ASCII, which is skipped in blocks, it is found where it stands.
+    // Runs of ASCII are skipped in blocks. An error behind such a run is found at its place.
     CHECK(valid_utf8_prefix("0123456789abc" + std::string(text)) == 13);
   }
 }

@@ -74,7 +74,7 @@ TEST_CASE("a number that no double can hold is an error, one that is nearly 0 is
 }
 
 TEST_CASE("the syntax check and nlohmann_json agree on random text", "[core][json_syntax]") {
-  // Pieces rather than bytes, so that much of it is JSON.
+  // The texts are made of pieces rather than of bytes, so that many of them are JSON.
   const std::string pieces[] = {"{",
                                 "}",
                                 "[",

@@ -1,4 +1,4 @@
-// What becomes of lane journals that are damaged, cut or torn, and of a recovery that is cut off.
+// Lane journals that are damaged, cut or torn, and recoveries that end early.
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -15,8 +15,8 @@ using namespace stfs::test;
 
 namespace {
 
-/// '1' is applied, '2' is not: as if the sync had brought the later lane's head to the disk, and not the
-/// zeros over the earlier one's.
+/// Leaves two records: '1' is applied, '2' is not. This state exists if the head of the later lane was on the
+/// disk before the zeros over the head of the earlier lane.
 void die_with_two_records(OwnedArchive& sample, std::size_t later_lane) {
   if (later_lane == 0) {
     sample.commit('x');
@@ -33,7 +33,8 @@ void die_with_two_records(OwnedArchive& sample, std::size_t later_lane) {
   }
 }
 
-/// A journal that recovery has removed. Only its heads and the new bytes of its lanes are not zeros.
+/// Makes a journal again that recovery has removed. Only its heads and the new bytes of its lanes are not
+/// zeros.
 void put_back(const std::filesystem::path& journal, std::string& intact) {
   std::ofstream(journal).close();
   const auto made = system_storage().open(journal, Access::ReadOnly).value()->status().value();
@@ -55,7 +56,7 @@ void put_back(const std::filesystem::path& journal, std::string& intact) {
 
 TEST_CASE("no flipped byte of a lane journal makes recovery write anything but the new bytes",
           "[core][lane_scan][exhaustive]") {
-  // Each byte of the heads, and some of the lanes; the disk does its syncs elsewhere.
+  // Damages each byte of the heads, and some bytes of the lanes. The storage skips its syncs.
   using enum FileCall;
   LyingStorage storage(
       system_storage(),
@@ -90,7 +91,7 @@ TEST_CASE("no flipped byte of a lane journal makes recovery write anything but t
       ++applied;
       is_right = !is_in_use && after == sample.patched('n') && !sample.has_journal();
     } else if (report.action == JournalAction::Removed) {
-      // It looks as if its sync had never been done, and then the archive was never touched.
+      // The journal looks as if its sync was never done. Then the archive was never changed.
       ++dropped;
       is_right =
           is_in_use && applied_bytes == 0 && after == start && report.state == JournalState::Unfinished;
@@ -102,7 +103,7 @@ TEST_CASE("no flipped byte of a lane journal makes recovery write anything but t
     if (!is_right) FAIL("byte " << at << ": " << name_of(report.state) << ", " << report.explanation);
     if (sample.has_journal()) overwrite(sample.journal, at, std::string_view(intact).substr(at, 1));
   };
-  // All of them once, and some for the states in between.
+  // In one state the test damages every byte of the heads, and in the others every 41st.
   const std::uint64_t step = applied_bytes == kBlockBytes ? 1 : 41;
   for (std::uint64_t at = kLaneHeads.offset; at < kLaneHeads.end(); at += step) check(at);
   for (std::uint64_t at = 0; at < kLaneJournalBytes; at += 509) {
@@ -170,7 +171,7 @@ TEST_CASE("a lane that is torn over an archive with the old blocks was never com
 TEST_CASE("a lane that is torn over an archive with new blocks is damaged, and nothing is written beside it",
           "[core][lane_scan]") {
   const std::size_t lane = GENERATE(0, 1);
-  // The first block of two has got there, or a part of it, or both.
+  // The archive has a part of the first new block, the first block, or both blocks.
   const std::uint64_t applied_bytes = GENERATE(std::uint64_t{512}, kBlockBytes, kChangedBytes);
   OwnedArchive sample;
   sample.commit_in(lane, 'n');
@@ -226,8 +227,8 @@ TEST_CASE("while two lanes are recovered the earlier one is never left alone", "
   OwnedArchive sample;
   die_with_two_records(sample, 1);
   REQUIRE(sample.records().size() == 2);
-  // A loss of power while both are made void may keep any of their blocks: then the earlier one must be so on
-  // the disk already.
+  // While recovery makes both records void, a power loss may keep any of their blocks. The earlier record is
+  // therefore void on the disk before recovery writes the archive.
   bool is_synced = false;
   int writes = 0;
   WatchedStorage storage([&](const SeamCall& call) {

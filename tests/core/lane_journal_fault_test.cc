@@ -1,4 +1,5 @@
-// A lane journal on storage that fails: what is taken back, what nobody knows, and what is given up.
+// A lane journal on storage that fails: commits that are undone, commits with an unknown result, and journals
+// that are given up.
 #include <set>
 #include <string>
 
@@ -13,7 +14,7 @@ using namespace stfs::test;
 TEST_CASE("a commit that fails is taken back: void, or gone for good, else nobody knows",
           "[core][lane_journal]") {
   struct Case {
-    std::set<FileCall> failing;  // for good
+    std::set<FileCall> failing;  // every call of these kinds
     bool is_known;
     bool is_named;
   };
@@ -59,7 +60,7 @@ TEST_CASE("a commit that failed once leaves no record under any name", "[core][l
   CHECK(committed.error().code != ErrorCode::CommitUnknown);
   CHECK(sample.records().empty());
   CHECK(sample.journals() == 0);
-  // Another one takes its place.
+  // A new journal replaces it.
   REQUIRE(sample.lane_journal->prepare());
   REQUIRE(sample.commit_block('3'));
   CHECK(sample.recovered() == sample.patched('3'));

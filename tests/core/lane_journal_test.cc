@@ -1,4 +1,5 @@
-// The journal that stays between small commits: made once, committed through, settled, removed.
+// Tests a lane journal, which stays between small commits: it is made once, used for commits, settled and
+// removed.
 #include "core/journal/lane_journal.h"
 
 #include <sys/stat.h>
@@ -33,21 +34,21 @@ TEST_CASE("a prepared lane journal is one void file of its full size, its owner'
   CHECK(sample.file.parent_path() == std::filesystem::path(sample.path).parent_path());
   struct stat st {};
   REQUIRE(::stat(sample.file.c_str(), &st) == 0);
-  // As the archive: whoever may write that one may settle this one.
+  // The journal has the archive's mode, so that a user who may write the archive may settle the journal.
   struct stat archive {};
   REQUIRE(::stat(sample.path.c_str(), &archive) == 0);
   CHECK((st.st_mode & 07777) == ((archive.st_mode & 0666) | 0600));
   CHECK(static_cast<std::uint64_t>(st.st_size) == kLaneJournalBytes);
   CHECK(content_of(sample.file) == std::string(kLaneJournalBytes, '\0'));
   CHECK_FALSE(sample.is_free());
-  // Durable, bytes and name, and in that order.
+  // The bytes are durable before the name exists, and then the name is made durable.
   const auto synced = std::ranges::find(storage.calls, FileCall::Sync);
   const auto named = std::ranges::find(storage.calls, FileCall::Publish);
   const auto settled = std::ranges::find(storage.calls, FileCall::SyncDirectory);
   CHECK(synced < named);
   CHECK(named < settled);
   CHECK(settled != storage.calls.end());
-  // There is one already.
+  // The journal exists already, so nothing is done.
   storage.calls.clear();
   REQUIRE(sample.lane_journal->prepare());
   CHECK(storage.calls.empty());
@@ -64,7 +65,7 @@ TEST_CASE("commits take the lanes in turn, and each leaves exactly one sound rec
     CAPTURE(fill);
     storage.calls.clear();
     REQUIRE(sample.commit_block(fill));
-    // The status is the archive's: its mode may have changed.
+    // The status call is for the archive, whose mode may have changed.
     CHECK(storage.calls == std::vector<FileCall>{FileCall::Status, FileCall::Write, FileCall::Sync});
     CHECK_FALSE(sample.lane_journal->is_settled());
     const auto records = sample.records();
@@ -77,7 +78,7 @@ TEST_CASE("commits take the lanes in turn, and each leaves exactly one sound rec
     CHECK(content_of(sample.file).substr(records[0].ranges[0].journal_offset, kBlockBytes) ==
           std::string(kBlockBytes, fill));
     CHECK(sample.file.string().find(records[0].id.text()) != std::string::npos);
-    // Here a settlement comes between, or not.
+    // Some rounds settle the journal, others do not.
     if (fill % 3 == 0) REQUIRE(sample.lane_journal->settle(Durability::Power));
   }
   CHECK(std::filesystem::file_size(sample.file) == kLaneJournalBytes);

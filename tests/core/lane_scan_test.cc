@@ -1,4 +1,4 @@
-// What becomes of lane journals that are found beside an archive: of a dead owner, a living one, another
+// Lane journals that a scan finds beside an archive: of a dead owner, of a living owner, and of another
 // archive.
 #include "core/journal/lane_scan.h"
 
@@ -20,7 +20,7 @@ constexpr std::uint64_t kVersionAt = 8;  // in a head
 
 TEST_CASE("a record is found as long as its head or the copy is sound", "[core][lane_scan]") {
   const std::size_t lane = GENERATE(0, 1);
-  // Of the magic, the id, the place of the record, the hashes, the record.
+  // Bytes of the magic, the id, the record's place, the hashes and the record.
   const std::uint64_t at = GENERATE(0, 8, 13, 28, 36, 44, 52, 128, 150, 200);
   CAPTURE(lane, at);
   OwnedArchive sample;
@@ -46,7 +46,7 @@ TEST_CASE("a record is found as long as its head or the copy is sound", "[core][
     flip(sample.journal, head_at(lane, true) + (at < 52 ? 140 : 30));
     const auto records = read_lanes(*system_storage().open(sample.journal, Access::ReadOnly).value());
     if (at == kVersionAt) {
-      // Perhaps it is no damage, and somebody's commit.
+      // An unknown version may be a commit of a newer program instead of damage.
       REQUIRE_FALSE(records);
       CHECK(records.error().errno_value == EPROTONOSUPPORT);
     } else {

@@ -1,4 +1,4 @@
-// Writers of an archive who commit through a journal that stays, as a mount does for each close.
+// Writers of an archive who commit through a lane journal, as a mount does for each close.
 #pragma once
 
 #include <filesystem>
@@ -20,7 +20,7 @@
 
 namespace stfs::test {
 
-/// "a" and "b" in blocks of their own and apart; "c" shares a block with none of them; "large" has 40 blocks.
+/// "a" and "b" have 4 blocks each, and "large" has 40. No block has bytes of two tensors.
 inline constexpr std::string_view kHeader =
     R"({"a":{"dtype":"U8","shape":[16384],"data_offsets":[0,16384]},)"
     R"("b":{"dtype":"U8","shape":[16384],"data_offsets":[16384,32768]},)"
@@ -28,13 +28,13 @@ inline constexpr std::string_view kHeader =
 inline constexpr std::uint64_t kData = kBlockBytes;
 inline constexpr std::uint64_t kLargeBytes = 163'840;
 
-/// Counts calls, fails those it is told to, and looks on.
+/// Counts calls, fails calls on request, and passes each call to a function.
 class Watched final : private Interceptor, public InterceptedStorage {
  public:
   Watched() : InterceptedStorage(system_storage(), static_cast<Interceptor&>(*this)) {}
 
   std::map<std::pair<FileCall, FileRole>, int> calls;
-  std::set<std::pair<FileCall, FileRole>> failing;  // for good
+  std::set<std::pair<FileCall, FileRole>> failing;  // all of these calls fail
   int errno_value = EIO;
   std::function<void(const SeamCall&)> look;
 
@@ -89,11 +89,11 @@ class Writer {
     write(tensor, bytes, offset);
     return commit();
   }
-  /// As keep_journal() of a mount does after each commit.
+  /// Prepares the journal, as Committer::keep_journal() does after each commit.
   void keep_journal() const {
     if (lane_journal().is_wanted() && !lane_journal().prepare()) throw std::runtime_error("prepare");
   }
-  /// Two small commits that change nothing, and the journal for the third.
+  /// Makes two small commits that change nothing, and prepares the journal for the third.
   void warm_up() {
     for (int at = 0; at < 2; ++at) {
       if (!put("a", "o") || lane_journal().is_ready()) throw std::runtime_error("warm up");
@@ -117,7 +117,7 @@ class Writer {
 
 struct Place {
   Place() : path(directory.write("m.safetensors", archive_text())), expected(archive_text()) {}
-  /// The test's own idea of what the archive holds.
+  /// Changes the bytes that the test expects in the archive.
   void expect(std::string_view bytes, std::uint64_t data_offset) {
     expected.replace(kData + data_offset, bytes.size(), bytes);
   }
@@ -139,7 +139,7 @@ inline std::vector<JournalRecord> records_in(const std::filesystem::path& journa
   return read_lanes(*file).value();
 }
 
-/// A writer whose third commit goes through a lane journal, on storage that is looked on.
+/// A writer whose third commit uses a lane journal, on storage that the test observes.
 struct WarmWriter {
   WarmWriter() { writer.warm_up(); }
 

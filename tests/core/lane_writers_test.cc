@@ -1,4 +1,4 @@
-// Two writers of one archive, each with a journal that stays: none loses an update, and none waits for long.
+// Two writers of one archive, each with a lane journal: no update is lost, and no writer waits for long.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,7 +13,7 @@ using namespace stfs::test;
 
 namespace {
 
-/// Of one archive, each with its journal.
+/// Two writers of one archive, each with its own journal.
 struct TwoWriters {
   TwoWriters() {
     one.warm_up();
@@ -47,7 +47,7 @@ TEST_CASE_METHOD(TwoWriters, "who does not settle keeps others waiting for their
                  "[core][transaction][lane_journal]") {
   REQUIRE(one.put("a", "one"));
   place.expect("one", 0);
-  REQUIRE(two.put("b", "elsewhere"));  // other blocks are no matter
+  REQUIRE(two.put("b", "elsewhere"));  // other blocks do not conflict
   place.expect("elsewhere", 16'384);
   const auto began = std::chrono::steady_clock::now();
   two.write("a", "two", 100);
@@ -61,8 +61,8 @@ TEST_CASE_METHOD(TwoWriters, "who does not settle keeps others waiting for their
   CHECK(waited >= two.options.lock_patience);
   CHECK(waited < two.options.lock_patience + std::chrono::seconds(3));
   CHECK(place.content() == place.expected);
-  CHECK(two.lane_journal().is_settled());  // the other may be waiting for him in the same way
-  // It is still staged, and once the other has settled it goes through.
+  CHECK(two.lane_journal().is_settled());  // the other writer may be waiting for this one in the same way
+  // The change is still staged. Its commit succeeds when the other writer has settled.
   REQUIRE(one.lane_journal().settle(Durability::Power));
   REQUIRE(two.commit());
   place.expect("two", 100);

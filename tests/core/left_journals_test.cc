@@ -34,7 +34,7 @@ std::string name_of_left(const std::string& archive, std::string_view suffix = "
   return "." + archive + ".stj." + JournalId::random().text() + std::string(suffix);
 }
 
-/// An archive that was renamed, with what a process has left beside its old name.
+/// An archive that was renamed, and files that a process has left beside its old name.
 struct Renamed {
   JournaledArchive archive;
   std::string new_path = archive.directory / "renamed.safetensors";

@@ -1,4 +1,4 @@
-// A mapping, and copies out of it that are no SIGBUS.
+// A mapping, and copies out of it that cause no SIGBUS.
 #include "core/storage/mapped_region.h"
 
 #include <unistd.h>
@@ -25,7 +25,7 @@ std::string text_of(const MappedSpan& bytes) {
   return text;
 }
 
-/// "r--s", of the map of this file.
+/// Returns the permissions of this file's mapping, for example "r--s".
 std::string permissions_of_map(const std::string& path) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {

@@ -34,7 +34,7 @@ TEST_CASE("a key of sorted metadata is found, whatever was added before and afte
   for (int number = 0; number < 1000; ++number) metadata.emplace_back(std::to_string(number * 7), "v");
   metadata.sort_keys();
   for (int number = 0; number < 1000; ++number) metadata.emplace_back(std::to_string(number * 7 + 1), "w");
-  CHECK(metadata.find("8") == "w");  // before they are sorted as well
+  CHECK(metadata.find("8") == "w");  // also before the keys are sorted
   metadata.sort_keys();
   for (int number = 0; number < 1000; ++number) {
     CHECK(metadata.find(std::to_string(number * 7)) == "v");

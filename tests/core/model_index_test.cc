@@ -35,7 +35,8 @@ std::string weight_map(const std::string& entries) {
   return R"({"weight_map":{)" + entries + "}}";
 }
 
-/// What the message says of that shard, behind the byte; the text is that of a JSON string.
+/// Returns the part of the message that describes this shard, without its begin. `shard` is written as in a
+/// JSON string.
 std::string shard_failure(const std::string& shard) {
   const std::string message = index_failure(weight_map("\"a\":\"" + shard + "\""));
   const std::string due = "byte 19: the name of this shard ";
@@ -134,7 +135,7 @@ TEST_CASE("a shard is a file in the index's own directory", "[core][model_index]
   const std::string longest = std::string(243, 's') + ".safetensors";
   CHECK(parsed(weight_map("\"a\":\"" + longest + "\"")).shards() == std::vector{longest});
   CHECK(shard_failure("s" + longest).ends_with("is longer than a file name can be"));
-  // A later one is looked at as well.
+  // The names of later shards are also checked.
   CHECK(index_failure(weight_map(R"("a":"s.safetensors","b":"s.safetensors","c":"../s.safetensors")"))
             .starts_with("byte 59: "));
   CHECK(parsed(weight_map(R"("a":"..s.safetensors","b":" .safetensors","c":"s\\t.safetensors")")).size() ==
@@ -228,7 +229,8 @@ TEST_CASE("indexing ten times as many tensors takes about ten times as long", "[
     }
     return weight_map(entries);
   };
-  // Of the processor, beside each other: a sanitizer and a busy machine slow down both.
+  // The times are processor times, and are compared with each other: a sanitizer or a busy machine slows down
+  // both.
   const auto seconds = [](const std::string& json) {
     const std::clock_t start = std::clock();
     parsed(json);

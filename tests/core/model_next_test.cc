@@ -1,4 +1,4 @@
-// A program goes on with its archives after an edit of its own: versions, ids, and bytes that are still read.
+// A program uses its archives after its own edit: versions, ids, and bytes that are still read.
 #include <functional>
 
 #include "core/commit/transaction.h"
@@ -22,7 +22,7 @@ struct LiveScene {
     path = directory.write("m.safetensors", archive_of(tensors));
     model = std::make_unique<Model>(Archive::open(path, Access::ReadWrite).value());
   }
-  /// Commits an edit, with bytes for tensors that are new. The archive's own versions follow.
+  /// Commits an edit, with bytes for new tensors. The archive's own versions follow the edit.
   void edit(const std::function<void(ModelEdit&)>& change, const std::string& added = {}, char byte = 'n') {
     ModelEdit edit = ModelEdit::of(*model).value();
     change(edit);
@@ -140,10 +140,11 @@ TEST_CASE("a deleted tensor that is open keeps its bytes through further edits",
   CHECK(scene.model->tensor(b).name == "b");
   CHECK(scene.read(b) == std::string(5000, 'b'));
 
-  // The next edit takes no byte of it, although it would fit.
+  // The next edit places no byte there while the bytes are kept, although it would fit.
   ArchiveEdit adds = edit_of(scene.model->version(0));
   adds.kept = {scene.model->file_range(b)};
-  adds.tensors.push_back({"new", Dtype::U8, {4000}, std::nullopt});
+  const std::vector<std::uint64_t> shape{4000};
+  adds.tensors.push_back({"new", Dtype::U8, shape, std::nullopt});
   const auto layout = lay_out(scene.model->version(0), adds, false);
   REQUIRE(layout);
   CHECK(layout->placed[0].file_range.intersection(place).empty());
@@ -152,7 +153,7 @@ TEST_CASE("a deleted tensor that is open keeps its bytes through further edits",
   REQUIRE(reusing);
   CHECK_FALSE(reusing->placed[0].file_range.intersection(place).empty());
 
-  // A header that needs its place waits.
+  // A header that needs the place of kept bytes gets EBUSY.
   ArchiveEdit grows = edit_of(scene.model->version(0));
   grows.metadata.emplace_back("long", std::string(100'000, 'x'));
   grows.kept = {{scene.model->version(0).data_offset() + 10, 100}};

@@ -1,4 +1,5 @@
-// A model: what index and shards agree on is served, what they do not is told by name.
+// Tests a model: tensors on which index and shards agree are served, and each other tensor is named in a
+// problem.
 #include "core/model/model.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// core/base/name_hash.h: nobody outside of the process knows which names collide.
+// core/base/name_hash.h: other processes can't find out which names collide.
 #include "core/base/name_hash.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kSlots = 4096;
 
-/// Names that all begin in one slot of a table whose hash has no seed, as an attacker makes them.
+/// Returns names that have one slot in a table whose hash has no seed, as an attacker chooses them.
 std::vector<std::string> names_of_one_slot(std::size_t count) {
   std::vector<std::string> names;
   for (int number = 0; names.size() < count; ++number) {
@@ -31,7 +31,7 @@ std::vector<std::string> names_of_one_slot(std::size_t count) {
 TEST_CASE("names that collide without a seed are in different slots", "[core][name_hash]") {
   std::set<std::uint64_t> slots;
   for (const std::string& name : names_of_one_slot(64)) slots.insert(name_hash(name) % kSlots);
-  // By chance, 32 of 64 are never in a used slot.
+  // With a seed it is practically impossible that 32 of 64 names have a slot that is used already.
   CHECK(slots.size() > 32);
 }
 

@@ -1,8 +1,9 @@
-// Other models beside an index.
+// Tests which other models are found beside an index.
 #include "core/model/neighbours.h"
 
 #include <fmt/format.h>
 
+#include "core/model/delta_base.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_archive.h"
@@ -62,4 +63,16 @@ TEST_CASE_METHOD(Indexed, "sixteen archives beside an index are looked at", "[co
   CHECK(models_beside(*open()) == Names{"z.safetensors"});
   directory.write("c.safetensors", "no archive");
   CHECK(models_beside(*open()).empty());
+}
+
+TEST_CASE("a delta has no index that could name the archives beside its base", "[core][model][delta]") {
+  const TemporaryDirectory directory;
+  directory.write("base.safetensors", archive_of({{"a", "aaaa"}}));
+  directory.write("other.safetensors", archive_of({{"w", "w"}}));
+  const std::string delta = directory / "delta.safetensors";
+  REQUIRE(create_delta(delta, *Model::open(directory / "base.safetensors", {}).value(), ""));
+  const auto model = Model::open(directory / "base.safetensors", {.deltas = {delta}});
+  REQUIRE(model);
+  CHECK((*model)->is_sharded());
+  CHECK(models_beside(**model).empty());
 }

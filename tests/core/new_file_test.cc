@@ -1,4 +1,4 @@
-// core/storage/new_file.h. What an archive needs of it is in archive_writer_test.cc.
+// core/storage/new_file.h. archive_writer_test.cc tests the functions for archives.
 #include "core/storage/new_file.h"
 
 #include <sys/stat.h>
@@ -7,8 +7,10 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/storage/permissions.h"
@@ -31,16 +33,16 @@ std::filesystem::path temporary_in(const std::filesystem::path& directory) {
 }
 
 /// The status of the file that replaces the one at the path.
-struct stat replaced(const std::string& path) {
-  auto file = NewFile::create(path, true, {.mode = 0640});
+struct stat replaced(const std::string& path, const NewFileMode& mode = {.mode = 0640}) {
+  auto file = NewFile::create(path, true, mode);
   if (!file || !file->append(bytes_of("new")) || !file->finish()) throw std::runtime_error("not replaced");
   struct stat made {};
   REQUIRE(::stat(path.c_str(), &made) == 0);
   return made;
 }
 
-/// Gives the directory, or file, a list of that name which lets another user read and write. False: the file
-/// system has none.
+/// Gives the file or directory an access control list of this name that lets another user read and write.
+/// Returns false if the file system has no such lists.
 bool let_another_user(const std::filesystem::path& path, const char* list_name) {
   const std::string list = access_list(
       {{kAclUserObject, 7}, {kAclUser, 7, 4242}, {kAclGroupObject, 6}, {kAclMask, 7}, {kAclOther, 4}});
@@ -91,7 +93,7 @@ TEST_CASE("what was appended to a new file can be taken back", "[core][new_file]
   const test::TemporaryDirectory directory;
   auto file = NewFile::create(directory / "file", false);
   REQUIRE(file);
-  const std::string large(600'000, 'x');  // more than is gathered
+  const std::string large(600'000, 'x');  // more than the buffer holds
   REQUIRE(file->append(bytes_of("abc")));
   REQUIRE(file->append(bytes_of(large)));
   REQUIRE(file->cut(2));
@@ -101,6 +103,22 @@ TEST_CASE("what was appended to a new file can be taken back", "[core][new_file]
   REQUIRE(file->cut(2 + 5 + 3));
   REQUIRE(file->finish());
   CHECK(test::content_of(directory / "file") == "abxxxxxend");
+}
+
+TEST_CASE("nobody can guess the name of a temporary file", "[core][new_file]") {
+  constexpr std::string_view kHex = "0123456789abcdef";
+  std::set<std::string> names;
+  std::set<char> first;
+  for (int at = 0; at < 1000; ++at) {
+    const std::string name = new_temporary_file_name();
+    CHECK(is_temporary_file_name(name));
+    REQUIRE(name.size() == std::string_view(".stfs-0123456789abcdef.tmp").size());
+    CHECK(name.find_first_not_of(kHex, 6) == 6 + 16);
+    names.insert(name);
+    first.insert(name[6]);
+  }
+  CHECK(names.size() == 1000);
+  CHECK(first.size() == kHex.size());
 }
 
 TEST_CASE("a new file that is given up leaves nothing", "[core][new_file]") {
@@ -210,6 +228,15 @@ TEST_CASE("a mode that two files give is for a group of both", "[core][new_file]
   CHECK(strictest({.mode = 0640, .group = 2}, one).in_group(1) == 0600);
 }
 
+TEST_CASE("files of one owner have that owner together, and files of several have none", "[core][new_file]") {
+  const NewFileMode mine{.owner = 5};
+  CHECK(strictest({}, mine).owner == 5U);
+  CHECK(strictest(mine, {}).owner == 5U);
+  CHECK(strictest(mine, mine).owner == 5U);
+  CHECK(strictest(mine, {.owner = 6}).owner == NewFileMode::kNoUser);
+  CHECK(strictest(strictest(mine, {.owner = 6}), mine).owner == NewFileMode::kNoUser);
+}
+
 TEST_CASE("a file that another user may have planted gives its mode and owner to no other",
           "[core][new_file]") {
   if (::geteuid() != 0) return;  // only root may give files away
@@ -222,10 +249,12 @@ TEST_CASE("a file that another user may have planted gives its mode and owner to
     REQUIRE(::chown(directory.path().c_str(), directory_owner, 0) == 0);
     REQUIRE(::chmod(directory.path().c_str(), directory_mode) == 0);
   };
-  const auto takes = [&](uid_t owner, mode_t mode) {
-    const auto made = replaced(path);
+  const auto takes = [&](uid_t owner, mode_t made_mode, uid_t of_sources = 0) {
+    NewFileMode mode{.mode = 0640, .owner = of_sources};
+    if (of_sources != 0) mode.group = of_sources;
+    const auto made = replaced(path, mode);
     CHECK(made.st_uid == owner);
-    CHECK((made.st_mode & 07777U) == mode);
+    CHECK((made.st_mode & 07777U) == made_mode);
   };
   SECTION("where everybody or the group may write") {
     for (const mode_t open_to : {01777U, 0777U, 0775U}) {
@@ -234,17 +263,18 @@ TEST_CASE("a file that another user may have planted gives its mode and owner to
       takes(0, 0640);
     }
   }
+  // The owner of the sources may own the new file.
   SECTION("but in a private directory") {
     plant(4321, 0660, 0, 0755);
-    takes(4321, 0660);
+    takes(4321, 0640, 4321);
   }
   SECTION("and of the directory's owner") {
     plant(4321, 0660, 4321, 0777);
-    takes(4321, 0600);
+    takes(4321, 0640, 4321);
   }
   SECTION("a file of this process's user with another name") {
     plant(0, 0606, 0, 0777);
-    takes(0, 0600);
+    takes(0, 0600, 0);
     plant(0, 0606, 0, 0777);
     std::filesystem::create_hard_link(path, directory / "other");
     takes(0, 0640);
@@ -281,31 +311,85 @@ TEST_CASE("a file that replaces another one keeps nothing of a default list", "[
   if (!let_another_user(directory.path(), "system.posix_acl_default")) return;
   static_cast<void>(replaced(path));
   CHECK(access_of(path) == std::pair<mode_t, bool>(0640, false));
-  // Its own list counts.
+  // The new file gets the list of the replaced file, unless its sources are for fewer users.
   REQUIRE(let_another_user(path, "system.posix_acl_access"));
-  static_cast<void>(replaced(path));
+  static_cast<void>(replaced(path, {}));
   CHECK(access_of(path) == std::pair<mode_t, bool>(0664, true));
+  static_cast<void>(replaced(path));
+  CHECK(access_of(path) == std::pair<mode_t, bool>(0640, false));
 }
 
-TEST_CASE("where others may write the directory, a replaced file gives no more than the mode of a new one",
+TEST_CASE("a replaced file gives no more than the mode of a new one, whoever may write the directory",
           "[core][new_file]") {
   const test::TemporaryDirectory directory;
   const std::string path = directory.write("file", "public, and renamed by another user");
   const mode_t open_to = GENERATE(0777U, 0775U, 01777U, 0755U);
   CAPTURE(open_to);
   REQUIRE(::chmod(directory.path().c_str(), open_to) == 0);
-  const bool is_private = open_to == 0755;
   const auto replace = [&](mode_t there) {
     REQUIRE(::chmod(path.c_str(), there) == 0);
     static_cast<void>(replaced(path));  // with 0640
     return access_of(path);
   };
-  CHECK(replace(0644) == std::pair<mode_t, bool>(is_private ? 0644 : 0640, false));
-  CHECK(replace(0666) == std::pair<mode_t, bool>(is_private ? 0666 : 0640, false));
+  CHECK(replace(0644) == std::pair<mode_t, bool>(0640, false));
+  CHECK(replace(0666) == std::pair<mode_t, bool>(0640, false));
   CHECK(replace(0600) == std::pair<mode_t, bool>(0600, false));
-  CHECK(replace(0604) == std::pair<mode_t, bool>(is_private ? 0604 : 0600, false));
+  CHECK(replace(0604) == std::pair<mode_t, bool>(0600, false));
   if (!let_another_user(path, "system.posix_acl_access")) return;
   static_cast<void>(replaced(path));
-  CHECK(access_of(path).second == is_private);
-  if (!is_private) CHECK((access_of(path).first & 0037U) == 0);
+  CHECK_FALSE(access_of(path).second);
+  CHECK((access_of(path).first & 0037U) == 0);
+}
+
+TEST_CASE("the owner of a replaced file owns the new one only if the sources let that user read",
+          "[core][new_file]") {
+  if (::geteuid() != 0) return;  // only root may give files away
+  constexpr uid_t kOther = 4321;
+  constexpr uid_t kServiceUser = 4322;
+  const test::TemporaryDirectory directory;
+  REQUIRE(::chown(directory.path().c_str(), kOther, kOther) == 0);
+  const mode_t open_to = GENERATE(0755U, 0777U);
+  CAPTURE(open_to);
+  REQUIRE(::chmod(directory.path().c_str(), open_to) == 0);
+  const std::string path = directory.write("file", "old");
+  const auto replace = [&](uid_t owner, const NewFileMode& mode) {
+    REQUIRE(::chown(path.c_str(), owner, owner) == 0);
+    REQUIRE(::chmod(path.c_str(), 0644) == 0);
+    const auto made = replaced(path, mode);
+    return std::pair<uid_t, mode_t>(made.st_uid, made.st_mode & 0777U);
+  };
+  using Made = std::pair<uid_t, mode_t>;
+  CHECK(replace(kOther, {.mode = 0600, .group = 0, .owner = 0}) == Made(0, 0600));
+  CHECK(replace(kOther, {.mode = 0640, .group = 0, .owner = 0}) == Made(0, 0640));
+  CHECK(replace(kOther, {.mode = 0600, .group = 0, .owner = NewFileMode::kNoUser}) == Made(0, 0600));
+  CHECK(replace(kOther, {.mode = 0604, .group = kOther, .owner = 0}).first == 0);
+  // Ordinary uses.
+  CHECK(replace(kOther, {.mode = 0644, .group = 0, .owner = 0}) == Made(kOther, 0644));
+  CHECK(replace(kOther, {.mode = 0600, .group = kOther, .owner = kOther}) == Made(kOther, 0600));
+  CHECK(replace(0, {.mode = 0644, .group = 0, .owner = 0}) == Made(0, 0644));
+  CHECK(replace(0, {}) == Made(0, 0644));
+  if (open_to != 0755) return;
+  REQUIRE(::chown(directory.path().c_str(), 0, 0) == 0);
+  CHECK(replace(kServiceUser, {.mode = 0640, .group = kServiceUser, .owner = kServiceUser}) ==
+        Made(kServiceUser, 0640));
+}
+
+TEST_CASE("a new file stays in the directory that was opened", "[core][new_file]") {
+  const test::TemporaryDirectory place;
+  const bool is_finished = GENERATE(true, false);
+  CAPTURE(is_finished);
+  std::filesystem::create_directory(place / "outputs");
+  std::filesystem::create_directory(place / "private");
+  const std::string path = place / "outputs/file";
+  {
+    auto file = NewFile::create(path, true);
+    REQUIRE(file);
+    REQUIRE(file->append(bytes_of("new")));
+    std::filesystem::rename(place / "outputs", place / "moved");
+    std::filesystem::rename(place / "private", place / "outputs");
+    if (is_finished) REQUIRE(file->finish());
+  }
+  CHECK(count_files(place / "outputs") == 0);
+  CHECK(count_files(place / "moved") == (is_finished ? 1 : 0));
+  if (is_finished) CHECK(content_of(place / "moved/file") == "new");
 }

@@ -1,4 +1,4 @@
-// NumPy headers: what NumPy writes is understood, and nothing else is.
+// The NumPy headers that NumPy writes are read, and all other headers are refused.
 #include "core/tensor/npy.h"
 
 #include <string>
@@ -36,7 +36,7 @@ std::string npy_failure(const std::string& bytes) {
   return header ? "no failure" : header.error().message;
 }
 
-/// Why a file of such a header is no tensor of that dtype and shape, or "".
+/// Returns the reason why a file with this header is no tensor of that dtype and shape, or "".
 std::string misfit(const std::string& dict_text, Dtype dtype, const std::vector<std::uint64_t>& shape,
                    std::uint64_t extra_bytes = 0) {
   const auto header = parse(npy(dict_text));

@@ -1,4 +1,4 @@
-// NumPy headers that we write: read back by the reader that takes NumPy's own.
+// NumPy headers that we write: the reader for NumPy's headers reads them back.
 #include "core/tensor/npy_writer.h"
 
 #include <span>

@@ -6,6 +6,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/watched_storage.h"
 
 using namespace stfs;
 using namespace stfs::test;
@@ -49,4 +50,12 @@ TEST_CASE("a directory that was just made is told from one that another user has
   CHECK(is_newly_made(opened->fd.get()));  // asking changes nothing
   place.write("directory/file", "");
   CHECK_FALSE(is_newly_made(opened->fd.get()));
+}
+
+TEST_CASE("a storage of a test reaches a directory by its path", "[core][open_directory]") {
+  const TemporaryDirectory place;
+  WatchedStorage storage;
+  CHECK_FALSE(open_folder(storage, place.path())->fd);
+  CHECK(open_folder(storage, place.path())->path == place.path());
+  CHECK(open_folder(system_storage(), place.path())->fd);
 }

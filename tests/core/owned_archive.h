@@ -1,5 +1,5 @@
-// What the tests of lane journals that are found beside an archive start from: an archive with an owner
-// who commits and does not apply, and the places in his journal that they damage.
+// An archive whose owner commits and does not apply, for the tests of lane journals beside an archive. It
+// also has the places in the journal that these tests damage.
 #pragma once
 
 #include <unistd.h>
@@ -23,7 +23,7 @@
 
 namespace stfs::test {
 
-/// Of the archive: behind a header of one block. The change is of the last two of them.
+/// The archive has four data blocks behind a header of one block. The change is in the last two.
 inline constexpr std::uint64_t kDataBlocks = 4;
 inline constexpr std::uint64_t kChangedAt = 3 * kBlockBytes;
 inline constexpr std::uint64_t kChangedBytes = 2 * kBlockBytes;
@@ -43,7 +43,7 @@ class OwnedArchive {
     journal = owner->path();
   }
 
-  /// Over what the archive holds now.
+  /// Commits new bytes, on top of the bytes in the archive.
   void commit(char fill) {
     StagingBuffer staged;
     const std::string fresh(kChangedBytes, fill);
@@ -62,9 +62,9 @@ class OwnedArchive {
                          owner->commit(std::move(record), staged, Durability::Process);
     if (!is_done) throw std::runtime_error("commit");
   }
-  /// As the owner would behind his commit.
+  /// Applies the change, as the owner does after a commit.
   void apply(char fill) const { overwrite(path, kChangedAt, std::string(kChangedBytes, fill)); }
-  /// One commit, in that lane.
+  /// Makes one commit in this lane.
   void commit_in(std::size_t lane, char fill) {
     if (lane == 1) {
       commit('x');
@@ -102,7 +102,7 @@ class OwnedArchive {
     const auto file = system_storage().open(path, Access::ReadWrite).value();
     return find_obstacle(system_storage(), path, *file, locked, own);
   }
-  /// Nothing is committed beside it, whatever the blocks, and the reason is given.
+  /// Whether the journal prevents a commit of any blocks, and the error gives the reason.
   [[nodiscard]] bool blocks_commits() const {
     const auto found = obstacle({{kBlockBytes, 1}});
     return !found && found.error().errno_value == EIO &&
@@ -118,12 +118,12 @@ class OwnedArchive {
   std::uint64_t next_sequence = 1;
 };
 
-/// Where a lane's head lies, and its copy.
+/// Returns the place of a lane's head, or of the head's copy.
 inline std::uint64_t head_at(std::size_t lane, bool is_copy) {
   return kLaneHeads.offset + (lane + (is_copy ? kLanes : 0)) * kBlockBytes;
 }
 
-/// In the journal, behind a commit of the sample.
+/// Returns the place in the journal of the new bytes of a commit.
 inline std::uint64_t new_bytes_at(std::size_t lane) {
   return lane == 0 ? kLaneHeads.offset - kChangedBytes : kLaneHeads.end();
 }

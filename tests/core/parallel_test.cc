@@ -14,7 +14,8 @@ namespace {
 
 constexpr unsigned kAsManyAsAsked = std::numeric_limits<unsigned>::max();
 
-/// The number of threads among which run_parallel() shares so much work, its own one included, or less.
+/// Returns the number of threads among which run_parallel() shares the work, or fewer. The caller's thread is
+/// included.
 unsigned workers_for(std::size_t count, unsigned threads) {
   std::atomic<bool> are_all_started = false;
   std::atomic<unsigned> largest = 0;
@@ -22,7 +23,8 @@ unsigned workers_for(std::size_t count, unsigned threads) {
     unsigned before = largest;
     while (before < worker && !largest.compare_exchange_weak(before, worker)) {
     }
-    // Worker 0 is the caller. It begins to work when the others are started; until then they wait here.
+    // Worker 0 is the caller. It begins to work when the other threads are started. Until then they wait
+    // here.
     if (worker == 0) are_all_started = true;
     are_all_started.notify_all();
     are_all_started.wait(false);
@@ -51,7 +53,7 @@ TEST_CASE("a request for very many threads starts no more than there is work for
 }
 
 TEST_CASE("a request for very many threads starts no more than the limit", "[core][parallel]") {
-  // One piece of work more than threads: worker 0 gets one, too.
+  // There is one piece of work more than threads, so that worker 0 also gets one.
   const unsigned threads = kMostWorkers + 200;
   CHECK(workers_for(threads + 1, threads) <= kMostWorkers);
 }

@@ -1,4 +1,4 @@
-// core/storage/permissions.h: what several files allow together, for every user there is.
+// core/storage/permissions.h: the rights that several files give together, for every user.
 #include "core/storage/permissions.h"
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@ struct User {
   std::set<gid_t> groups;
 };
 
-/// The kernel's rule: one class decides.
+/// The kernel's rule: one class of the mode decides.
 bool may(const User& user, const Permissions& file, mode_t right) {
   if (user.uid == file.uid) return (file.mode >> 6U & right) != 0;
   if (user.groups.contains(file.gid)) return (file.mode >> 3U & right) != 0;
@@ -77,12 +77,12 @@ TEST_CASE(
 }
 
 TEST_CASE("rights are combined one by one", "[core][permissions]") {
-  CHECK(strictest({0644, 1, 10}, {0600, 1, 10}) == Permissions{0600, 1, 10});
-  CHECK(strictest({0640, 1, 10}, {0604, 1, 10}) == Permissions{0600, 1, 10});
-  CHECK(strictest({0600, 1, 10}, {0600, 2, 10}) == Permissions{0000, 1, 10});
-  CHECK(strictest({0644, 1, 10}, {0644, 2, 20}) == Permissions{0444, 1, 10});
-  CHECK(loosest({0600, 1, 10}, {0644, 1, 10}) == Permissions{0644, 1, 10});
-  CHECK(loosest({0600, 1, 10}, {0600, 2, 10}) == Permissions{0666, 1, 10});
+  CHECK(strictest(Permissions{0644, 1, 10}, Permissions{0600, 1, 10}) == Permissions{0600, 1, 10});
+  CHECK(strictest(Permissions{0640, 1, 10}, Permissions{0604, 1, 10}) == Permissions{0600, 1, 10});
+  CHECK(strictest(Permissions{0600, 1, 10}, Permissions{0600, 2, 10}) == Permissions{0000, 1, 10});
+  CHECK(strictest(Permissions{0644, 1, 10}, Permissions{0644, 2, 20}) == Permissions{0444, 1, 10});
+  CHECK(loosest(Permissions{0600, 1, 10}, Permissions{0644, 1, 10}) == Permissions{0644, 1, 10});
+  CHECK(loosest(Permissions{0600, 1, 10}, Permissions{0600, 2, 10}) == Permissions{0666, 1, 10});
 }
 
 TEST_CASE("an access control list takes from group and others what one of its entries forbids",
@@ -109,12 +109,12 @@ TEST_CASE("an access control list takes from group and others what one of its en
   REQUIRE(::stat(path.c_str(), &status) == 0);
   REQUIRE((status.st_mode & 0777) == 0660);
   CHECK(permissions_of(*file)->mode == 0600);
-  // One user is shut out of what all others may read: then no other may here.
+  // The list denies one user a right that all others have. Then the result gives no other user that right.
   REQUIRE(set(4, 0, 6, 4) == 0);
   CHECK(permissions_of(*file)->mode == 0600);
   REQUIRE(set(6, 4, 6, 4) == 0);
   CHECK(permissions_of(*file)->mode == 0644);
-  // Of a descriptor, too.
+  // The same for the status of a descriptor.
   REQUIRE(set(0, 6, 6, 0) == 0);
   REQUIRE(::stat(path.c_str(), &status) == 0);
   CHECK(permissions_of(status, file->descriptor()) == Permissions{0600, ::getuid(), status.st_gid});

@@ -1,4 +1,4 @@
-// An archive with a journal that somebody has left beside it, and a storage that runs in any boot.
+// An archive with a journal that a dead process has left beside it, and a storage that runs in any boot.
 #pragma once
 
 #include <filesystem>
@@ -26,8 +26,8 @@ inline Boot later_boot() {
   return boot;
 }
 
-/// Every host is another one, and runs since another moment. 0: one that does not know itself, as a container
-/// that has no /etc/machine-id.
+/// Returns the boot of a host. Each host has its own boot id. Host 0 has no identity, such as a container
+/// without /etc/machine-id.
 inline Boot boot_of_host(std::uint64_t host) {
   Boot boot = system_storage().boot();
   boot.id[0] ^= static_cast<std::uint8_t>(host + 1);
@@ -35,7 +35,7 @@ inline Boot boot_of_host(std::uint64_t host) {
   return boot;
 }
 
-/// One tensor over three blocks behind a header of exactly one.
+/// An archive with a header of exactly one block, and one tensor of three blocks.
 struct Scene {
   Scene() {
     std::string header = R"({"t":{"dtype":"U8","shape":[12288],"data_offsets":[0,12288]}})";
@@ -43,7 +43,7 @@ struct Scene {
     path = directory.write("m.safetensors", archive_bytes(header, std::string(3 * kBlockBytes, 'o')));
     before = content_of(path);
   }
-  /// Two blocks of new bytes.
+  /// Plants a journal with two blocks of new bytes.
   std::filesystem::path plant(const std::function<void(ArchiveStamp&)>& change_stamp = {},
                               Storage& storage = system_storage()) const {
     return plant_journal(path, kBlockBytes, std::string(2 * kBlockBytes, 'n'), change_stamp, storage);
@@ -67,7 +67,7 @@ struct Scene {
     if (reports->size() != 1) throw std::runtime_error("one journal expected");
     return reports->front();
   }
-  /// What a commit finds in its way.
+  /// Returns the obstacle that a commit finds.
   [[nodiscard]] Result<Obstacle> obstacle(Storage& storage = system_storage()) const {
     const auto file = storage.open(path, Access::ReadWrite).value();
     const ByteRange block{kBlockBytes, kBlockBytes};
@@ -79,7 +79,7 @@ struct Scene {
   std::string before;
 };
 
-/// The archive, and two blocks of new bytes that a dead owner has promised.
+/// An archive, and the journal of a dead owner with two blocks of new bytes.
 struct Planted {
   Scene scene;
   std::filesystem::path journal = scene.plant();

@@ -1,4 +1,4 @@
-// core/base/printable.h: text of strangers commands no terminal, and forges no line.
+// core/base/printable.h: untrusted text sends no command to a terminal, and adds no line to a log.
 #include "core/base/printable.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ std::string in_utf8(char32_t character) {
   return nlohmann::json::parse(json).get<std::string>();
 }
 
-/// What a terminal, or a reader of the log, must never get.
+/// Returns texts that a terminal or a reader of the log must never get.
 std::vector<std::string> dangerous() {
   std::vector<std::string> texts;
   const auto add = [&](char32_t first, char32_t last) {

@@ -1,4 +1,4 @@
-// What is fetched before it is asked for: what comes in order, and nothing else.
+// Bytes are fetched before they are read: for reads in order, and for no others.
 #include "core/storage/readahead.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint64_t kMiB = 1 << 20;
 constexpr std::uint64_t kKiB = 1 << 10;
 
-/// Bytes that were asked for, and that they came without hole and overlap.
+/// The fetched range. Each added range must begin at its end.
 struct Fetched {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
@@ -40,7 +40,7 @@ TEST_CASE("reads in order keep between 4 and 8 MiB before them", "[core][readahe
       CHECK(fetched.end >= end + Readahead::kStepBytes);
       CHECK(fetched.end <= end + Readahead::kAheadBytes);
     }
-    // The first bytes were read before there was an order.
+    // The first reads come before an order is detected.
     CHECK(fetched.begin <= 12'345 + std::max(Readahead::kBeginBytes + read_bytes, 2 * read_bytes));
   }
 }
@@ -64,7 +64,7 @@ TEST_CASE("a single read fetches nothing, nor do reads here and there", "[core][
   for (int i = 0; i < 10'000; ++i)
     fetched_bytes += readahead.after({choices.below(1UL << 34), 4096}).size_bytes;
   CHECK(fetched_bytes == 0);
-  // However near to each other.
+  // Reads with gaps between them have no order, however near they are.
   for (std::uint64_t at = 1UL << 40; at < (1UL << 40) + 512 * kMiB; at += 64 * kKiB)
     fetched_bytes += readahead.after({at, 4 * kKiB}).size_bytes;
   CHECK(fetched_bytes == 0);
@@ -86,7 +86,8 @@ TEST_CASE("several readers each have their order, up to a number", "[core][reada
   }
   for (std::size_t reader = 0; reader < fetched.size(); ++reader)
     CHECK(fetched[reader].end >= (reader << 32U) + 16 * kMiB + Readahead::kStepBytes);
-  // One more takes the place of the one that was not read for longest, which begins anew.
+  // One more reader takes the place of the least recently used one. The order of that reader must then be
+  // detected again.
   static_cast<void>(readahead.after({1UL << 50, kMiB}));
   for (std::uint64_t at = 16 * kMiB; at < 20 * kMiB; at += kMiB)
     fetched[1].add(readahead.after({(1UL << 32) + at, kMiB}));

@@ -1,4 +1,4 @@
-// Many readers, or one writer; and a writer that waits goes before readers that come later.
+// Many readers or one writer have the lock. A waiting writer comes before readers that come later.
 #include "core/base/reader_writer_lock.h"
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What becomes of the journals that are found beside an archive.
+// Tests the recovery of journals that are found beside an archive.
 #include "core/journal/recovery.h"
 
 #include <fmt/format.h>
@@ -61,7 +61,7 @@ TEST_CASE_METHOD(Planted, "a journal whose owner lives is left to him", "[core][
 
 namespace {
 
-/// The lock that a user can hold who may only read the file.
+/// Takes the lock that a user can take who may only read the file.
 std::unique_ptr<File> readers_lock(const std::filesystem::path& path, ByteRange range) {
   auto reader = system_storage().open(path, Access::ReadOnly).value();
   REQUIRE_FALSE(reader->try_lock(range, LockKind::Shared)->has_value());
@@ -107,7 +107,7 @@ TEST_CASE_METHOD(Planted, "a reader's lock on the archive lets a writer read wha
   CHECK(content_of(scene.path) == scene.patched());
 }
 
-// Every byte and every end: tests/crash and tests/fuzz.
+// tests/crash and tests/fuzz damage every byte and cut at every end.
 TEST_CASE_METHOD(Planted, "a damaged journal is neither applied nor removed", "[core][recovery]") {
   SECTION("a byte flipped") {
     flip(journal, GENERATE(0, 5000, 3 * kBlockBytes + 17));
@@ -137,7 +137,7 @@ TEST_CASE("beside a damaged journal nothing is written", "[core][recovery]") {
 TEST_CASE_METHOD(Planted,
                  "a journal of another archive is foreign: by force only, and only over blocks it knows",
                  "[core][recovery]") {
-  // The same content in another inode.
+  // The same content is in another inode.
   std::filesystem::rename(scene.path, scene.directory / "old");
   static_cast<void>(scene.directory.write("m.safetensors", scene.before));
   CHECK(scene.recover_one().state == JournalState::Foreign);
@@ -217,6 +217,6 @@ TEST_CASE_METHOD(Planted, "an archive opened read-only shows what is committed a
   CHECK(seen == scene.patched().substr(kBlockBytes));
   CHECK(scene.is_untouched());
   CHECK(std::filesystem::exists(journal));
-  // A reader does not keep the journal from those who may write.
+  // A reader's lock does not keep a writer from the recovery.
   CHECK(scene.recover_one().action == JournalAction::Applied);
 }

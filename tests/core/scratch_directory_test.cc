@@ -72,7 +72,7 @@ TEST_CASE_METHOD(Scene, "a reader of the archive reads a scratch file only if th
   struct Case {
     mode_t archive, made, expected;
   };
-  // Who may write the archive may finish the file.
+  // A user who may write the archive may finish the file.
   const auto [archive_mode, made, expected] =
       GENERATE(Case{0644, 0600, 0600}, Case{0644, 0640, 0640}, Case{0664, 0600, 0660}, Case{0666, 0600, 0666},
                Case{0640, 0644, 0640}, Case{0644, 0644, 0644});
@@ -133,7 +133,7 @@ TEST_CASE_METHOD(Scene, "a private directory that is moved to the name is ignore
   CHECK(create("a") == EACCES);
   CHECK(content_of(path("secret")) == "kept");
 
-  // A file system without attributes has directories without marks.
+  // On a file system without attributes the directory needs no mark.
   REQUIRE(::chmod(directory.path().c_str(), 0777) == 0);
   CHECK(directory.list().value() == Names{"secret"});
 }
@@ -172,7 +172,7 @@ TEST_CASE_METHOD(Scene, "another directory that gets the path has no scratch fil
   CHECK(errno_of(scratch.sync()) == ESTALE);
   CHECK(content_of(secret) == "kept");
 
-  // So it is where the path was exchanged between the opening and the first use.
+  // The same holds if the path was exchanged between the opening and the first use.
   ScratchDirectory late(inner, open, inner, system_storage());
   CHECK(errno_of(late.list()) == ESTALE);
   CHECK(content_of(secret) == "kept");

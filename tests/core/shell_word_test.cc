@@ -11,7 +11,7 @@ using namespace stfs;
 
 namespace {
 
-/// What a shell makes of the word.
+/// Returns the argument that a shell makes of the word.
 std::string read_by(const char* shell, const std::string& word) {
   test::TemporaryDirectory directory;
   const auto script = directory.path() / "script";

@@ -1,4 +1,5 @@
-// core/archive/slice_reader.h: the bytes that copy_slice() finds, and no more read than is worth it.
+// core/archive/slice_reader.h: the reader gives the bytes of copy_slice(), and reads few bytes more than it
+// needs.
 #include "core/archive/slice_reader.h"
 
 #include <algorithm>
@@ -29,7 +30,7 @@ struct Matrix {
   }
 };
 
-/// Reads as a file does: only what is asked for is there.
+/// Reads as a file does: only the requested bytes are valid.
 struct Reads {
   const Matrix& matrix;
   std::vector<ByteRange> ranges;
@@ -131,7 +132,8 @@ TEST_CASE("short runs are taken from where they lie, long ones and what does not
     Reads reads{matrix, {}, {}};
     std::vector<std::byte> came(slice.size_bytes);
     const TensorBytes tensor = {std::ref(reads), [&](const ByteSource::Copy& copy) {
-                                  // As far as it came, where a page is gone.
+                                  // If a page does not exist, the copy ends early: some bytes are copied
+                                  // already.
                                   copy(matrix.bytes);
                                   return lies_there;
                                 }};

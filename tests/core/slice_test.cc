@@ -1,4 +1,4 @@
-// Which bytes a slice selects, as runs and as bytes. tests/reference/test_slices.py compares with NumPy
+// The bytes that a slice selects, as runs and as bytes. tests/reference/test_slices.py compares with NumPy
 // itself.
 #include "core/tensor/slice.h"
 
@@ -33,7 +33,7 @@ TEST_CASE("a slice along the leading dimension is one range", "[core][slice]") {
   CHECK(parsed("3,1,::2", {10, 4, 3}).is_contiguous() == false);
   CHECK(parsed("...", {10, 4, 3}).extent == ByteRange{0, 120});
   CHECK(parsed("-1", {10, 4, 3}).extent == ByteRange{108, 12});
-  // Of one row, no step can be seen.
+  // A slice of at most one row is contiguous, whatever its step.
   CHECK(parsed("4:5:-1", {10, 4}).is_contiguous());
   CHECK(parsed("4:3:-1", {10, 4}).extent == ByteRange{16, 4});
 }
@@ -42,7 +42,7 @@ TEST_CASE("other slices come as the longest runs that they have", "[core][slice]
   CHECK(pieces_of(parsed(":,1:3", {3, 4})) == std::vector<ByteRange>{{1, 2}, {5, 2}, {9, 2}});
   CHECK(pieces_of(parsed("::2,1:,:", {4, 3, 5})) == std::vector<ByteRange>{{5, 10}, {35, 10}});
   CHECK(pieces_of(parsed("::-1", {3}, Dtype::F32)) == std::vector<ByteRange>{{8, 4}, {4, 4}, {0, 4}});
-  // What ends one row and what begins the next lie together.
+  // The last element of a row and the first element of the next row are adjacent, so they are one run.
   CHECK(pieces_of(parsed(":,::2", {3, 3})) == std::vector<ByteRange>{{0, 1}, {2, 2}, {5, 2}, {8, 1}});
   CHECK(parsed("::-1,::-1,::-1", {4, 5, 6}).loops.size() == 1);
   CHECK(parsed(":,:,3", {4, 5, 6}).loops.size() == 1);
@@ -125,7 +125,7 @@ TEST_CASE("a slice of a tensor of 2^60 bytes is planned and entered anywhere at 
   CHECK(pieces_of(odd, {last, 1}) == std::vector<ByteRange>{{(kHuge - (1 << 30)) + 1, 1}});
   CHECK(pieces_of(odd, {last - 1, 100}).size() == 2);
   CHECK(odd.extent.end() == kHuge);
-  // The largest that the format can hold: 2^61 - 1 bytes.
+  // The largest size that the format allows: 2^61 - 1 bytes.
   const std::uint64_t most = (std::uint64_t{1} << 61) - 1;
   CHECK(parsed("::-1", {most}).size_bytes == most);
   CHECK(pieces_of(parsed("::-1", {most}), {most - 1, 1}) == std::vector<ByteRange>{{0, 1}});

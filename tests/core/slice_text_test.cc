@@ -1,4 +1,4 @@
-// How a slice is written: what means the same, and what is refused with its place in the text.
+// The text of a slice: texts with the same meaning, and texts that are refused with the place of the error.
 #include <limits>
 #include <string>
 

@@ -1,5 +1,5 @@
-// Slices as the tests write them and look at them: parsed from a text, refused with a reason, walked run by
-// run.
+// Functions for the tests of slices: they parse a text, expect its refusal with a reason, and walk a slice
+// run by run.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,7 @@ inline std::vector<ByteRange> pieces_of(const Slice& slice) {
   return pieces_of(slice, {0, slice.size_bytes});
 }
 
-/// The range holds the bytes that are due, gathered and run by run.
+/// Checks the bytes of this range of the slice, gathered and run by run.
 inline void check_range(const Slice& slice, ByteRange range, std::span<const std::byte> tensor,
                         std::span<const std::byte> expected) {
   const auto due = expected.subspan(range.offset, range.size_bytes);

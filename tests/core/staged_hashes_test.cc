@@ -1,4 +1,4 @@
-// What a stage knows of its blocks' hashes is true, whatever was written, cut and lengthened before.
+// The hashes that a stage knows of its blocks are right after any writes, cuts and growths.
 #include "core/commit/staged_hashes.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class StagedBlocks {
     REQUIRE(staging_.write(bytes, offset));
   }
 
-  /// Bytes in blocks whose hashes are known, each of which must be right.
+  /// Returns the number of bytes in blocks with a known hash. Each known hash must be right.
   std::uint64_t known_bytes() {
     std::uint64_t known = 0;
     const ByteRange target = staging_.target();
@@ -45,7 +45,7 @@ class StagedBlocks {
       std::vector<std::uint64_t> expected;
       append_block_hashes(bytes, expected);
       REQUIRE(hashes == expected);
-      // What lies in the block besides the tensor is not staged yet.
+      // The bytes of other tensors in a block are not staged yet, so no such block has a hash.
       REQUIRE(target.contains(*run));
       known += run->size_bytes;
       at = run->end();

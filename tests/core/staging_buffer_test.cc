@@ -1,4 +1,4 @@
-// A sparse file in memory, against a plain vector that is told the same.
+// Compares a sparse file in memory with a plain vector after the same calls.
 #include "core/journal/staging_buffer.h"
 
 #include <algorithm>
@@ -136,7 +136,7 @@ TEST_CASE("what a file in memory can't do says so", "[core][staging_buffer]") {
   CHECK_FALSE(file.lock_holder({0, 1}));
   CHECK_FALSE(file.has_staged_name());
   CHECK(file.descriptor() == -1);
-  // A favour that it need not do: what is staged in memory takes no disk.
+  // Staged bytes in memory need no disk space, so reserve() succeeds and does nothing.
   CHECK(file.reserve({0, 1 << 20}));
   CHECK(file.blocks_with({}) == 0);
 }

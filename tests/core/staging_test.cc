@@ -1,4 +1,4 @@
-// The pending bytes of one tensor, against a plain vector that is told the same.
+// Compares the pending bytes of one tensor with a plain vector after the same calls.
 #include "core/commit/staging.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// A tensor's old content, and what is staged over it.
+/// A tensor's old content, and the bytes that are staged over it.
 class StagedTensor {
  public:
   StagedTensor(std::uint64_t offset, std::string_view old, Storage& storage = system_storage())
@@ -40,7 +40,7 @@ class StagedTensor {
     if (!read(std::as_writable_bytes(std::span(text)), 0)) return "read failed";
     return text;
   }
-  /// What a commit would leave in the archive; empty where it could not.
+  /// Returns the bytes that a commit leaves in the archive, or nothing if it fails.
   [[nodiscard]] Bytes committed() {
     const auto pieces = staging_.pieces();
     if (!pieces) return {};
@@ -263,7 +263,7 @@ TEST_CASE("random writes, resizes and reads give what a plain vector gives", "[c
   for (int step = 0; step < 150; ++step) {
     const std::size_t action = below(10);
     if (action < 5) {
-      // Every other write goes on where the content ends.
+      // Half of the writes begin where the content ends.
       const std::size_t offset = below(2) == 0 && model.size() < size ? model.size() : below(size);
       const std::string text(1 + below(std::min<std::size_t>(size - offset, 1 + below(5000))),
                              static_cast<char>('A' + step % 26));

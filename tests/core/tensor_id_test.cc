@@ -1,4 +1,4 @@
-// A tensor keeps its id from header to header, and no other tensor ever gets it.
+// A tensor keeps its id in all headers, and no other tensor ever gets it.
 #include "core/format/tensor_id.h"
 
 #include "tests/support/catch.h"
@@ -19,7 +19,7 @@ TEST_CASE("the ids of the first header are the positions", "[core][tensor_id]") 
 
 TEST_CASE("a tensor keeps its id when others come, go and move", "[core][tensor_id]") {
   const TensorIds first(3);
-  // 0 moves behind 2, 1 goes, a new tensor comes first.
+  // 0 moves behind 2, 1 is removed, and a new tensor is the first.
   const std::vector<std::optional<std::uint32_t>> before = {std::nullopt, 2U, 0U};
   const TensorIds second = first.next(before);
   CHECK(second.size() == 3);

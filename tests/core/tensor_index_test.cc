@@ -96,7 +96,7 @@ TEST_CASE("an index of long names stays well below 200 bytes a tensor", "[core][
   const auto index = std::move(builder).build();
   REQUIRE(index);
   CHECK(index->memory_bytes() / kCount < 120);
-  CHECK(index->memory_bytes() / kCount > 80);  // or it no longer counts everything
+  CHECK(index->memory_bytes() / kCount > 80);  // a smaller value means that something is not counted
 }
 
 TEST_CASE("an empty index finds nothing", "[core][tensor_index]") {

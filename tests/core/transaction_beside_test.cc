@@ -17,7 +17,7 @@ using namespace stfs::test;
 
 namespace {
 
-// large: 20 blocks, or nearly; small: the block after the next.
+// The tensor "large" has 20 blocks, the last one in part. "small" begins two blocks behind them.
 constexpr std::uint64_t kPatchedBytes = 80'000;
 constexpr std::uint64_t kSmallAt = 90'112;
 constexpr std::uint64_t kSmallBytes = 5000;
@@ -78,7 +78,7 @@ struct TwoCommits {
     return std::string(kPatchedBytes, large) + std::string(kSmallAt - kPatchedBytes, 'o') +
            std::string(kSmallBytes, small);
   }
-  /// What another process sees.
+  /// Whether another process sees a lock on this range.
   [[nodiscard]] bool is_locked(ByteRange range, LockKind kind) const {
     return *system_storage().open(path, Access::ReadWrite).value()->is_locked_by_other(range, kind);
   }
@@ -128,7 +128,7 @@ TEST_CASE("what another program writes while the turn is lent is noticed, by eit
           "[core][transaction][beside]") {
   TwoCommits two;
   const auto write_between = [&] {
-    // Times have the resolution of the kernel's clock.
+    // File times have the resolution of the kernel's clock.
     const auto theirs = system_storage().open(two.path, Access::ReadWrite).value();
     const auto before = theirs->status()->identity;
     while (theirs->status()->identity == before)
@@ -179,7 +179,7 @@ TEST_CASE(
   REQUIRE_FALSE(done);
   CHECK(storage.plan().failed_call()->role == FileRole::Archive);
   CHECK_FALSE(archive->check_writable());
-  CHECK(content_of(path) != archive_bytes(header, after));  // it has not gone on
+  CHECK(content_of(path) != archive_bytes(header, after));  // the commit has stopped
   archive.reset();
   archive = Archive::open(path, Access::ReadWrite).value();
   CHECK(content_of(path) == archive_bytes(header, after));
@@ -209,7 +209,8 @@ TEST_CASE("a sync that fails in a commit beside another one ends that one too",
   TwoCommits two(storage);
   const Lent when = GENERATE(Lent::Sealing, Lent::Syncing, Lent::Applying);
   REQUIRE(two.archive->lane_journal().prepare());
-  // Of a small commit: one of the archive before the record is written, the record's, one of the archive.
+  // A small commit syncs the archive before the record is written, then the record, and then the archive
+  // again.
   const unsigned nth = GENERATE(1U, 3U);
   bool is_first = true;
   const auto large = two.commit_large('L', when, [&] {
@@ -221,7 +222,7 @@ TEST_CASE("a sync that fails in a commit beside another one ends that one too",
   });
   REQUIRE_FALSE(large);
   CHECK_FALSE(two.archive->check_writable());
-  // Its own bytes are the old ones, or the journal has the new ones.
+  // The large tensor has its old bytes, or the journal has the new ones.
   CHECK(two.read("large") == (when == Lent::Applying ? kLargeNew : kLargeOld));
   two.archive.reset();
   const auto again = Archive::open(two.path, Access::ReadWrite).value();

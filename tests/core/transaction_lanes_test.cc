@@ -1,5 +1,5 @@
-// Commits through the journal that stays, on a real archive: one writer's, and what becomes of them when a
-// call fails.
+// Commits through the lane journal on a real archive: commits of one writer, and their state after a call
+// fails.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -113,17 +113,17 @@ TEST_CASE_METHOD(WarmWriter,
   CHECK(put("the last") == usual);
   CHECK(place.content() == place.expected);
 
-  // While the last sync is under way, behind our last write.
+  // Another program changes the file during the last sync, after our last write.
   const auto look_on = std::exchange(storage.look, [&](const SeamCall& call) {
     if (call.kind != FileCall::Sync || call.role != FileRole::Archive) return;
     std::filesystem::last_write_time(place.path, after_last_write + std::chrono::seconds(2));
   });
   put("before the stranger");
-  CHECK(writer.archive->check_for_change().value().is_touched);  // his bytes do not pass for ours
+  CHECK(writer.archive->check_for_change().value().is_touched);  // by another program
   storage.look = look_on;
   CHECK(put("behind him") == with_sync);
 
-  // The second sync would succeed without what the first has lost.
+  // A second sync would succeed although the first one has lost bytes.
   std::filesystem::last_write_time(place.path, after_last_write + std::chrono::seconds(3));
   storage.failing = {{FileCall::Sync, FileRole::Archive}};
   const auto refused = writer.put("a", "refused");
@@ -155,7 +155,8 @@ TEST_CASE_METHOD(WarmWriter, "a staged write that outgrows a lane moves to a fil
   REQUIRE(writer.put("b", "small"));
   place.expect("small", 16'384);
   storage.calls.clear();
-  // Every second block of the large tensor, some of "a": scattered, as far as memory goes.
+  // One piece in every second block of the large tensor, and one in "a": scattered writes up to the limit of
+  // memory.
   for (std::uint64_t at = 0; at < kLaneBlocks - 1; ++at) {
     const std::string bytes = "piece " + std::to_string(at);
     writer.write("large", bytes, 2 * at * kBlockBytes + 100);
@@ -237,7 +238,7 @@ TEST_CASE_METHOD(WarmWriter, "a large commit settles the lane journal before it 
   CHECK(published == 1);
   CHECK(place.content() == place.expected);
   storage.look = {};
-  // It serves the next small one.
+  // The journal serves the next small commit.
   storage.calls.clear();
   REQUIRE(writer.put("a", "again"));
   CHECK(storage.count(FileCall::CreateUnnamed) == 0);
@@ -267,7 +268,7 @@ TEST_CASE("behind the commit point a failure shows the new bytes, out of memory,
     if (failing == FileCall::Write) CHECK(place.content() == before);
     CHECK(writer.read("b") == place.expected.substr(kData + 16'384, 16'384));
     CHECK(writer.read("a") == place.expected.substr(kData, 16'384));
-    // Whoever can may recover it now.
+    // Any user who may recover the archive can do so now.
     CHECK(is_free(journal));
     REQUIRE(records_in(journal).size() == 1);
     CHECK_FALSE(writer.lane_journal().is_ready());

@@ -1,4 +1,4 @@
-// Many tensors, staged and committed together.
+// Many tensors that are staged and committed together.
 #include "core/commit/transaction.h"
 
 #include "tests/support/archive_bytes.h"
@@ -38,7 +38,7 @@ struct ThreeTensors {
     const auto committed = commit();
     return committed ? 0 : committed.error().errno_value;
   }
-  /// The archive with these bytes at offsets of its data.
+  /// Returns the archive with these bytes at these offsets of its data.
   [[nodiscard]] std::string with(const std::vector<std::pair<std::uint64_t, std::string>>& changes) const {
     std::string bytes = before;
     for (const auto& [offset, text] : changes)
@@ -144,7 +144,7 @@ TEST_CASE("a stopped archive takes writes again when somebody has recovered its 
   FaultyStorage storage;
   ThreeTensors sample(storage);
   sample.write("a", "aaaa");
-  storage.plan().set({.nth = 2, .errno_value = EIO, .kind = FileCall::Sync});  // the archive's
+  storage.plan().set({.nth = 2, .errno_value = EIO, .kind = FileCall::Sync});  // the sync of the archive
   CHECK(sample.commit_errno() == EIO);
   storage.plan().fail_call(0, 0);
   sample.transaction = std::make_unique<Transaction>(*sample.archive);

@@ -1,4 +1,4 @@
-// core/storage/trusted_links.h: whose links lead to a file.
+// core/storage/trusted_links.h: which users' links are followed.
 #include "core/storage/trusted_links.h"
 
 #include <fcntl.h>
@@ -22,7 +22,7 @@ namespace {
 constexpr uid_t kMallory = 4242;
 constexpr uid_t kAlice = 4343;
 
-/// A directory with a private one, whose file other users own.
+/// A directory that contains a private directory, whose file other users own.
 struct LinkedGround {
   const TemporaryDirectory place;
   const std::filesystem::path root = place.path();
@@ -32,7 +32,7 @@ struct LinkedGround {
     place.write("private/file", "secret");
   }
 
-  /// A link of that user.
+  /// Makes a link that this user owns.
   void link(const std::string& name, const std::filesystem::path& target, uid_t owner) const {
     std::filesystem::create_symlink(target, root / name);
     REQUIRE(::lchown((root / name).c_str(), owner, owner) == 0);
@@ -40,7 +40,7 @@ struct LinkedGround {
   void give(const std::string& name, uid_t owner) const {
     REQUIRE(::chown((root / name).c_str(), owner, owner) == 0);
   }
-  /// 0 if the path leads to the private file.
+  /// Returns 0 if the path leads to the private file.
   [[nodiscard]] int errno_of(const std::string& path) const {
     const auto found = follow_trusted_links(AT_FDCWD, root / path);
     if (!found) return found.error().errno_value;

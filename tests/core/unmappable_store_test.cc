@@ -1,4 +1,4 @@
-// Which stores are read and not mapped.
+// Tests which stores are read instead of mapped.
 #include "core/storage/unmappable_store.h"
 
 #include <linux/magic.h>

@@ -1,4 +1,4 @@
-// The watch of long work runs on its own thread, and can stop it.
+// The function that watches long work runs on its own thread, and can stop the work.
 #include "core/base/work.h"
 
 #include <atomic>

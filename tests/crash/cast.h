@@ -1,4 +1,4 @@
-// Who takes part in the scenarios of hosts: users, archives of theirs, and hosts.
+// The users, the permissions of archives, and the hosts of the scenarios with several hosts.
 #pragma once
 
 #include "tests/support/disk_model.h"
@@ -9,7 +9,7 @@ namespace stfs::test {
 inline const DiskUser kRoot;
 inline const DiskUser kAlice{.uid = 1000, .gid = 100, .groups = {200}};
 inline const DiskUser kBob{.uid = 1001, .gid = 101, .groups = {200}};
-inline const DiskUser kCarol{.uid = 1002, .gid = 102};  // in no group of theirs
+inline const DiskUser kCarol{.uid = 1002, .gid = 102};  // not in the group of Alice and Bob
 inline const DiskAccess kHers{.uid = 1000, .gid = 100, .permissions = 0600};
 inline const DiskAccess kOfAnotherUser{.uid = 1000, .gid = 200, .permissions = 0660};
 inline const DiskAccess kEverybodys{.uid = 1000, .gid = 200, .permissions = 0666};

@@ -1,4 +1,4 @@
-// A graph of what must come before what, which must have no cycle.
+// Looks for an order of the commits: a graph of the necessary order must have no cycle.
 #include "tests/crash/commit_log.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace stfs::test {
 namespace {
 
-constexpr std::size_t kBeginning = 0;  // the commit that wrote every slot at first
+constexpr std::size_t kBeginning = 0;  // the number of a commit that wrote the initial content
 
 std::span<const std::byte> bytes_at(const Content& content, ByteRange place) {
   return std::span(content).subspan(place.offset, place.size_bytes);
@@ -24,7 +24,7 @@ std::span<const std::byte> bytes_of(const Content& content, std::size_t slot) {
   return bytes_at(content, places[slot]);
 }
 
-/// What lies between the slots.
+/// The ranges between the slots.
 std::vector<ByteRange> make_gaps() {
   std::vector<ByteRange> taken;
   for (const Piece& piece : slots()) taken.push_back(bytes_of(piece));
@@ -39,8 +39,8 @@ std::vector<ByteRange> make_gaps() {
   return gaps;
 }
 
-/// What a commit of that number has written there. Kept: a content is explained far more often than a number
-/// is new.
+/// The bytes that the commit of that number writes into the slot. A cache keeps them, because the same
+/// commits explain many contents.
 const Content& written_by(std::size_t number, std::size_t slot) {
   static std::map<std::pair<std::size_t, std::size_t>, Content> known;
   const auto [entry, is_new] = known.try_emplace({number, slot});
@@ -172,7 +172,7 @@ std::optional<std::string> CommitLog::explain(const Content& content) const {
   if (content.size() != small_archive().content().size() || !std::ranges::all_of(gaps, is_kept))
     return "bytes that nobody wrote have changed";
 
-  // Takes away whoever nothing that is left must follow, until nobody is left.
+  // Repeatedly removes a node that comes before no remaining node. An order exists if no node is left.
   std::vector<std::size_t> left;
   for (std::size_t node = 0; node < all.size(); ++node) {
     const bool is_shown = std::ranges::find(shown, node) != shown.end();

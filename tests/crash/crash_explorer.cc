@@ -1,5 +1,4 @@
-// What crash_tests does for a minute, with other seeds and for as long as one likes; and what mutants.py
-// runs.
+// Runs the explorations of crash_tests with other seeds and for any time. mutants.py runs this program.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
@@ -28,16 +27,16 @@ struct Options {
   std::uint64_t states = 1'000'000;
   std::uint64_t seed = 0;
   std::uint64_t seconds = 0;  // 0: no limit
-  std::string workload;       // all, without it
+  std::string workload;       // empty: all
   bool traces = false;
   std::uint64_t steps = 2000;
-  std::string directory;  // nothing is written, without it
+  std::string directory;  // empty: nothing is written
 };
 
-/// What --workload calls the groups of edges.
+/// The name of the groups of edges for --workload.
 constexpr std::string_view kGroups = "groups";
 
-/// Everything that one seed decides; adds to the number of states.
+/// Runs everything that one seed decides; adds to the number of states.
 using Round = std::optional<std::string> (*)(const Options& options, std::uint64_t seed,
                                              std::uint64_t& states);
 
@@ -54,7 +53,7 @@ std::optional<std::string> crash_all(const Options& options, std::uint64_t seed,
     return list;
   }();
   for (const History& history : histories) {
-    // One in so many: a large archive takes its time.
+    // A large archive takes long, so only one seed in twenty runs it.
     if (history.workload->archive == &large_archive() && seed % 20 != 0 && options.workload.empty()) continue;
     RandomChoices choices(seed);
     CrashCounts counts;
@@ -81,7 +80,7 @@ std::optional<std::string> crash_random(const Options&, std::uint64_t seed, std:
   return std::nullopt;
 }
 
-/// One workload in turn.
+/// Runs one workload; the seed chooses it in turn.
 std::optional<std::string> crash_every(const Options& options, std::uint64_t seed, std::uint64_t& states) {
   std::vector<const Workload*> list;
   for (const Workload& workload : workloads()) {
@@ -89,7 +88,7 @@ std::optional<std::string> crash_every(const Options& options, std::uint64_t see
     if (options.workload.empty() || options.workload == workload.name) list.push_back(&workload);
   }
   if (list.empty()) return std::nullopt;
-  // The kept ones, whose crashes are the most intricate, come first.
+  // Begins with the workloads with kept journals, because their crashes are the most complex.
   const Workload& workload = *list[list.size() - 1 - seed % list.size()];
   CrashCounts counts;
   const auto wrong = crash_every_way(record(workload), counts, seed / list.size());
@@ -189,7 +188,7 @@ std::optional<std::string> go_on_for_long(const Options& options, std::uint64_t 
   for (const SequenceScenario& scenario : sequence_scenarios()) {
     if (!options.workload.empty() && options.workload != scenario.name) continue;
     SequenceCounts counts;
-    // About as many states of each sequence.
+    // Takes about the same number of states from each sequence.
     const SequenceRecord record{options.directory, static_cast<std::size_t>(8 + options.steps / 400)};
     if (auto wrong = run_sequence(scenario, seed, options.steps, counts, record))
       return about(scenario.name, *wrong);
@@ -199,7 +198,7 @@ std::optional<std::string> go_on_for_long(const Options& options, std::uint64_t 
   return std::nullopt;
 }
 
-/// Every change of the disk is crashed.
+/// Crashes after every change of the disk.
 std::optional<std::string> crash_pulls(const Options& options, std::uint64_t seed, std::uint64_t& states) {
   for (const PullScenario& scenario : pull_scenarios()) {
     if (!options.workload.empty() && options.workload != scenario.name) continue;

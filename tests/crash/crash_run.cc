@@ -1,4 +1,3 @@
-// Record, crash, recover, compare.
 #include "tests/crash/crash_run.h"
 
 #include <algorithm>
@@ -10,9 +9,9 @@
 namespace stfs::test {
 namespace {
 
-constexpr std::size_t kOneInRecovery = 12;  // so many recoveries are watched, to crash in them
+constexpr std::size_t kOneInRecovery = 12;  // one recovery in so many crashes
 constexpr std::size_t kOneFollowUpInCrashes = 64;
-constexpr std::size_t kOneReaderInCrashes = 16;  // so many times somebody reads before anything is recovered
+constexpr std::size_t kOneReaderInCrashes = 16;  // one recovery in so many follows a reader
 constexpr std::uint64_t kMostInARow = 4;
 constexpr std::uint64_t kMostChoices = 10'000;  // of a moment
 
@@ -41,7 +40,7 @@ std::string which_blocks(const Content& found, const Content& expected) {
   return text;
 }
 
-/// Which state of the archive is there; nothing where it is none.
+/// The number of steps in the archive's content; nothing if no number of steps explains it.
 std::optional<std::size_t> find_content(const DiskImage& image, const std::vector<Content>& contents) {
   const InodeNumber archive = image.inode_at(kArchivePath);
   if (archive == 0) return std::nullopt;
@@ -52,7 +51,7 @@ std::optional<std::size_t> find_content(const DiskImage& image, const std::vecto
 }
 
 std::optional<std::string> compare(const History& history, const Moment& moment, const DiskImage& image) {
-  // Two steps may come to the same content by chance, so what is allowed is looked for first.
+  // Two steps may have the same content by chance, so the allowed contents are compared first.
   for (std::size_t step = moment.promised; step <= moment.begun; ++step) {
     if (image.has_content(image.inode_at(kArchivePath), history.contents[step])) return std::nullopt;
   }
@@ -75,8 +74,8 @@ std::optional<std::string> compare(const History& history, const Moment& moment,
   return "TOO MUCH: " + std::to_string(*found) + " steps are there";
 }
 
-/// Somebody who may only read, on read-only media say, sees what recovery would make of it, and changes
-/// nothing.
+/// A reader without write access, for example on read-only media, sees the content that recovery would leave,
+/// and changes nothing.
 std::optional<std::string> check_reader(const History& history, const Moment& moment, DiskModel& disk,
                                         Storage& storage) {
   const DiskImage before = disk.image();
@@ -97,7 +96,7 @@ std::optional<std::string> check_reader(const History& history, const Moment& mo
   return std::nullopt;
 }
 
-/// After recovery the archive takes the next change as if nothing had been.
+/// After recovery the archive takes the next commit.
 std::optional<std::string> follow_up(DiskModel& disk, Storage& storage, const TestArchive& archive,
                                      const Content& present) {
   const Step step{.pieces = {{"right"}, {"block"}}};
@@ -147,7 +146,7 @@ History record(const Workload& workload, const std::vector<SeamCall>& lies) {
       ++begun;
       writer.note_beside({.begins =
                               [&] {
-                                // The commit point of the other one has passed.
+                                // The commit point of the outer step has passed.
                                 if (is_inner_last) promised = begun++;
                                 return number + kBeside;
                               },
@@ -183,7 +182,7 @@ std::optional<std::string> judge(const History& history, const Moment& moment, c
       ++mount.device;
     }
     DiskModel disk(history.workload->disk, image);
-    // What is staged under a name is its maker's until he has given it to others.
+    // A journal that is staged under a name can be read only by its maker until the maker gives it to others.
     const bool may_be_anybody = disk.options().has_unnamed;
     const DiskUser& user =
         may_be_anybody ? people()[choices.below(people().size())] : history.workload->writer;

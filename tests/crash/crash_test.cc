@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kStates = 100'000;  // of all workloads together
 
-/// So many random crashes of each workload.
+/// Makes this number of random crashes in each workload.
 CrashCounts crash_everywhere(std::uint64_t crashes) {
   CrashCounts counts;
   for (const Workload& workload : workloads()) {
@@ -72,7 +72,7 @@ TEST_CASE("crash: every choice of whole blocks, sizes and names, at every moment
     const std::uint64_t before = counts.states;
     INFO(workload.name);
     if (const auto wrong = crash_every_way(history, counts)) FAIL(*wrong);
-    // More states than moments, or there was nothing to choose.
+    // A crash has choices, so there are more states than moments.
     CHECK(counts.states - before > history.moments.size());
   }
   WARN(counts.states << " states");

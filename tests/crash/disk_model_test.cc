@@ -1,4 +1,4 @@
-// The model of the disk forgets what POSIX lets a disk forget, and nothing else.
+// The model of the disk loses exactly the changes that POSIX lets a disk lose.
 #include "tests/support/disk_model.h"
 
 #include <sys/mman.h>
@@ -19,8 +19,8 @@ std::vector<std::byte> bytes(std::size_t size, char value) {
   return {size, static_cast<std::byte>(value)};
 }
 
-/// Every state in which a loss of power may leave the file's content, whole blocks, as text of one letter
-/// each.
+/// Every content of the file that a loss of power may leave, in whole blocks, as text with a letter for each
+/// block.
 std::set<std::string> states_of(const DiskImage& image, std::string_view path = kFile) {
   std::set<std::string> states;
   EveryChoice choices;
@@ -105,7 +105,7 @@ TEST_CASE("disk model: a file may be named before its bytes are there", "[crash]
   REQUIRE((*file)->write(bytes(kDiskBlockBytes, 'a'), 0));
   REQUIRE(process->publish(**file, kFile));
   REQUIRE(process->sync_directory("/d"));
-  // Nothing of it, its size without its bytes, its bytes.
+  // The write is lost, only its size is there, or its bytes are there.
   CHECK(states_of(disk.image()) == States{"", "0", "a"});
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("disk model: without unnamed files the fallback name is there from the
   REQUIRE(process->publish(**file, kFile));
   CHECK(process->list("/d", "f") == std::vector<std::string>{"file"});
   CHECK(states_of(disk.image(), "/d/fallback") == States{"-", "", "0", "a"});
-  // A rename is atomic: one name or the other, or none as at the beginning.
+  // A rename is atomic: the file has one name or the other, or no name as at the beginning.
   EveryChoice choices;
   do {
     const DiskImage after = after_power_loss(disk.image(), choices);
@@ -140,7 +140,7 @@ TEST_CASE("disk model: after a failed sync the pages are clean and wrong", "[cra
   CHECK(read == bytes(1, 'b'));
   REQUIRE((*file)->sync());
   CHECK(states_of(disk.image()) == States{"aa", "ab", "ba", "bb"});
-  // What is written again is dirty again.
+  // A block that is written again is dirty again.
   REQUIRE((*file)->write(bytes(1, 'c'), 0));
   REQUIRE((*file)->sync());
   CHECK(states_of(disk.image()) == States{"ca", "cb"});
@@ -228,7 +228,7 @@ TEST_CASE("disk model: permissions count for the first of owner, group and other
   const DiskUser other{.uid = 3, .gid = 40};
   struct Row {
     std::uint32_t permissions;
-    std::string may;  // of root, owner, member and others: r, w, both or nothing
+    std::string may;  // permissions of root, owner, member and others: r, w, both or none
   };
   const Row rows[] = {{0600, "b b - -"}, {0660, "b b b -"}, {0644, "b b r r"},
                       {0666, "b b b b"}, {0060, "b - b -"}, {0006, "b - - b"}};
@@ -320,7 +320,7 @@ TEST_CASE("disk model: each host has its own view of device, birth and boot", "[
   CHECK(one->status(kFile)->identity.inode == two->status(kFile)->identity.inode);
   CHECK(one->boot() == here.boot);
   CHECK(two->boot() == there.boot);
-  // Locks are the disk's.
+  // The disk keeps the locks, so they hold across hosts.
   auto first = one->open(kFile, Access::ReadWrite);
   auto second = two->open(kFile, Access::ReadWrite);
   REQUIRE((*first)->try_lock({0, 1}, LockKind::Exclusive));
@@ -424,7 +424,7 @@ TEST_CASE("disk model: what is removed is gone for who had it open, where the di
     CHECK(errno_of((*file)->sync()) == why);
     CHECK(errno_of((*file)->try_lock({0, 1}, LockKind::Shared)) == why);
     CHECK(errno_of((*file)->is_locked_by_other({0, 1}, LockKind::Shared)) == why);
-    CHECK((*made)->write(read, 0));  // its maker has it as long as he keeps it open
+    CHECK((*made)->write(read, 0));  // the maker can write while its descriptor is open
   }
 }
 

@@ -1,4 +1,4 @@
-// The model of the disk, as for names: a rename is one step, and what lies in a directory goes with it.
+// Names in the model of the disk: a rename is one step, and a lost directory loses the names in it.
 #include <set>
 #include <string>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kName = "/r/d/name";
 constexpr const char* kTemporary = "/r/d/temporary";
 
-/// What both names are after every loss of power that may be: "old", "new" or "-" for none.
+/// The files of both names after every possible loss of power: "old", "new" or "-" for none.
 std::set<std::string> names_after(const DiskImage& image) {
   std::set<std::string> states;
   EveryChoice choices;

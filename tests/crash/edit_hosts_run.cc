@@ -1,4 +1,3 @@
-// Actors, kills, and the judge of what a crash leaves.
 #include "tests/crash/edit_hosts_run.h"
 
 #include <algorithm>
@@ -17,7 +16,7 @@ namespace stfs::test {
 namespace {
 
 constexpr std::size_t kCrashesOfSnapshot = 3;
-constexpr unsigned kMostTurnsAway = 400;  // a commit has fewer calls
+constexpr unsigned kMostTurnsAway = 400;  // more than a commit has calls
 
 class EditHostsRun {
  public:
@@ -49,7 +48,7 @@ class EditHostsRun {
     std::uint64_t call;
   };
 
-  /// Turns, kills and snapshots, at each call of one process.
+  /// Changes turns, kills and takes snapshots at each call of one process.
   class Turn final : public Interceptor {
    public:
     Turn(EditHostsRun& run, DiskProcess& process) : run_(run), process_(process) {}
@@ -103,10 +102,10 @@ class EditHostsRun {
     return options;
   }
 
-  /// Nothing was done because others are at work, or were.
+  /// True for an error because of other processes that change or have changed the model.
   bool is_refusal(const Error& error) {
     const bool is_stale = error.code == ErrorCode::ArchiveChanged && error.errno_value == ESTALE;
-    // The index was read before an edit, and its shards afterwards, as often as it was tried.
+    // In each attempt the index was read before an edit, and its shards after it.
     const bool is_amid = scenario_.shards > 1 && contains(error.message, "index and shards disagree");
     counts_.stale += is_stale;
     const bool is_refused = is_stale || is_amid || error.code == ErrorCode::Busy;
@@ -125,7 +124,7 @@ class EditHostsRun {
     }
   }
 
-  /// Opens the model and changes it, until somebody else has.
+  /// Opens the model and changes it until another process has edited it.
   void work_on_model(DiskProcess& process, Storage& storage, std::size_t& commits_left) {
     const std::set<std::size_t> dead = log_.dead();
     auto model = open_model(layout_, Access::ReadWrite, storage);
@@ -177,7 +176,7 @@ class EditHostsRun {
       wrong_ = "process " + std::to_string(process.id()) + " " + what + ": " + text_of(error);
   }
 
-  /// @return whether it was done.
+  /// @return whether the step was done.
   bool commit(DiskProcess& process, const Model& model, const ModelStep& step) {
     const std::vector<EditedModel> before = log_.allowed();
     const std::size_t number = log_.begin(step);
@@ -211,7 +210,8 @@ class EditHostsRun {
       fail_unless(is_refusal(done.error()), process, "can't compact", done.error());
   }
 
-  /// Opens it, stays a while, reads all of it, and goes. Each shard has a structure that was there meanwhile.
+  /// Opens the model, pauses, reads all of it, and closes it. Each shard must have a structure that was
+  /// allowed during the opening.
   void read() {
     for (std::size_t times = 0; times < scenario_.commits && !wrong_; ++times) {
       const auto process = cast_.start_process(*disk_);
@@ -268,7 +268,7 @@ class EditHostsRun {
   EditHostsCounts& counts_;
   std::ostream* const trace_;
   RandomChoices choices_;
-  EditedModel layout_;  // at first; how many shards there are does not change
+  EditedModel layout_;  // the first model; the number of shards does not change
   std::unique_ptr<DiskModel> disk_;
   EditCast cast_;
   EditJudge judge_;

@@ -1,5 +1,5 @@
-// Processes of several users, on one host or several, that edit and patch one model at a time: with kills,
-// crashes of a host, losses of power, and processes that come back late to a model that others have edited.
+// Processes of several users, on one host or several, edit and patch one model concurrently: with kills,
+// crashes of a host, losses of power, and processes that change a model late, after others have edited it.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ struct EditHostsScenario {
   std::size_t shards = 1;
   std::size_t writers = 3;
   std::size_t readers = 0;
-  std::size_t commits = 4;            // that each writer tries
-  std::size_t kills_one_in = 0;       // at a call of the seam; 0: never
-  std::size_t crashes_one_in = 0;     // of a host, at a call of anybody; 0: never
-  std::size_t snapshots_one_in = 60;  // calls: then the power may be lost
-  bool is_late = false;               // a writer sometimes stays away for long, with the model open
+  std::size_t commits = 4;            // attempts of each writer
+  std::size_t kills_one_in = 0;       // storage calls; 0: never
+  std::size_t crashes_one_in = 0;     // storage calls of all processes, for a crash of a host; 0: never
+  std::size_t snapshots_one_in = 60;  // storage calls, to lose the power at the snapshot
+  bool is_late = false;               // a writer sometimes waits for long, with the model open
   bool keeps_journal = false;         // small patches go through lane journals
-  // Each process has one of each, drawn when it is started.
+  // A new process draws one of the users and one of the mounts.
   std::vector<DiskUser> users = {{}};
   std::vector<DiskMount> mounts = {{}};
   DiskAccess archive = {};  // of the archives and the index
@@ -36,9 +36,9 @@ struct EditHostsScenario {
 struct EditHostsCounts {
   std::uint64_t schedules = 0;
   std::uint64_t edits = 0;    // that returned success
-  std::uint64_t patches = 0;  // likewise
+  std::uint64_t patches = 0;  // that returned success
   std::uint64_t compactions = 0;
-  std::uint64_t refused = 0;  // because others had the archive or had changed it
+  std::uint64_t refused = 0;  // because other processes locked the archive or had changed it
   std::uint64_t stale = 0;    // of these, because others had changed the structure
   std::uint64_t kills = 0;
   std::uint64_t host_crashes = 0;
@@ -49,8 +49,8 @@ struct EditHostsCounts {
 
 const std::vector<EditHostsScenario>& edit_hosts_scenarios();
 
-/// One schedule; every call is told to `trace`. @return what is wrong: an edit or a patch lost, a transaction
-/// torn, an archive that a plain reader misreads, an index that does not fit, something left behind.
+/// Runs one schedule, and writes every call to `trace`. @return the mistake: a lost edit or patch, a torn
+/// transaction, an archive that a plain reader misreads, an index that does not fit, a file left behind.
 std::optional<std::string> run_edit_hosts(const EditHostsScenario& scenario, std::uint64_t seed,
                                           EditHostsCounts& counts, std::ostream* trace = nullptr);
 

@@ -1,4 +1,3 @@
-// Who edits, and where.
 #include "tests/crash/cast.h"
 #include "tests/crash/edit_hosts_run.h"
 
@@ -25,7 +24,7 @@ const std::vector<EditHostsScenario>& edit_hosts_scenarios() {
        .crashes_one_in = 100,
        .keeps_journal = true,
        .mounts = {kOneHost, kServer},
-       // Where others make names, a journal that tells no birth time counts on its own kind of host only.
+       // A host with birth times accepts a journal without one only in a directory of the archive's writers.
        .disk = {.directory = {.permissions = 0755}}},
       {.name = "one archive, users of a group",
        .kills_one_in = 80,

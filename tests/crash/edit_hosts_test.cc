@@ -1,4 +1,4 @@
-// Several users edit a model, in hundreds of orders; and single moments of that, which once went wrong.
+// Several users edit a model in hundreds of orders. Other tests replay single moments that went wrong once.
 #include <functional>
 
 #include "core/journal/recovery.h"
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kSchedulesOfScenario = 70;  // a seventh of them a day
 
-/// Does something before a call.
+/// Runs a function before each call.
 class Before final : public Interceptor {
  public:
   explicit Before(std::function<void(const SeamCall&)> act) : act_(std::move(act)) {}
@@ -135,7 +135,7 @@ TEST_CASE("an archive opens while somebody recovers the edit of a dead writer", 
   const auto victim = disk.start_process();
   unsigned synced = 0;
   Before dies([&](const SeamCall& call) {
-    // Its last but one: everything is there but the length of the header.
+    // The last sync but one: only the length of the header is missing.
     if (call.kind == FileCall::Sync && call.role == FileRole::Archive && ++synced == 3) victim->kill();
   });
   InterceptedStorage dying(*victim, dies);
@@ -144,7 +144,7 @@ TEST_CASE("an archive opens while somebody recovers the edit of a dead writer", 
   unsigned locked = 0;
   bool is_unlocked = false;
   Before meanwhile([&](const SeamCall& call) {
-    // It has looked for journals, and is about to read the header.
+    // The process has looked for journals, and is about to read the header.
     if (call.kind == FileCall::Lock && ++locked == 2) REQUIRE_FALSE(set(dying, "second"));
     if (locked == 2 && call.kind == FileCall::Read && std::exchange(is_unlocked, false))
       recover_shards(layout, *other);

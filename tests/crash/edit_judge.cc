@@ -1,4 +1,3 @@
-// Compares with every content that the log allows.
 #include "tests/crash/edit_judge.h"
 
 #include <algorithm>
@@ -26,7 +25,7 @@ const T& any_of(const std::vector<T>& list, Choices& choices) {
 
 std::unique_ptr<DiskProcess> EditCast::start_process(DiskModel& disk, std::size_t boot) {
   DiskMount mount = any_of(mounts_, choices_);
-  // Each boot of a host has another id, and may give other numbers to devices.
+  // Each boot of a host has another id, and gives other numbers to devices.
   boot += boots_[mount.boot.host];
   mount.boot.id[1] = static_cast<std::uint8_t>(boot);
   mount.boot.id[2] = static_cast<std::uint8_t>(boot >> 8U);
@@ -93,7 +92,7 @@ std::optional<std::string> EditJudge::check_plainly(const DiskImage& image, cons
   return std::nullopt;
 }
 
-/// Somebody who may not write sees what is committed all the same.
+/// A reader without write access sees the committed content before recovery.
 std::optional<std::string> EditJudge::look(DiskModel& disk, const std::vector<EditedModel>& allowed,
                                            std::size_t boot) {
   if (choices_.one_in(2)) return look_at_model(disk, allowed, boot);
@@ -109,7 +108,8 @@ std::optional<std::string> EditJudge::look(DiskModel& disk, const std::vector<Ed
   return "A READER sees what never was:" + difference(found, allowed.front());
 }
 
-/// The same through the index. Shards that it does not name have no tensors then.
+/// A reader of the model sees the committed content. Shards that the index does not name must have no
+/// tensors.
 std::optional<std::string> EditJudge::look_at_model(DiskModel& disk, const std::vector<EditedModel>& allowed,
                                                     std::size_t boot) {
   const auto process = cast_.start_process(disk, boot);
@@ -134,7 +134,7 @@ std::optional<std::string> EditJudge::look_at_model(DiskModel& disk, const std::
   return "A READER of the model sees what never was";
 }
 
-/// Beginning with any shard, each by somebody else.
+/// Recovers all shards, beginning with any shard, each by another process.
 Result<EditJudge::End> EditJudge::recover_all(DiskModel& disk, std::size_t boot, bool is_killed) {
   reports_.clear();
   may_stay_.clear();
@@ -158,7 +158,7 @@ Result<EditJudge::End> EditJudge::recover_all(DiskModel& disk, std::size_t boot,
   return End::Recovered;
 }
 
-/// Nobody names a shard: the model is opened for writing.
+/// Recovers by opening the model for writing.
 Result<EditJudge::End> EditJudge::recover_model(DiskModel& disk, std::size_t boot, bool is_killed) {
   const auto process = cast_.start_process(disk, boot);
   DiesOnCall death(*process, is_killed ? choices_.below(kCallsOfRecovery) : SIZE_MAX);
@@ -173,8 +173,8 @@ Result<EditJudge::End> EditJudge::recover_model(DiskModel& disk, std::size_t boo
   return note_unnamed(**model, *process);
 }
 
-/// The opening has recovered the shards that the index does not name any more, too, but tells nothing of
-/// them.
+/// Opening the model also recovers the shards that the index no longer names, but does not report them. Notes
+/// the journals that are still there.
 Result<EditJudge::End> EditJudge::note_unnamed(const Model& model, DiskProcess& process) {
   for (std::size_t shard = 0; shard < layout_.shards.size(); ++shard) {
     const auto path = path_of_shard(layout_, shard);
@@ -194,7 +194,7 @@ void EditJudge::note(const JournalReport& report) {
   const std::string name = report.path.filename().string();
   reports_ += "; " + name + " was " + std::string(name_of(report.state)) + " (" + report.explanation +
               (report.action == JournalAction::Applied ? "), applied" : ")");
-  // Where files are staged under a name, one whose maker was killed before he gave it to others is his.
+  // Without unnamed files, a staged journal of a killed process stays: only its maker can read it.
   const bool is_his = report.state == JournalState::Unknown && !report.blocks_commits;
   if (is_his && name.ends_with(kStagedSuffix)) may_stay_.push_back(name);
 }

@@ -1,5 +1,5 @@
-// Looks at what a crash has left of a model: first without journals, then by somebody's recovery, which may
-// crash too.
+// Judges the state of a model after a crash: first as a reader without journals, then after a recovery, which
+// may also crash.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,26 @@ namespace stfs::test {
 /// Starts processes, each of any user on any host.
 class EditCast {
  public:
-  /// All must outlive it.
+  /// All arguments must outlive the object.
   EditCast(const std::vector<DiskUser>& users, const std::vector<DiskMount>& mounts, Choices& choices)
       : users_(users), mounts_(mounts), choices_(choices) {}
 
-  /// @param boot  how often all hosts have lost their power; what they did alone is added.
+  /// @param boot  the number of losses of power of all hosts; the crashes of the process's host are added.
   std::unique_ptr<DiskProcess> start_process(DiskModel& disk, std::size_t boot = 0);
-  /// Crashes any of the hosts. @return which.
+  /// Crashes any of the hosts. @return its number.
   std::uint64_t crash_host(DiskModel& disk);
 
  private:
   const std::vector<DiskUser>& users_;
   const std::vector<DiskMount>& mounts_;
   Choices& choices_;
-  std::map<std::uint64_t, std::size_t> boots_;  // of each host, how often it has crashed
+  std::map<std::uint64_t, std::size_t> boots_;  // the number of crashes of each host
 };
 
 /// Kills a process at one of its calls.
 class DiesOnCall final : public Interceptor {
  public:
-  /// @param calls  so many come before; SIZE_MAX: it lives.
+  /// @param calls  the number of calls before the kill; SIZE_MAX: no kill.
   DiesOnCall(DiskProcess& process, std::size_t calls) : process_(process), calls_left_(calls) {}
   Verdict before(const SeamCall&) override {
     if (calls_left_-- == 0) process_.kill();
@@ -52,7 +52,7 @@ class DiesOnCall final : public Interceptor {
 };
 
 struct JudgeCounts {
-  std::uint64_t states = 0;       // of the disk that were judged
+  std::uint64_t states = 0;       // judged states of the disk
   std::uint64_t in_recovery = 0;  // of these, after a crash of a recovery
   std::uint64_t hidden = 0;       // archives in them that a plain reader refuses until they are recovered
 
@@ -67,17 +67,18 @@ class EditJudge {
             Choices& choices)
       : layout_(layout), cast_(cast), disk_(disk), keeps_journal_(keeps_journal), choices_(choices) {}
 
-  // Each returns what is wrong: something torn or lost, misread by a plain reader, left behind.
+  // Each function returns the mistake: content that is torn or lost, misread by a plain reader, or left
+  // behind.
 
-  /// @param image  what the crash has left; then, what recovery has made of it.
-  /// @param boot  counts the losses of power.
+  /// @param image  the disk after the crash; on return, the disk after recovery.
+  /// @param boot  the number of losses of power; further ones are added.
   std::optional<std::string> recover(DiskImage& image, const EditLog& log, std::size_t& boot);
-  /// A program that knows the format and no journals refuses an archive, or finds what was there. Bytes may
-  /// be a mix only while a patch is on its way.
+  /// A plain reader, which knows the format and no journals, refuses an archive or reads an allowed content.
+  /// The reader may find a mix of bytes only during a patch.
   std::optional<std::string> check_plainly(const DiskImage& image, const EditLog& log);
-  /// After a recovery.
+  /// Checks the disk after a recovery.
   std::optional<std::string> check_recovered(const DiskImage& image, const std::vector<EditedModel>& allowed);
-  /// The model takes the next change as if nothing had been.
+  /// The model takes the next change.
   std::optional<std::string> follow_up(const DiskImage& image, std::size_t boot);
   /// Whether a plain reader may find a mix of bytes in the shard.
   [[nodiscard]] bool may_be_mixed(const EditLog& log, std::uint32_t shard) const {

@@ -1,4 +1,3 @@
-// Carries out waiting transactions in every order.
 #include "tests/crash/edit_log.h"
 
 #include <xxhash.h>
@@ -46,7 +45,7 @@ void EditLog::end(std::size_t number, Fate fate) {
   if (fate == Fate::Unknown) {
     dead_.insert(number);
     const ModelStep& step = *begun_[number].step;
-    // The first shard has part in what changes the index.
+    // The first shard takes part in a change of the index.
     const bool has_several = step.parts.size() > 1 || (step.changes_index && step.before.has_index());
     if (!has_several) return;
     std::ranges::move(allowed(), std::back_inserter(former_));
@@ -72,7 +71,7 @@ void EditLog::end(std::size_t number, Fate fate) {
         world.content = std::move(*content);
         world.hash = hash_of(world.content);
       } else if (at >= worlds_.size()) {
-        continue;  // it follows from a world that is kept
+        continue;  // a world that is kept leads to this one
       }
       for (const std::size_t dead : begun_[number].dead_before) {
         if (share_shards(dead, number)) world.waiting.erase(dead);

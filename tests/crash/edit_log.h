@@ -1,9 +1,10 @@
-// What was tried on a model by several users at a time, and which contents can have come of it.
+// Logs the transactions of several concurrent users of a model, and computes the contents that they allow.
 //
-// The log keeps all models that the transactions so far allow. A transaction that was begun may be done at
-// any time until it has ended, and only on the structure that it was made for: an edit in between refuses it.
-// One that returned success is done. One that was killed may be done as well as not, until a later one that
-// began after its death has committed to a shard of it: that one has recovered it, or found nothing.
+// The log keeps all models that the transactions so far allow. A begun transaction may be done at any time
+// until it has ended, and only on the structure for which it was made: an edit in between makes it fail. A
+// transaction that returned success is done. A killed transaction may be done or not, until a later
+// transaction that began after the kill commits to one of its shards: the later transaction has recovered it,
+// or found nothing.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@
 
 namespace stfs::test {
 
-/// A value, so that one can be kept with an image of the disk.
+/// A value, so a copy can be kept with an image of the disk.
 class EditLog {
  public:
   enum class Fate : std::uint8_t {
@@ -27,28 +28,30 @@ class EditLog {
 
   explicit EditLog(EditedModel first);
 
-  /// @return its number.
+  /// @return the transaction's number.
   std::size_t begin(ModelStep step);
   void end(std::size_t number, Fate fate);
 
   [[nodiscard]] const std::set<std::size_t>& dead() const { return dead_; }
-  /// Whoever died before has been recovered, or has left nothing: somebody has opened the model for writing.
-  /// @param dead  dead() before that began.
+  /// A process has opened the model for writing, so the transactions of dead processes are recovered, or have
+  /// left nothing.
+  /// @param dead  dead() before the opening began.
   void settle(const std::set<std::size_t>& dead);
 
-  /// All contents that are allowed now. None: a success can't be explained.
+  /// All contents that are allowed now. Empty: no content explains a success.
   [[nodiscard]] std::vector<EditedModel> allowed() const;
-  /// What a reader without journals may find in a shard besides allowed(): a dead transaction over several
-  /// shards is committed in all of them, and each shard keeps its old content until it is recovered itself.
-  /// Nobody does that for a shard that the index does not name any more.
+  /// Contents of shards that a reader without journals may find in addition to allowed(). A dead transaction
+  /// over several shards is committed in all of them, and each shard keeps its old content until it is
+  /// recovered. A shard that the index no longer names may never be recovered.
   [[nodiscard]] const std::vector<EditedModel>& former() const { return former_; }
-  /// Whether such a reader may find a mix of old and new bytes in this shard, because a patch was on its way.
+  /// Whether such a reader may find a mix of old and new bytes in this shard, because a patch was interrupted
+  /// or is still running.
   [[nodiscard]] bool is_patched(std::uint32_t shard) const;
 
  private:
   struct World {
     EditedModel content;
-    std::set<std::size_t> waiting;  // begun, and not done here
+    std::set<std::size_t> waiting;  // transactions that were begun, and are not done in this world
     std::uint64_t hash = 0;         // of the content
     friend bool operator==(const World& one, const World& other) {
       return one.hash == other.hash && one.waiting == other.waiting && one.content == other.content;
@@ -58,7 +61,7 @@ class EditLog {
     std::shared_ptr<const ModelStep> step;
     std::set<std::size_t> dead_before;
   };
-  /// All worlds that follow, the present ones first.
+  /// The present worlds, then all worlds that follow from them.
   using MayBeDone = std::function<bool(std::size_t number)>;
   [[nodiscard]] std::vector<World> reachable(const MayBeDone& may_be_done) const;
   [[nodiscard]] bool share_shards(std::size_t one, std::size_t other) const;

@@ -35,7 +35,7 @@ void write_archive(const std::string& path, const Tensors& tensors) {
   REQUIRE(writer.finish());
 }
 
-/// A model on the disk, made again for each fault.
+/// A model on the disk. Each fault gets a new one.
 struct Scene {
   TemporaryDirectory directory;
   std::string source;
@@ -97,7 +97,7 @@ Result<void> put_new(ModelEdit& edit) {
   return guard_memory([&] { return edit.put("new", Dtype::U8, {kNewBytes.size()}); });
 }
 
-/// Removes all tensors of the first shard, renames one of the second, and makes one.
+/// Removes all tensors of the first shard, renames a tensor of the second shard, and makes a tensor.
 Result<void> change_names(const Model& model) {
   auto edit = ModelEdit::of(model);
   if (!edit) return pass_on(std::move(edit));
@@ -149,7 +149,7 @@ Tensors other_bytes() {
   return tensors;
 }
 
-/// @return whether the fault came.
+/// @return whether the fault occurred.
 bool fail_once(MakeScene make_scene, Result<void> (*change)(const Model&), const Tensors& after,
                std::uint64_t nth, bool is_for_good) {
   INFO("allocation " << nth << (is_for_good ? ", for good" : ""));
@@ -169,7 +169,7 @@ bool fail_once(MakeScene make_scene, Result<void> (*change)(const Model&), const
   if (!done) {
     INFO(done.error().message);
     CHECK(done.error().code != ErrorCode::CommitUnknown);
-    // The same program may try again, as long as nothing was committed.
+    // The same program may retry if nothing was committed.
     if (const auto again = change(*model)) done = again;
   }
   model.reset();

@@ -1,4 +1,3 @@
-// Record, crash, read plainly, recover, compare.
 #include "tests/crash/edit_run.h"
 
 #include <algorithm>
@@ -24,12 +23,12 @@ struct EditMoment {
 
 struct EditHistory {
   std::vector<EditedContent> contents;
-  std::vector<bool> is_patch;  // of step i, which leads from contents[i] to contents[i + 1]
+  std::vector<bool> is_patch;  // by step; step i leads from contents[i] to contents[i + 1]
   std::vector<EditMoment> moments;
   DiskOptions disk;
 };
 
-/// A random step of the archive, or a whole new one: a file that takes its place has no name before.
+/// A random step of the archive, or its replacement by a new file, which has no name before.
 EditStep next_step(const EditedContent& before, bool has_unnamed, Choices& choices) {
   if (has_unnamed && choices.one_in(5))
     return {.after = first_content(choices), .kept = {}, .is_replacement = true};
@@ -72,7 +71,7 @@ std::optional<std::string> record_edits(EditHistory& history, std::uint64_t seed
       if (auto prepared = (*archive)->lane_journal().prepare(); !prepared)
         return "LANES: " + text_of(prepared.error());
     }
-    // An edit is always as durable as can be.
+    // An edit always survives a loss of power, whatever durability is asked for.
     const Durability durability =
         step.is_patch || step.is_replacement || random.one_in(2) ? Durability::Power : Durability::Process;
     Result<void> done;
@@ -92,7 +91,7 @@ std::string bytes_at_path(const DiskImage& image) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// Whether the content is one that the moment allows.
+/// Whether the moment allows the content.
 bool is_allowed(const EditHistory& history, const EditMoment& moment, const EditedContent& content) {
   const auto first = history.contents.begin() + static_cast<std::ptrdiff_t>(moment.promised);
   const auto last = history.contents.begin() + static_cast<std::ptrdiff_t>(moment.begun) + 1;
@@ -118,7 +117,7 @@ std::optional<std::string> check_recovered(const EditHistory& history, const Edi
   return "TORN or LOST: neither the old content nor the new one";
 }
 
-/// Compacts what recovery has left: whatever was interrupted, that goes on.
+/// Compacts the recovered archive. A compaction must succeed after any interrupted step.
 std::optional<std::string> check_compaction(const EditHistory& history, const EditMoment& moment,
                                             DiskModel& disk, Storage& storage) {
   if (auto done = compact(storage, kArchivePath, commit_options(Durability::Power)); !done)
@@ -145,7 +144,7 @@ std::optional<std::string> crash_edit(const EditHistory& history, Choices& choic
     DiskModel disk(history.disk, image);
     const auto process = disk.start_process({}, mount);
     LyingStorage storage(*process, lies);
-    // Somebody who may only read sees what recovery will make of it.
+    // A reader without write access sees the content that recovery will leave.
     if (choices.one_in(3)) {
       if (auto wrong = check_recovered(history, moment, storage)) return "A READER: " + *wrong;
     }
@@ -225,7 +224,7 @@ std::optional<std::string> fail_edits(std::uint64_t seed, EditCounts& counts) {
   const std::string first = tight_archive(history.contents.front(), random.one_in(2) ? 7000 : 0);
   EditStep step = next_step(history.contents.front(), options.has_unnamed, random);
   while (step.is_patch || step.is_compaction) step = random_step(history.contents.front(), random);
-  // The calls of the edit fail, or those of the compaction that follows.
+  // The calls of the edit fail, or the calls of the compaction that follows.
   const bool compacts = random.one_in(2);
   history.contents.push_back(step.after);
   if (compacts) history.contents.front() = step.after;
@@ -265,7 +264,7 @@ std::optional<std::string> fail_edits(std::uint64_t seed, EditCounts& counts) {
                    std::string(name_of(hit->role)) + (is_for_good ? " for good" : "") +
                    (done ? " done" : " failed: " + text_of(done.error())));
     }
-    // Every step that takes room comes before the commit point.
+    // Every call that takes disk space comes before the commit point.
     const bool lacks_room = hit->kind == FileCall::Reserve || hit->kind == FileCall::CreateUnnamed;
     if (lacks_room && read_plainly(bytes_at_path(disk.image())) != history.contents[0]) {
       return about("a lack of room has changed the archive");

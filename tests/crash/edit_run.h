@@ -12,23 +12,23 @@ namespace stfs::test {
 
 struct EditCounts {
   std::uint64_t steps = 0;
-  std::uint64_t states = 0;       // crashed
-  std::uint64_t in_recovery = 0;  // of those, crashed while an earlier crash was being recovered
-  std::uint64_t hidden = 0;       // of those, that a plain reader refuses until they are recovered
+  std::uint64_t states = 0;       // after a crash
+  std::uint64_t in_recovery = 0;  // of these, after a crash during the recovery of an earlier crash
+  std::uint64_t hidden = 0;       // of these, states that a plain reader refuses until they are recovered
 
   EditCounts& operator+=(const EditCounts& other);
 };
 
-/// Carries out a sequence that follows from the seed, and crashes at many moments of it. What recovery leaves
-/// must be the content before or after the step at hand, and valid. What a plain reader accepts of the file
-/// before recovery must be such a content too, unless a patch was on its way.
+/// Carries out a sequence that follows from the seed, and crashes at many of its moments. Recovery must leave
+/// a valid archive with the content before or after the present step. If a plain reader accepts the file
+/// before recovery, the file must have one of these contents, unless the step is a patch.
 /// @param lies  calls that the storage pretends to have done.
-/// @return what is wrong.
+/// @return the mistake, if any.
 std::optional<std::string> run_edits(std::uint64_t seed, std::uint64_t crashes, EditCounts& counts,
                                      const std::vector<SeamCall>& lies = {});
 
-/// Fails each call of one edit in turn, once or from then on. What is left must be the content before or
-/// after it, once recovered; without a recovery too, if there was no room.
+/// Fails each call of one edit in turn, once or from then on. After recovery the archive must have the
+/// content before or after the edit; after a lack of disk space it must have that even without a recovery.
 std::optional<std::string> fail_edits(std::uint64_t seed, EditCounts& counts);
 
 }  // namespace stfs::test

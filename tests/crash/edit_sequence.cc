@@ -1,5 +1,5 @@
-// A disk for some hundred steps, then a fresh one with the same archives: the model of the disk remembers
-// every file that ever was.
+// Uses a disk for some hundred steps, then a new disk with the same archives, because the model of the disk
+// keeps every file that ever existed.
 #include "tests/crash/edit_sequence.h"
 
 #include <fmt/format.h>
@@ -18,10 +18,10 @@ namespace {
 
 constexpr std::uint64_t kStepsOfDisk = 300;
 constexpr std::size_t kOneDeath = 8;           // steps
-constexpr std::size_t kOneLateComer = 12;      // steps: its process keeps the model open
-constexpr std::size_t kOneReturn = 5;          // steps, until it tries to change the model
-constexpr std::size_t kCallsUntilDeath = 160;  // some steps have fewer
-constexpr std::size_t kLostPowers = 3;         // tried after each death, besides what happens then
+constexpr std::size_t kOneLateComer = 12;      // steps; the process then keeps the model open
+constexpr std::size_t kOneReturn = 5;          // steps, until the late process tries to change the model
+constexpr std::size_t kCallsUntilDeath = 160;  // some steps have fewer calls
+constexpr std::size_t kLostPowers = 3;         // losses of power that are tried after each death
 
 class EditSequence {
  public:
@@ -89,7 +89,7 @@ class EditSequence {
     return guest;
   }
 
-  /// One transaction of somebody, and what becomes of it.
+  /// Makes one transaction, and checks its outcome.
   void change() {
     const bool is_late = late_ && choices_.one_in(kOneReturn);
     std::unique_ptr<Guest> guest = is_late ? std::move(late_) : come(choices_.one_in(kOneDeath));
@@ -134,11 +134,11 @@ class EditSequence {
     counts_.stale += is_stale;
     ++counts_.refused;
     if (!is_stale && !is_busy) wrong_ = "a change fails: " + text_of(why);
-    // Who comes late may be in the way for long.
+    // The late process may block others for long, so it sometimes closes the model.
     if (is_busy && choices_.one_in(3)) late_.reset();
   }
 
-  /// Somebody has died, alone, or with the host, or the power is lost. Then somebody else goes on.
+  /// A process has died alone, with its host, or by a loss of power. Another process continues.
   void die(const EditLog& log, std::unique_ptr<Guest> dead, const ModelStep* step = nullptr) {
     dead.reset();
     const bool loses_power = choices_.one_in(3);
@@ -171,7 +171,7 @@ class EditSequence {
     adopt(image, step);
   }
 
-  /// By the next one who opens the model, while others may have it open.
+  /// The next process that opens the model recovers it, while others may have it open.
   void recover_in_place(const EditLog& log, const ModelStep* step) {
     keep_states(disk_->image(), log);
     wrong_ = judge_.check_plainly(disk_->image(), log);
@@ -192,7 +192,7 @@ class EditSequence {
     if (!wrong_) adopt(image, step);
   }
 
-  /// What the recovery has made of it is the model from now on.
+  /// Takes the recovered model as the present model.
   void adopt(const DiskImage& image, const ModelStep* step) {
     EditedModel there = *model_in(image, layout_);
     if (step != nullptr && there != now_) count(*step);
@@ -206,7 +206,7 @@ class EditSequence {
   }
 
   void check_now() {
-    // A lane journal has what its archive may not have on the disk yet, but a program reads all of it.
+    // The disk may have some bytes only in a lane journal, but programs read them from the archive.
     const auto plain = model_in(disk_->image(), layout_);
     if (!plain) {
       wrong_ = "INVALID: a plain reader refuses the archive";
@@ -219,7 +219,7 @@ class EditSequence {
 
   void renew_disk() {
     late_.reset();
-    // Whoever was to die may have died as he closed the model: whoever opens it next takes what he left.
+    // A process may have been killed while it closed the model. The next opening recovers its journals.
     come(false)->leave();
     if (!wrong_) check_now();
     const DiskImage image = disk_->image();
@@ -238,7 +238,7 @@ class EditSequence {
   const SequenceRecord& record_;
   RandomChoices choices_;
   EditedModel now_;
-  const EditedModel layout_;  // at first; how many shards there are does not change
+  const EditedModel layout_;  // the first model; the number of shards does not change
   EditCast cast_;
   EditJudge judge_;
   std::unique_ptr<DiskModel> disk_;

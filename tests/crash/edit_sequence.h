@@ -1,5 +1,5 @@
-// One model that is edited, patched and compacted many thousand times, one transaction after the other, by
-// users on several hosts. Some of them die, hosts crash, the power is lost, and somebody else recovers.
+// Users on several hosts edit, patch and compact one model many thousand times, one transaction after the
+// other. Processes die, hosts crash, the power is lost, and other processes recover.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@ struct SequenceScenario {
 const std::vector<SequenceScenario>& sequence_scenarios();
 
 struct SequenceCounts {
-  std::uint64_t edits = 0;        // that are done, at once or by a recovery
-  std::uint64_t patches = 0;      // likewise
+  std::uint64_t edits = 0;        // done, at once or by a recovery
+  std::uint64_t patches = 0;      // done, at once or by a recovery
   std::uint64_t compactions = 0;  // that returned success
-  std::uint64_t refused = 0;      // because somebody has the model open, or has changed it
-  std::uint64_t stale = 0;        // of these, because it was changed
+  std::uint64_t refused = 0;      // because another process has the model open, or has changed it
+  std::uint64_t stale = 0;        // of these, because the model was changed
   std::uint64_t kills = 0;
   std::uint64_t host_crashes = 0;
   std::uint64_t power_losses = 0;
@@ -38,14 +38,14 @@ struct SequenceCounts {
 };
 std::ostream& operator<<(std::ostream& out, const SequenceCounts& counts);
 
-/// Where the states lie that the reference library is to read; nothing is written without a directory.
+/// Where to write the states for the reference library; an empty directory: nowhere.
 struct SequenceRecord {
   std::filesystem::path directory = {};
   std::size_t one_in = 20;  // crashes
 };
 
-/// Goes on until so many edits and patches are done. The model is compared with the one in memory after each
-/// recovery, now and then, and at the end. @return what is wrong.
+/// Makes transactions until `steps` edits and patches are done. Compares the model with the one in memory
+/// after each recovery, after every 16 steps, and at the end. @return the mistake, if any.
 std::optional<std::string> run_sequence(const SequenceScenario& scenario, std::uint64_t seed,
                                         std::uint64_t steps, SequenceCounts& counts,
                                         const SequenceRecord& record = {});

@@ -1,4 +1,3 @@
-// Names, sizes and texts at random; headers by fmt.
 #include "tests/crash/edited_archive.h"
 
 #include <fmt/format.h>
@@ -193,7 +192,8 @@ Result<void> carry_out(Archive& archive, const EditStep& step, const CommitOptio
   for (std::uint32_t at = 0; at < tensors.size(); ++at) {
     Staging* stage = transaction.stage_new(at);
     if (stage == nullptr) continue;
-    if (auto written = write(*stage, step.after.tensors.at(tensors[at].name).bytes); !written) return written;
+    if (auto written = write(*stage, step.after.tensors.at(std::string(tensors[at].name)).bytes); !written)
+      return written;
   }
   return transaction.commit(options, lock_of);
 }

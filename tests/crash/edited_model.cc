@@ -1,4 +1,3 @@
-// Compares structures, and indexes by their JSON.
 #include "tests/crash/edited_model.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,3 @@
-// Fail, go on, look.
 #include "tests/crash/fault_run.h"
 
 #include <algorithm>
@@ -16,10 +15,10 @@ namespace stfs::test {
 namespace {
 
 constexpr unsigned kCrashes = 4;
-constexpr unsigned kCrashesAfterSync = 16;  // that failed: then much depends on what the disk has
+constexpr unsigned kCrashesAfterSync = 16;  // after a failed sync, the disk can have many states
 
-/// The contents that the archive may have: each failed step may have been done or not. Copied with every
-/// snapshot, so that copies share them.
+/// The contents that the archive may have: each failed step may have been done or not. Copies share the
+/// contents, because every snapshot makes a copy.
 class Possible {
  public:
   explicit Possible(const TestArchive& archive)
@@ -52,13 +51,13 @@ class Possible {
  private:
   struct Known {
     std::shared_ptr<const Content> content;
-    std::set<std::uint64_t> steps;  // that were done
+    std::set<std::uint64_t> steps;  // the steps that were done
   };
   const TestArchive& archive_;
   std::vector<Known> contents_;
 };
 
-/// Every content that was possible at a moment, and the disk then.
+/// The disk at a moment, and every content that was possible then.
 struct Snapshot {
   DiskImage image;
   Possible possible;
@@ -130,7 +129,7 @@ class OrdealRun {
     if (call) report_.hit = std::string(name_of(call->kind)) + " of the " + std::string(name_of(call->role));
   }
 
-  /// The step, with exceptions taken for what they are.
+  /// Runs the step. Counts an escaped std::bad_alloc, and makes it an error.
   Result<void> run_guarded(Writer& writer, const Step& step, std::size_t number) {
     if (ordeal_.nth_allocation == 0) return writer.run(step, number, ordeal_.retries);
     const AllocationFaults faults(ordeal_.nth_allocation, ordeal_.allocations_fail_for_good);
@@ -153,7 +152,7 @@ class OrdealRun {
         archive_sync_failed_ = true;
     };
     const auto note_unprovoked = [&](const Result<void>& done) {
-      // A fault that nobody notices is well where the step is done all the same; the crashes below tell.
+      // A step may hide a fault if it is done; the crashes below check that.
       if (!done && !has_been_hit(plan) && !report_.was_hit)
         report_.wrong = "failed without a fault: " + text_of(done.error());
     };
@@ -175,7 +174,7 @@ class OrdealRun {
                             }});
     const auto done = run_guarded(writer, step, number);
     if (done) possible_.succeed(number);
-    // In recovery it is no matter: the next attempt writes every block again.
+    // A failed sync in a recovery does not matter: the next attempt writes every block again.
     if (done && was_broken && !step.reopens && !ordeal_.finds_journal) {
       report_.wrong = "step " + std::to_string(number) + " was committed after a failed sync of the archive";
     }
@@ -183,7 +182,7 @@ class OrdealRun {
     note_unprovoked(done);
   }
 
-  /// All bytes as readers of this archive object see them.
+  /// Checks all bytes that readers of this archive object see.
   void look_through(Writer& writer, std::string_view when, bool may_fail = false) {
     if (auto opened = writer.open(); !opened) {
       report_.wrong = std::string(when) + ", opening fails: " + text_of(opened.error());

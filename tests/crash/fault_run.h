@@ -1,4 +1,4 @@
-// A workload while a call or an allocation fails, and what must hold afterwards.
+// Runs a workload while a call or an allocation fails, and checks the archive.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace stfs::test {
 
 struct Ordeal {
   Fault fault;
-  std::uint64_t nth_allocation = 0;  // that fails; 0: none
+  std::uint64_t nth_allocation = 0;  // this allocation fails; 0: none
   bool allocations_fail_for_good = false;
   unsigned retries = 0;        // of a failed commit, on the same transaction
-  bool finds_journal = false;  // a killed process has left the first step committed, and nothing applied
+  bool finds_journal = false;  // a killed process has left the first step committed, but not applied
 };
 
-/// A way to fail; its fault's count is left open.
+/// A kind of fault; the caller sets the count of the failing call.
 struct FaultKind {
   std::string_view name;
   Ordeal ordeal;
@@ -27,17 +27,17 @@ struct FaultKind {
 const std::vector<FaultKind>& fault_kinds();
 
 struct OrdealReport {
-  bool was_hit = false;              // the nth call or allocation came
-  std::string hit;                   // which one it was
-  std::optional<std::string> wrong;  // what did not hold
+  bool was_hit = false;              // the nth call or allocation was reached
+  std::string hit;                   // the failed call
+  std::optional<std::string> wrong;  // the broken promise
   unsigned escaped_exceptions = 0;   // std::bad_alloc that core let through
-  unsigned crashes = 0;              // states looked at
+  unsigned crashes = 0;              // checked states
 };
 
-/// Runs the workload (opening the archive included) with the fault, goes on after steps that failed, and then
-/// checks that reads show one content; that everything promised is there, and nothing torn, when the fault is
-/// gone, when the process is killed, and when the power fails at the end or at a moment after the fault; and
-/// that no commit is taken after a failed sync of the archive.
+/// Runs the workload with the fault, from the opening of the archive on, and continues after failed steps.
+/// Then checks that reads show one content. Promised steps must be there, and no step may be torn: without
+/// the fault, after a kill, and after a loss of power at the end or at a moment after the fault. No commit
+/// may succeed after a failed sync of the archive.
 OrdealReport endure(const Workload& workload, const Ordeal& ordeal, std::uint64_t seed);
 
 }  // namespace stfs::test

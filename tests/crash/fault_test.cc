@@ -1,5 +1,5 @@
-// Every call of the seam fails once, and fails from then on, in every workload: the caller hears of it, and
-// the archive is old or new.
+// Every storage call fails once, and fails from then on, in every workload: the caller gets an error, and the
+// archive is old or new.
 #include <functional>
 #include <set>
 #include <string>
@@ -19,7 +19,7 @@ struct Sums {
   std::set<std::string> hits;
 };
 
-/// Raises the count until it is no longer reached.
+/// Raises the count of the failing call until the workload has fewer calls.
 void sweep(const Workload& workload, std::string_view kind, Sums& sums, unsigned most,
            const std::function<Ordeal(unsigned)>& ordeal_of) {
   for (unsigned nth = 1; nth <= most; ++nth) {
@@ -42,7 +42,7 @@ constexpr unsigned kNoLimit = 1'000'000;
 
 TEST_CASE("faults: every call fails, once and for good, in every workload", "[crash][faults][exhaustive]") {
   Sums sums;
-  std::uint64_t at = 0;  // of a week each day sweeps a seventh, with every kind of fault
+  std::uint64_t at = 0;  // each day sweeps a seventh, with every kind of fault
   for (const Workload& workload : workloads()) {
     for (const FaultKind& kind : fault_kinds()) {
       if (!is_todays(at++)) continue;
@@ -54,7 +54,7 @@ TEST_CASE("faults: every call fails, once and for good, in every workload", "[cr
     }
     ++at;
   }
-  // The same with a journal that has to be recovered before anything else.
+  // Sweeps again with a journal that must be recovered first.
   for (const Workload& workload : workloads()) {
     if (workload.steps.size() < 2) continue;
     for (const FaultKind& kind : fault_kinds()) {
@@ -69,7 +69,7 @@ TEST_CASE("faults: every call fails, once and for good, in every workload", "[cr
     }
     ++at;
   }
-  // A sweep that misses a call of the protocol proves nothing about it.
+  // A sweep proves nothing about a call that it misses.
   for (const std::string call :
        {"open of the archive", "create of the journal", "publish of the journal", "remove of the journal",
         "sync of the directory of the directory", "list of the directory", "read of the archive",

@@ -1,4 +1,3 @@
-// Groups on one disk, then what crashes leave of them.
 #include "tests/crash/group_run.h"
 
 #include <algorithm>
@@ -19,8 +18,9 @@ namespace stfs::test {
 namespace {
 
 constexpr std::size_t kGroups = 2;
-constexpr std::size_t kMoments = 8;  // that are crashed, of a run
-// At a call of who commits; where files get their names it is decided what a group has become.
+constexpr std::size_t kMoments = 8;  // crashes of a run
+// One kill in so many calls of the committing process. Calls about names decide whether a group is committed,
+// so these have more kills.
 constexpr std::size_t kOneKill = 100;
 constexpr std::size_t kOneKillOfNames = 6;
 
@@ -47,7 +47,7 @@ class GroupRun {
   std::optional<std::string> run() {
     record();
     for (std::size_t times = 0; times < kMoments && !wrong_; ++times) {
-      // The end of the run as often as all the rest: there most has been promised.
+      // The end of the run is likelier than other moments, because there most groups are promised.
       const std::size_t at =
           choices_.one_in(kMoments) ? moments_.size() - 1 : choices_.below(moments_.size());
       crash(moments_[at]);
@@ -58,11 +58,11 @@ class GroupRun {
  private:
   struct Moment {
     DiskImage image;
-    std::size_t promised;  // so many groups were committed for sure
+    std::size_t promised;  // the number of groups that are committed for sure
     std::size_t begun;
   };
 
-  /// At each call of one process.
+  /// Changes turns and kills at each call of one process.
   class Turn final : public Interceptor {
    public:
     Turn(Choices& choices, DiskProcess& process, bool is_killed)
@@ -85,7 +85,7 @@ class GroupRun {
     has_edges_ = true;
     has_company_ = choices_.one_in(3);
     users_ = people();
-    // What is staged under a name is its maker's until he has given it to others.
+    // A journal that is staged under a name can be read only by its maker until the maker gives it to others.
     if (!disk_options_.has_unnamed) users_ = {users_[choices_.below(users_.size())]};
     if (choices_.one_in(2)) {
       mounts_.front().has_birth_times = false;
@@ -95,18 +95,18 @@ class GroupRun {
     durability_ = Durability::Process;
     loses_unsynced_ = choices_.one_in(2);
     if (loses_unsynced_) {
-      // Another host can't know that the boot is over, and stale bytes can't be told from damage.
+      // Another host can't know that the boot is over, and stale bytes look like damage.
       mounts_.resize(1);
       disk_options_.has_stale_blocks = false;
     }
     can_be_told_ = mounts_.size() == 1;
   }
 
-  /// @param boot  how often the power has come back.
+  /// @param boot  the number of losses of power so far.
   std::unique_ptr<DiskProcess> start_process(DiskModel& disk, std::uint64_t boot) {
     DiskMount mount = mounts_[choices_.below(mounts_.size())];
     mount.boot.id[1] = static_cast<std::uint8_t>(boot);
-    // Without birth times it counted as another disk.
+    // Without birth times, another device number would mean another disk.
     if (has_edges_ || mount.has_birth_times) mount.device += boot;
     return disk.start_process(users_[choices_.below(users_.size())], mount);
   }
@@ -155,7 +155,7 @@ class GroupRun {
     std::vector<std::unique_ptr<Archive>> archives;
     for (const std::string& path : paths_) {
       auto archive = Archive::open(path, Access::ReadWrite, storage);
-      if (!archive) return;  // a failing call
+      if (!archive) return;  // a call has failed
       archives.push_back(std::move(*archive));
     }
     while (begun_ < kGroups) {
@@ -171,7 +171,8 @@ class GroupRun {
     }
   }
 
-  /// Any archive, again and again, until who commits to them has gone. It may find him at work.
+  /// Recovers any archive, repeatedly, until the committing process has ended. The recovery may run during a
+  /// commit.
   void recover_beside(DiskModel& disk, const DiskProcess& writer) {
     while (!writer.is_dead() && !wrong_) {
       const auto process = start_process(disk, 0);
@@ -185,14 +186,14 @@ class GroupRun {
     }
   }
 
-  /// What the next group writes into each archive, and what they hold then.
+  /// Plans the pieces that the next group writes into each archive, and the contents after the group.
   void plan_next() {
     static constexpr std::array<std::string_view, 4> kNames = {"block", "end", "left", "several_blocks"};
     std::vector<Step> steps;
     std::vector<Content> after;
     for (std::size_t archive = 0; archive < paths_.size(); ++archive) {
       Step step;
-      // One archive in four has no part in it.
+      // One archive in four takes no part.
       const bool takes_part = archive == 0 || !choices_.one_in(4);
       for (const std::string_view name : kNames) {
         if (takes_part && choices_.one_in(2)) step.pieces.push_back({name});
@@ -242,7 +243,7 @@ class GroupRun {
     return protocol.commit();
   }
 
-  /// The first archive's transaction with patches has the state for all.
+  /// The first transaction with patches also replaces the state.
   Result<void> replace_state(const std::vector<std::unique_ptr<Transaction>>& transactions) const {
     const auto patched = std::ranges::find_if(
         transactions, [](const std::unique_ptr<Transaction>& each) { return each->has_patches(); });
@@ -250,7 +251,7 @@ class GroupRun {
                                          : (*patched)->replace_sync_state(sync_states_.back());
   }
 
-  /// Whether the state is the one after so many groups.
+  /// True if the disk has the sync state after this number of groups.
   [[nodiscard]] bool has_state_of(const DiskImage& image, std::size_t group) const {
     if (!has_sync_state_) return true;
     const InodeNumber inode = image.inode_at(kStatePath);
@@ -275,7 +276,7 @@ class GroupRun {
       disk.observe([&](std::string_view, const DiskImage& now) { steps.push_back(now); });
       if (!recover_all(disk, boot)) return;
       disk.observe({});
-      // What was not synced may be there in part, but nothing that is in the way of the next commit.
+      // Unsynced changes may be there in part, but no file may block the next commit.
       if (durability_ == Durability::Process && boot > 0) {
         if (const auto left = disk.start_process()->list(kDirectory, "."); !left->empty())
           wrong_ = "LEFT BEHIND: " + left->front() + "; " + last_report_;
@@ -338,16 +339,16 @@ class GroupRun {
   RandomChoices choices_;
   DiskOptions disk_options_;
   bool has_edges_ = false;
-  // Of a commit that names its boot, no other host can tell a block that was written in part from damage: it
-  // refuses to recover.
+  // False if several hosts commit with durability=process. Then a partly written block looks like damage to
+  // other hosts, which refuse to recover.
   bool can_be_told_ = true;
-  bool has_company_ = false;  // somebody recovers while the groups are committed
+  bool has_company_ = false;  // another process recovers while the groups are committed
   std::vector<DiskUser> users_ = {{}};
   std::vector<DiskMount> mounts_;
   Durability durability_ = Durability::Power;
-  bool loses_unsynced_ = false;  // with the power
+  bool loses_unsynced_ = false;  // the power may be lost, with durability=process
   std::vector<std::string> paths_;
-  std::vector<std::vector<Content>> states_;  // of all archives, at first and after each group
+  std::vector<std::vector<Content>> states_;  // of all archives, at the beginning and after each group
   std::vector<Step> steps_;                   // of the present group
   bool has_sync_state_ = false;               // all groups are patches, and replace the sync state
   std::vector<std::string> sync_states_;      // as states_; empty: there is no file

@@ -1,4 +1,4 @@
-// Several archives change together, or none does, whatever crashes when.
+// Several archives change together or not at all, after any crash at any moment.
 #include "tests/crash/group_run.h"
 #include "tests/support/catch.h"
 
@@ -31,8 +31,8 @@ TEST_CASE("groups: archives that are committed together are never of two minds",
 }
 
 TEST_CASE("groups: a record that its owner took back does not come back with the power", "[crash][groups]") {
-  // Its owner dies before that is on the disk, a recovery removes some of the journals, and then the power is
-  // lost. Of 9,000 seeds this one shows it.
+  // The owner dies before the removal is on the disk, a recovery removes some of the journals, and then the
+  // power is lost. Of 9,000 seeds this one shows the case.
   GroupCounts counts;
   const auto wrong = run_groups(9048, counts, GroupWorld::Simple);
   INFO(wrong.value_or(""));

@@ -1,4 +1,3 @@
-// Actors, kills, and the end of a schedule.
 #include "tests/crash/hosts_run.h"
 
 #include <algorithm>
@@ -15,18 +14,18 @@
 namespace stfs::test {
 namespace {
 
-constexpr unsigned kTries = 200;                 // of one commit, while others hold the locks
-constexpr std::size_t kPowerLosses = 3;          // tried on each snapshot
-constexpr unsigned kLongTurns = 200;             // a commit has fewer calls
-constexpr std::size_t kOneReaderAmongHosts = 4;  // so many times somebody reads before anything is recovered
-constexpr std::size_t kOneFollowUpAmongHosts = 8;  // so many times one more commit is made afterwards
-constexpr std::uint64_t kDevicesABoot = 16;        // a start of the machine gives other numbers
+constexpr unsigned kTries = 200;                   // of one commit, while others hold the locks
+constexpr std::size_t kPowerLosses = 3;            // tried on each snapshot
+constexpr unsigned kLongTurns = 200;               // more than a commit has calls
+constexpr std::size_t kOneReaderAmongHosts = 4;    // one recovery in so many follows a reader
+constexpr std::size_t kOneFollowUpAmongHosts = 8;  // one recovery in so many is followed by a commit
+constexpr std::uint64_t kDevicesABoot = 16;        // each boot gives other device numbers
 
 bool is_journal_sync(const SeamCall& call) {
   return call.kind == FileCall::Sync && call.role == FileRole::Journal;
 }
 
-/// What a scan of journals is made of.
+/// True for the calls of a scan of journals.
 bool is_look(const SeamCall& call) {
   switch (call.kind) {
     case FileCall::List: return true;
@@ -67,7 +66,7 @@ class HostsRun {
     std::uint64_t call;
   };
 
-  /// Turns, failures, kills and snapshots, at each call of one process.
+  /// Changes turns, fails calls, kills and takes snapshots at each call of one process.
   class Turn final : public Interceptor {
    public:
     Turn(HostsRun& run, DiskProcess& process) : run_(run), process_(process) {}
@@ -136,7 +135,7 @@ class HostsRun {
     for (unsigned turn = 0; turn < kLongTurns; ++turn) Scheduler::pause();
   }
 
-  /// Everybody at once, until all have done what they had to do.
+  /// Runs all writers, readers and openers concurrently until they have ended.
   void work() {
     Scheduler scheduler(choices_, 1 + choices_.below(6));
     patience_ = std::chrono::seconds(choices_.one_in(2) ? 0 : 10);
@@ -150,7 +149,7 @@ class HostsRun {
     scheduler.run();
   }
 
-  /// The power was lost at some time of what was.
+  /// Continues on the disk that a loss of power at an earlier moment has left.
   void start_again() {
     if (snapshots_.empty()) snapshots_.push_back({disk_->image(), log_, calls_});
     Snapshot& there = snapshots_[choices_.below(snapshots_.size())];
@@ -194,7 +193,7 @@ class HostsRun {
     return step;
   }
 
-  /// One who is killed with his first write to the archive.
+  /// A process commits, and is killed at its first write to the archive.
   void leave_journal() {
     class Killer final : public Interceptor {
      public:
@@ -250,7 +249,7 @@ class HostsRun {
       if (done.error().code != ErrorCode::Busy) break;
       ++counts_.refused;
     }
-    // As a mount does when nothing is to be committed for a while.
+    // A mount settles its journal when it has no commits for a while.
     const bool is_settled = done && choices_.one_in(3) && archive.settle();
     if (done) {
       ++counts_.commits;
@@ -270,7 +269,7 @@ class HostsRun {
     if (!process.is_dead()) archive.close();
   }
 
-  /// Another commit of the same writer runs inside of the step's now and then.
+  /// Sometimes lets another commit of the same writer run inside of the step's commit.
   void let_in(Writer& archive, DiskProcess& process, Step& step, std::size_t writer, Durability durability) {
     const auto blocks_of = [](const Piece& piece) {
       const ByteRange bytes = bytes_of(piece);
@@ -307,7 +306,8 @@ class HostsRun {
              }});
   }
 
-  /// As `dd conv=notrunc` does. The only writer has settled, so that no journal is to be applied over it.
+  /// Writes as `dd conv=notrunc` does. The only writer has settled, so no journal will be applied over the
+  /// bytes.
   void write_as_stranger() {
     const std::size_t slot = pick_slots(0).front();
     const std::size_t number = log_.begin({slot}, Durability::Process);
@@ -328,9 +328,9 @@ class HostsRun {
     return has_failed || is_refused;
   }
 
-  /// Opens, stays a while, reads, goes. What it reads while others write is not promised, but without writers
-  /// it sees what is committed: one who opens it for writing since it has recovered, others from the journal,
-  /// as long as nobody recovers.
+  /// Opens the archive, reads several times, and closes it. Reads beside writers promise nothing. Without
+  /// writers a reader sees the committed content: after its own recovery if it opened the archive for
+  /// writing, else from the journal, as long as no other process recovers.
   void read(Access access) {
     const bool is_promised =
         scenario_.writers == 0 && (access == Access::ReadWrite || scenario_.openers == 0);
@@ -377,7 +377,7 @@ class HostsRun {
     }
   }
 
-  /// What is seen before recovery, what recovery makes of it, and whether work goes on.
+  /// Checks the content before recovery and after it, and the next commit.
   void check(const DiskImage& image, const CommitLog& log, std::size_t boot, const std::string& when) {
     if (wrong_) return;
     DiskModel disk(scenario_.disk, after_kill(image));
@@ -405,8 +405,8 @@ class HostsRun {
     }
   }
 
-  /// Where files are staged under a name, one whose maker was killed before he gave it to others is his, and
-  /// in nobody's way.
+  /// Without unnamed files, a staged journal of a killed process stays: only its maker can read it, and it
+  /// blocks no commit.
   static bool may_stay(const std::string& name, const std::vector<JournalReport>& reports) {
     return name.ends_with(kStagedSuffix) && std::ranges::any_of(reports, [&](const JournalReport& report) {
              return report.path.filename() == name && report.state == JournalState::Unknown &&
@@ -427,10 +427,10 @@ class HostsRun {
     std::ranges::move(*recovered, std::back_inserter(reports));
   }
 
-  /// Somebody who may not write sees what is committed all the same.
+  /// A reader without write access sees the committed content before recovery.
   void look(DiskModel& disk, const CommitLog& log, std::size_t boot) {
     const auto process = start_process(disk, boot, Access::ReadOnly);
-    // It reads without a map in any case, and making one takes its time.
+    // Reads without a map, because making a map takes time.
     const auto archive = Archive::open(one_of(scenario_.paths), Access::ReadOnly, *process, Io::Pread);
     std::vector<std::byte> scratch;
     const auto bytes = archive ? (*archive)->read({0, small_archive().content().size()}, scratch)
@@ -444,7 +444,7 @@ class HostsRun {
     }
   }
 
-  /// The archive takes the next change as if nothing had been.
+  /// The archive takes the next commit.
   void follow_up(DiskModel& disk, std::size_t boot) {
     if (scenario_.are_refused) return;
     const DiskImage before = disk.image();

@@ -1,4 +1,3 @@
-// What the hosts do, and who they are.
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
@@ -13,7 +12,7 @@ namespace {
 
 constexpr std::string_view kOtherName = "/models/other.safetensors";
 
-/// Another scenario stands behind each of these: the same with kept journals.
+/// Adds after each scenario the same one with kept journals.
 struct Kept {
   std::string_view name;
   std::size_t commits;
@@ -135,14 +134,14 @@ const std::vector<HostsScenario>& edge_scenarios() {
       {.name = "devices: a server and a host without birth times",
        .kills_one_in = 60,
        .mounts = {kServer, kOneHost},
-       // Where others make names, a journal that tells no birth time counts on its own kind of host only.
+       // A host with birth times accepts a journal without one only in a directory of the archive's writers.
        .disk = {.directory = {.permissions = 0755}}},
       {.name = "devices: other numbers at each boot, without birth times",
        .kills_one_in = 60,
        .boots = 2,
        .mounts = {kOneHost}},
       {.name = "boots: three", .kills_one_in = 60, .boots = 3},
-      // What was never synced and shows foreign bytes can't be told from damage, and blocks commits.
+      // Unsynced blocks with stale bytes look like damage, and damage blocks commits.
       {.name = "durabilities: both",
        .slots = 4,
        .kills_one_in = 60,

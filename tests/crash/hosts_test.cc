@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint64_t kSchedules = 210;  // of each scenario, a seventh of them a day
 
-/// What each scenario is about has happened in it: one that explores nothing is wrong.
+/// Explores the scenarios, and checks that each one explores what it is for.
 void explore(const std::vector<HostsScenario>& scenarios) {
   HostsCounts all;
   for (const HostsScenario& scenario : scenarios) {
@@ -35,7 +35,7 @@ void explore(const std::vector<HostsScenario>& scenarios) {
                      << " losses of power, " << all.looks << " looks");
 }
 
-/// Of slots, each written by a commit.
+/// A content in which commits have written these slots.
 Content content(const std::vector<std::pair<std::size_t, std::size_t>>& written) {
   Content bytes = small_archive().content();
   for (const auto& [slot, number] : written) {
@@ -109,16 +109,16 @@ TEST_CASE("hosts: what need not survive a loss of power may be torn, until somet
   CHECK_FALSE(lost.explain(content({{0, safe}, {1, safe}, {2, risky}})));
   CHECK_FALSE(lost.explain(torn(both, 1)));
   CHECK(lost.explain(torn(both, 0)));
-  CHECK(lost.explain(content({{0, safe}, {2, risky}})));  // not what was safe before it
+  CHECK(lost.explain(content({{0, safe}, {2, risky}})));  // an earlier commit was safe, and must stay
 
-  // What was on the disk already is not taken back.
+  // A loss of power keeps the bytes that were on the disk already.
   CommitLog kept = log;
   kept.lose_power(both, {1});
   CHECK_FALSE(kept.explain(content({{0, safe}, {1, risky}})));
   CHECK(kept.explain(content({{0, safe}, {1, safe}})));
   CHECK(kept.explain(torn(both, 1)));
 
-  // Nor does it come back over what was committed since.
+  // A lost commit does not come back over a later commit.
   const std::size_t last = lost.begin({1});
   lost.end(last, Fate::Done);
   CHECK_FALSE(lost.explain(content({{0, safe}, {1, last}})));

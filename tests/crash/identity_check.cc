@@ -1,4 +1,5 @@
-// Whose archive it is: journals beside another one than theirs, and archives replaced under a transaction.
+// The identity of archives: journals beside an archive that is not theirs, and archives that are replaced
+// during a transaction.
 #include <algorithm>
 #include <string>
 
@@ -32,7 +33,7 @@ std::optional<std::string> check_foreign(std::string_view what, const Content& a
   return std::nullopt;
 }
 
-/// The same where only the file's number or only its birth is another one.
+/// The journal must also be left alone if only the archive's inode number or only its birth time differs.
 std::optional<std::string> check_foreign_file(std::string_view what, InodeNumber inode,
                                               std::int64_t later_ns) {
   const ValidJournal& valid = valid_journal();
@@ -73,7 +74,7 @@ std::optional<std::string> check_known(std::string_view what, const DiskOptions&
   return std::nullopt;
 }
 
-/// The ranges in a journal whose old blocks lie there, too.
+/// The number of ranges whose old blocks are in the journal.
 std::size_t with_old_blocks(const ValidJournal& journal) {
   const std::span record = std::span(journal.bytes).subspan(journal.record.offset, journal.record.size_bytes);
   const auto read =
@@ -82,8 +83,8 @@ std::size_t with_old_blocks(const ValidJournal& journal) {
       std::ranges::count_if(read->ranges, [](const JournalRange& range) { return range.old_offset != 0; }));
 }
 
-/// A foreign journal is applied where somebody insists, and only where its blocks are known.
-/// @param other_byte  of the archive, that neither commit nor journal knows; 0: none.
+/// A forced recovery applies a foreign journal, but only if the archive has the journal's old or new blocks.
+/// @param other_byte  offset of a byte that gets a value unknown to commit and journal; 0: none.
 std::optional<std::string> check_forced(const ValidJournal& valid, std::uint64_t other_byte) {
   const bool has_other_bytes = other_byte != 0;
   Content archive = valid.archive_before;
@@ -119,7 +120,7 @@ std::optional<std::string> check_damaged_stops_commits() {
   return std::nullopt;
 }
 
-/// Nor beside one that its owner has not given to others.
+/// Nothing is committed beside a journal that this user cannot read.
 std::optional<std::string> check_unreadable_stops_commits() {
   const ValidJournal& valid = valid_journal();
   DiskModel disk;
@@ -137,7 +138,7 @@ std::optional<std::string> check_unreadable_stops_commits() {
 
 enum class Replacement : std::uint8_t { OtherFile, NoFile, OtherHeader, OtherSize };
 
-/// The archive becomes another one between the staging and the commit.
+/// The archive is replaced or changed between the staging and the commit.
 std::optional<std::string> check_replaced(Replacement replacement) {
   DiskModel disk;
   const InodeNumber first = disk.put(kArchivePath, small_archive().content());
@@ -185,7 +186,7 @@ std::optional<std::string> check_replaced(Replacement replacement) {
 std::optional<std::string> check_identities() {
   const Content& same = valid_journal().archive_before;
   Content other_header = same;
-  other_header[1500] = std::byte{'\n'};  // white space for white space: a header of the same sense
+  other_header[1500] = std::byte{'\n'};  // other white space: a header with the same meaning
   Content longer = same;
   longer.push_back(std::byte{0});
   if (auto wrong = check_foreign("a copy under the name", same, true, {})) return wrong;
@@ -193,7 +194,7 @@ std::optional<std::string> check_identities() {
   if (auto wrong = check_foreign("another size", longer, false, {})) return wrong;
   if (auto wrong = check_foreign_file("another inode of the same birth", 2, 0)) return wrong;
   if (auto wrong = check_foreign_file("the same inode, born again", 1, 1)) return wrong;
-  // Without birth times the blocks decide: whose device and inode it is shows on no other host.
+  // Without birth times the blocks decide, because device and inode numbers mean nothing on another host.
   DiskOptions no_birth;
   no_birth.has_birth_times = false;
   DiskOptions other_disk = no_birth;

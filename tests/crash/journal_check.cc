@@ -1,4 +1,3 @@
-// Valid, bent, and somebody else's.
 #include "tests/crash/journal_check.h"
 
 #include <xxhash.h>
@@ -15,7 +14,7 @@
 namespace stfs::test {
 namespace {
 
-/// The moment at which a commit's journal is on the disk and the archive untouched.
+/// The moment at which the commit's journal is on the disk and the archive is unchanged.
 const Moment& committed_moment(const History& history) {
   const auto published = std::ranges::find(history.moments, "publish", &Moment::what);
   return *std::ranges::find(published, history.moments.end(), "sync directory", &Moment::what);
@@ -52,7 +51,7 @@ Recovered recover_once(Storage& storage, const RecoveryOptions& options) {
   auto file = storage.open(kArchivePath, Access::ReadWrite);
   if (!file) return {.wrong = text_of(file.error())};
   const auto reports = recover(storage, kArchivePath, **file, options);
-  // Whether a journal can't be used or can't be read is for the one who asked; it must say so, that is all.
+  // Recovery may refuse a journal for any reason, but it must give a message.
   if (!reports)
     return {.wrong =
                 reports.error().message.empty() ? std::optional<std::string>("no message") : std::nullopt};
@@ -173,7 +172,7 @@ std::optional<std::string> check_forged_records() {
     forge(*record);
     Content journal = valid.bytes;
     for (JournalRange& range : record->ranges) {
-      // Hashes that agree with what is there now, so that nothing but the place is wrong.
+      // The hashes fit the bytes at the new place, so only the place is wrong.
       if (range.journal_offset + range.archive.size_bytes > journal.size()) continue;
       range.new_hashes.clear();
       append_block_hashes(std::span(journal).subspan(range.journal_offset, range.archive.size_bytes),

@@ -1,5 +1,5 @@
-// Journals that no owner of ours wrote that way: damaged, forged, of another archive. Shared by the tests and
-// the explorer; tests/fuzz does the same a million times, without a disk that crashes.
+// Checks recovery with journals that no commit wrote that way: damaged, forged, of another archive. The tests
+// and the explorer share it; tests/fuzz checks a million journals, without a disk that crashes.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace stfs::test {
 
-/// A committed journal that its owner has not applied yet, as it lies on the disk.
+/// A committed journal on the disk that its owner has not applied yet.
 struct ValidJournal {
   std::string path;
   Content bytes;
@@ -22,22 +22,20 @@ struct ValidJournal {
   Content archive_after;
 };
 const ValidJournal& valid_journal();
-/// The same, from a disk whose files have no birth times.
+/// A valid journal from a disk whose files have no birth times.
 const ValidJournal& valid_journal_without_birth();
-/// The same, of patches by bytes.
+/// A valid journal of patches by bytes.
 const ValidJournal& valid_patches();
-/// Of another archive, large_archive(), on a disk whose files share blocks: it holds old ones, too.
+/// A valid journal of large_archive(), on a disk whose files share blocks. It also contains old blocks.
 const ValidJournal& valid_journal_with_old_blocks();
 
-/// Recovers with these bytes as the journal: looking, for real, and once more, as writer and as reader. The
-/// archive must be as it was, or as the valid journal says; where the hashes were forged too, at least as
-/// large as it was.
+/// Recovers with these bytes as the journal: as a dry run, as a reader, as a writer, and once more. The
+/// archive must be unchanged or as the valid journal makes it; with forged hashes it must keep its size.
 /// @param valid  the journal that `journal` was.
 std::optional<std::string> check_journal(std::span<const std::byte> journal, bool is_forged,
                                          const ValidJournal& valid = valid_journal());
 
-/// Changes the valid journal as tests/fuzz does, by a script that decides how; forged where hashes were made
-/// to agree again.
+/// The valid journal, changed as tests/fuzz does. A script decides the changes. Forged: hashes were repaired.
 struct MadeJournal {
   Content bytes;
   bool is_forged = false;
@@ -48,11 +46,11 @@ MadeJournal make_journal(std::span<const std::byte> script);
 /// samples of the rest.
 std::optional<std::string> check_every_byte();
 
-/// Records that make no sense, under hashes that agree: never applied.
+/// Records that make no sense, with hashes that fit: they are never applied.
 std::optional<std::string> check_forged_records();
 
-/// Journals whose archive is another one by now, and archives that are replaced before a commit: never
-/// applied, never removed, never written to.
+/// Journals whose archive is another one now are never applied and never removed. Archives that are replaced
+/// before a commit are never written to.
 std::optional<std::string> check_identities();
 
 }  // namespace stfs::test

@@ -1,5 +1,5 @@
-// Journals are hostile input: whatever lies there, the archive is as it was or as a valid journal says.
-// Random damage is tests/fuzz' business.
+// Journals are hostile input: with any journal, the archive is unchanged or as a valid journal makes it.
+// tests/fuzz tests random damage.
 #include "tests/crash/journal_check.h"
 #include "tests/support/catch.h"
 

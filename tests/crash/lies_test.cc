@@ -1,6 +1,6 @@
-// The protocol without one of its steps: a storage says that it was done. Each such mutant must be caught, or
-// these tests would not see the step missing from the code either. tests/mutation removes the checks
-// inside the code.
+// The protocol without one of its steps: a storage skips the step and reports success. The tests must catch
+// each such mutant, because otherwise they would not notice that the code misses the step. tests/mutation
+// removes the checks inside the code.
 #include <string>
 #include <vector>
 
@@ -11,9 +11,9 @@
 namespace stfs::test {
 namespace {
 
-constexpr std::uint64_t kMostCrashes = 20'000;  // of a workload, before a lie counts as believed
+constexpr std::uint64_t kMostCrashes = 20'000;  // of a workload, before the test gives up
 
-/// What the first crash that shows the lie shows.
+/// The mistake after the first crash that shows one; nothing if no crash does.
 std::optional<std::string> catch_lie(const std::vector<SeamCall>& lies) {
   CrashCounts counts;
   for (const Workload& workload : workloads()) {
@@ -28,7 +28,7 @@ std::optional<std::string> catch_lie(const std::vector<SeamCall>& lies) {
   return std::nullopt;
 }
 
-/// The same, with several writers.
+/// The mistake with several writers.
 std::optional<std::string> catch_lie_among_hosts(
     const std::vector<SeamCall>& lies, const std::vector<HostsScenario>& scenarios = hosts_scenarios()) {
   constexpr std::uint64_t kMostSchedules = 200;

@@ -1,4 +1,3 @@
-// Keeps a row for each tensor while an edit is drawn.
 #include "tests/crash/model_step.h"
 
 #include <algorithm>
@@ -12,9 +11,9 @@
 namespace stfs::test {
 namespace {
 
-constexpr std::size_t kManyTensors = 14;  // of all shards: from there on more are removed than are added
+constexpr std::size_t kManyTensors = 14;  // of all shards; with more tensors, more are removed than added
 
-/// An edit while it is drawn. What it does to shards is told by the text of core/model/model_edit.h.
+/// An edit that is being drawn. Its effect on shards follows the text of core/model/model_edit.h.
 class Draft {
  public:
   Draft(const EditedModel& before, Choices& choices) : choices_(choices) {
@@ -60,10 +59,11 @@ class Draft {
   struct Row {
     std::uint32_t shard = 0;
     EditedContent::Value value;
-    std::optional<std::string> from;  // whose bytes it has
+    std::optional<std::string> from;  // the old name of the tensor, if the bytes are kept
   };
 
-  /// Keys of shards that lose all tensors go to the first one that keeps some, if no such shard has the key.
+  /// Moves metadata of shards that lose all tensors to the first remaining shard, unless a remaining shard
+  /// has the key.
   void keep_metadata() {
     if (!step_.before.has_index() || !step_.changes_index || rows_.empty()) return;
     std::set<std::uint32_t> named;
@@ -145,10 +145,10 @@ class Draft {
     return names;
   }
 
-  /// Removes all tensors of a shard, so that the index does not name it any more.
+  /// Removes all tensors of a shard, so the index no longer names the shard.
   void empty_shard() {
     const std::vector<std::string> names = names_of_shard();
-    if (names.size() == rows_.size()) return rename_shard();  // an index names a tensor
+    if (names.size() == rows_.size()) return rename_shard();  // an index names at least one tensor
     for (const std::string& name : names) remove(name);
   }
 
@@ -205,7 +205,8 @@ class Draft {
   std::set<std::uint32_t> touched_;
 };
 
-/// Nothing: no tensor has bytes. A patch of empty tensors changes no shard, so no commit compares that shard.
+/// Nothing if no tensor has bytes. A patch of empty tensors changes no shard, so the commit does not compare
+/// the shard's structure.
 std::optional<ModelStep> random_patch(const EditedModel& before, Choices& choices) {
   ModelStep step{.is_patch = true, .before = before};
   std::vector<std::pair<std::uint32_t, std::string>> all;

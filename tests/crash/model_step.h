@@ -1,5 +1,5 @@
-// Edits of a model by names, patches of it, and who carries them out. What they do is computed without the
-// code under test.
+// Edits of a model by names, patches, and functions that carry them out. Their effects are computed without
+// the code under test.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct ModelStep {
     std::string name;
   };
   struct Rename {
-    std::vector<std::pair<std::string, std::string>> names;  // all at once: from, to
+    std::vector<std::pair<std::string, std::string>> names;  // (from, to), all at once
   };
   struct Reinterpret {
     std::string name;
@@ -40,20 +40,20 @@ struct ModelStep {
   bool is_patch = false;
   bool is_compaction = false;
   std::vector<Change> changes{};              // of an edit, in this order
-  std::map<std::uint32_t, EditStep> parts{};  // what becomes of the shards that it changes
+  std::map<std::uint32_t, EditStep> parts{};  // the steps of the shards that it changes
   bool changes_index = false;
-  /// The model that it was made for. Of that, only the structure counts.
+  /// The model for which the step was made. Only its structure matters.
   EditedModel before{};
 };
 
 /// A random step: an edit, a patch, or a compaction (which names no part).
-/// @param before  bytes of any content.
+/// @param before  its bytes may have any value.
 ModelStep random_model_step(const EditedModel& before, Choices& choices);
-/// What the step makes of the model; nothing: the shards that it changes, or the index, have another
-/// structure than the step was made for. Then it must not be carried out.
+/// The model after the step. Nothing if the index or a changed shard has another structure than the step was
+/// made for; then the step must fail.
 std::optional<EditedModel> content_after(const ModelStep& step, const EditedModel& before);
 
-/// Carries out a patch or an edit. The model shows the version before.
+/// Carries out a patch or an edit. The object still shows the old version afterwards.
 Result<void> carry_out(const Model& model, const ModelStep& step, const CommitOptions& options);
 
 }  // namespace stfs::test

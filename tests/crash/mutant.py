@@ -1,9 +1,9 @@
-"""One step of core or tools/sync that is done in another way."""
+"""A mutant: one step of core or tools/sync, changed."""
 
 import dataclasses
 from pathlib import Path
 
-# Of what the explorer tries.
+# Kinds of exploration.
 KINDS = ("crashes", "random", "choices", "faults", "hosts", "edges", "journals", "groups", "edits",
          "edit-hosts", "pulls")
 
@@ -13,11 +13,11 @@ class Mutant:
     name: str
     old: str
     new: str
-    # In these a round of the explorer notices it soonest.
+    # The kinds in which a round of the explorer notices the mutant soonest.
     kinds: tuple[str, ...] = KINDS
     more: tuple[tuple[str, str], ...] = ()  # further texts, each in one file
-    seed: int = 0  # the first one: of a moment that is rare, one before a seed that shows it
-    scenario: str = ""  # the workload, or the scenario of hosts or edges, that shows it soonest
+    seed: int = 0  # the first seed; for a rare moment, a seed just before one that shows the mutant
+    scenario: str = ""  # the workload, or the scenario of hosts or edges, that shows the mutant soonest
 
     def apply(self, root: Path) -> dict[Path, str]:
         """The files of the repository that change, and their new content."""

@@ -27,9 +27,9 @@ from protocol_mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STFS_BUILD_DIR", ROOT / "build" / "release")).resolve()
-# So long a mutant may go unnoticed, in seconds of the explorer. Each row is noticed in one or two.
+# The explorer tries a mutant for this time in seconds. It notices each row in one or two.
 PATIENCE = 60
-HANGS = 60  # so much longer than it was told to take
+HANGS = 60  # the explorer hangs if it runs for so many seconds past its limit
 
 
 def run(command, directory: Path) -> str:
@@ -41,7 +41,7 @@ def run(command, directory: Path) -> str:
 
 
 class Workshop:
-    """Makes explorers with a mutant inside, from a build's objects and one that is compiled anew."""
+    """Makes explorers with a mutant inside, from a build's objects and a recompiled object."""
 
     def __init__(self, build: Path, directory: Path):
         self.build = build
@@ -51,7 +51,7 @@ class Workshop:
     def prepare(self):
         self.directory.mkdir(parents=True, exist_ok=True)
         units = json.loads((self.build / "compile_commands.json").read_text())
-        # By source; the sources of a group have the group's.
+        # The unit of each source. The sources of a group share the group's unit.
         self.units: dict[Path, Path] = {}
         self.compilers = {Path(unit["file"]): shlex.split(unit["command"]) for unit in units}
         for unit in self.compilers:
@@ -59,7 +59,7 @@ class Workshop:
             for source in re.findall(r'^#include "(.+)"$', unit.read_text(), re.M) if is_group else [unit]:
                 self.units[Path(source)] = unit
         self.check_build()
-        # The last command of all that make it.
+        # The last command links the explorer.
         commands = run(["ninja", "-C", self.build, "-t", "commands", "crash_explorer"], self.build)
         self.linker = shlex.split(commands.splitlines()[-1].removeprefix(": && ").removesuffix(" && :"))
         self.precompile("core", ("core",))
@@ -74,7 +74,7 @@ class Workshop:
         run([*self.compiler_of(example), "-x", "c++-header", text, "-o", f"{text}.gch"], self.build)
 
     def check_build(self):
-        """A mutant among objects of other sources would prove nothing."""
+        """Fails unless the build is newer than the sources, because a mutant among old objects proves nothing."""
         if not self.explorer.exists():
             raise RuntimeError(f"{self.explorer} is not there; build it first, with packaging/compile -D STFS_TESTS=ON")
         for source in sorted(file for name in ("core", "tools/sync") for file in (ROOT / name).rglob("*.[ch]*")):
@@ -82,7 +82,7 @@ class Workshop:
                 raise RuntimeError(f"{source} is newer than {self.explorer}; build it first, with packaging/compile")
 
     def compiler_of(self, file: Path) -> list[str]:
-        """The build's command for that file, for a quick compilation: what it names, reads and writes is left out."""
+        """The build's command for that file, for a quick compilation, without the names of its input and output."""
         command = []
         words = iter(self.compilers[self.units[file]])
         for word in words:
@@ -117,8 +117,8 @@ class Workshop:
     def make(self, mutant: Mutant) -> Path:
         """The explorer with the mutant inside."""
         objects = [self.compile(unit, texts) for unit, texts in self.by_unit(mutant).items()]
-        # What comes before an archive takes the place of its member.
-        linked = self.directory / "crash_explorer.mutant"  # under its own name it would pass for the program itself
+        # Objects before an archive replace its members.
+        linked = self.directory / "crash_explorer.mutant"  # another name, so it is not mistaken for the real program
         command = self.linker.copy()
         at = command.index("-o")
         command[at : at + 2] = ["-s", *map(str, objects), "-o", str(linked)]
@@ -126,20 +126,20 @@ class Workshop:
         return linked
 
     def look_at(self, program: Path, mutant: Mutant, *limits) -> subprocess.CompletedProcess:
-        """The program's verdict on itself."""
+        """Runs the program on the mutant's kinds and scenario."""
         command = [program, *limits]
         if mutant.scenario:
             command += ["--workload", mutant.scenario]
         for kind in mutant.kinds:
             command += ["--kind", kind]
-        # What a sanitizer says of a mutant is no report for the tests.
+        # A sanitizer's report about a mutant must not reach the log of the tests.
         environment = {name: value for name, value in os.environ.items() if not name.endswith("SAN_OPTIONS")}
         return subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               timeout=PATIENCE + HANGS)
 
     def try_mutant(self, mutant: Mutant) -> str:
-        """What the tests say of it. Raises AssertionError where they say nothing."""
-        # A crash or a hang of the mutant is a way of being caught.
+        """The explorer's verdict on the mutant. Raises AssertionError if the mutant survives."""
+        # A crash or a hang of the mutant also catches it.
         seed = None
         try:
             first = ["--seed", str(mutant.seed)]
@@ -151,7 +151,7 @@ class Workshop:
                 seed = re.match(r"seed (\d+):", verdict)[1]
         except subprocess.TimeoutExpired:
             verdict = "it hangs"
-        # A mutant that fails like the sources as they are proves nothing.
+        # The unchanged explorer must not fail in the same way.
         limits = ["--seed", seed, "--states", "1"] if seed else ["--states", str(10**12), "--seconds", "2"]
         done = self.look_at(self.explorer, mutant, *limits)
         if done.returncode != 0:

@@ -7,20 +7,20 @@ A row whose text is no longer there fails: the table has to follow the code.
 
 from mutant import Mutant
 
-# A second line of defence hides each of these, from the explorer as from tests/mutation:
+# The explorer and tests/mutation notice none of these, because a second line of defence hides each:
 #  - that the archive's locks are held until its journal is void (journal.h, invariant 5, proves it);
-#  - the hash of a journal's head: what it covers is compared with the record, or makes the record's hash fail;
-#  - that a journal in use is told from one whose owner has died: the locks on its ranges keep recovery out as well;
-#  - which of two sound lanes counts: the later one was not promised to anybody while the earlier one is there;
-#  - the order of journals in recovery: since a retired one's name is gone for good, no two of them name one block;
-#  - that what others wrote around a patch is synced before its commit point (tests/core/patch_commit_test.cc has it): a
-#    loss of power is judged by commits, and this one falls between two of them;
-#  - that a patch names its whole blocks for others: its owner, or who recovers it, has locked them;
-#  - one of these two alone: recovery locks the ranges that it writes, and a committer waits for a journal of his ranges
-#    that somebody holds. Whoever holds one, its owner or a recovery, has locked its ranges, too.
-# It takes the explorer minutes to find two crashes in a row that show these:
-#  - that an index of a published version that is withdrawn is gone for good before its shards go;
-#  - that the step of a switch is sure before the files of the model before go.
+#  - the hash of a journal's head: a wrong field of the head differs from the record, or the record's hash fails;
+#  - the difference between a journal in use and a journal of a dead owner: the locks on its ranges also stop recovery;
+#  - the choice between two sound lanes: the later commit was not promised while the earlier lane is there;
+#  - the order of journals in recovery: the removal of a retired journal's name is durable, so no two name one block;
+#  - the sync of other programs' bytes around a patch before its commit point (tests/core/patch_commit_test.cc tests it):
+#    a loss of power is judged by commits, and this loss is between two commits;
+#  - that a patch names its whole blocks for others: its owner, or the process that recovers it, has locked them;
+#  - one of these two alone: recovery locks the ranges that it writes, and a committer waits for a held journal of its
+#    ranges. The holder of a journal, its owner or a recovery, has also locked the journal's ranges.
+# The explorer needs minutes to find two crashes in a row that show these:
+#  - the index of a withdrawn published version is removed durably before its shards are removed;
+#  - the record of a switch's step is durable before the files of the old model are removed.
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -75,8 +75,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the new file gets a name that recovery does not know",
-        "  staged += kStagedSuffix;\n  if (auto named = storage.publish(*content.file, staged)",
-        "  staged += \".new\";\n  if (auto named = storage.publish(*content.file, staged)",
+        "  staged += kStagedSuffix;\n  RETURN_IF_ERROR(storage.publish(*content.file, staged)",
+        "  staged += \".new\";\n  RETURN_IF_ERROR(storage.publish(*content.file, staged)",
         ("edits",),
     ),
     Mutant(
@@ -136,7 +136,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if (!is_there) return is_there;\n  if (is_group_record_name",
         ("hosts",),
         scenario="without unnamed files",
-        # Either look alone is enough: what has gone was made void before.
+        # Each check alone is enough, because a journal is made void before it is removed.
         more=(("return !*taken_back || found.report.state == JournalState::Unfinished;", "return true;"),),
     ),
     Mutant(
@@ -145,7 +145,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "const std::uint64_t end = kLockBase + range.end();",
         ("hosts",),
         scenario="different bytes",
-        # Either end alone is enough for neighbours to meet.
+        # Neighbours conflict even if only one of the two ends is rounded.
         more=(("std::max<std::uint64_t>(round_down_to_block(range.offset), 1)", "std::max<std::uint64_t>(range.offset, 1)"),),
     ),
     Mutant(
@@ -153,8 +153,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "return archive.sync();\n}\n\nResult<CommitPlan> CommitProtocol::plan",
         "return {};\n}\n\nResult<CommitPlan> CommitProtocol::plan",
         ("edits",),
-        # The seal syncs what others wrote into an archive that was just opened, and so these bytes as well.
-        more=(("if (auto synced = archive.sync_what_others_wrote(); !synced) return synced;", ""),),
+        # The seal syncs the bytes of other programs in an archive that was just opened, and these bytes with them.
+        more=(("RETURN_IF_ERROR(archive.sync_what_others_wrote());", ""),),
     ),
     Mutant(
         "an edit of another shard does not wait for who replaces the index",
@@ -187,7 +187,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the state is written before the tensors",
         "    auto committed = transaction_.commit(",
-        "    if (auto early = state_.write(version_.version(), durability); !early) return early;\n"
+        "    RETURN_IF_ERROR(state_.write(version_.version(), durability));\n"
         "    auto committed = transaction_.commit(",
         ("pulls",),
         scenario="chain",

@@ -1,4 +1,5 @@
-// One life of a host and its publisher is recorded; then lives begin where a crash has ended one.
+// Records one life of a host and its publisher. Then new lives begin on the disks that crashes of it have
+// left.
 #include "tests/crash/pull_run.h"
 
 #include <fmt/format.h>
@@ -16,7 +17,7 @@
 #include "tests/support/plain.h"
 #include "tools/sync/pull.h"
 #include "tools/sync/sync_state.h"
-#include "tools/sync/version_name.h"
+#include "tools/sync/version_format.h"
 #include "tools/sync/version_writer.h"
 
 namespace stfs::test {
@@ -28,10 +29,10 @@ const std::string kPublished = "/models/published";
 const std::string kTraining = "/training";
 constexpr int kCrashesInARow = 3;
 
-/// What the outside world knows at a moment. Versions are counted, 0 is the host's own model or none.
+/// The promises at a moment. They count versions; 0 is the host's own model or none.
 struct Known {
-  std::size_t told = 0;       // a pull has told of so many
-  std::size_t published = 0;  // so many are published for sure
+  std::size_t told = 0;       // the version that a pull has reported
+  std::size_t published = 0;  // the number of versions that are published for sure
   bool is_publishing = false;
 
   [[nodiscard]] std::size_t begun() const { return published + (is_publishing ? 1 : 0); }
@@ -40,7 +41,7 @@ struct Known {
 struct Moment {
   DiskImage image;
   Known known;
-  std::string after{};  // what has changed the disk
+  std::string after{};  // the last change of the disk
 };
 
 class PullRun {
@@ -59,7 +60,7 @@ class PullRun {
   std::optional<std::string> run(std::size_t one_in) {
     const std::vector<Moment> moments = record();
     for (std::size_t at = 0; at < moments.size() && !wrong_; ++at) {
-      // The end always: there most has been promised.
+      // The end is always crashed, because there most versions are promised.
       if (at + 1 < moments.size() && !choices_.one_in(one_in)) continue;
       crash(moments[at], false);
       if (!wrong_ && durability_ == Durability::Power) crash(moments[at], true);
@@ -71,7 +72,7 @@ class PullRun {
  private:
   // --- a life -----------------------------------------------------------------------------------------
 
-  /// All moments of a life from the beginning.
+  /// Records all moments of a life from the beginning.
   std::vector<Moment> record() {
     DiskModel disk(disk_options_);
     static_cast<void>(disk.start_process()->make_directory(kPublished));
@@ -88,12 +89,12 @@ class PullRun {
     });
   }
 
-  /// Goes on after a crash: opens, pulls, and lets the publisher finish what it was at.
+  /// Continues after a crash: opens the model, pulls, and lets the publisher finish its version.
   void go_on(DiskModel& disk) {
     open(disk);
     if (wrong_) return;
     const bool was_publishing = known_.is_publishing;
-    // Often the host is first, and sees what the publisher has left.
+    // Mostly the host pulls first, and sees the files of the interrupted publisher.
     if (!was_publishing || !choices_.one_in(3)) pull_surely(disk);
     if (!was_publishing || wrong_) return;
     publish_surely(disk);
@@ -123,7 +124,7 @@ class PullRun {
     return moments;
   }
 
-  /// One process does that with a call that fails, perhaps.
+  /// Runs the work in a new process, in which a call may fail.
   template <class Work>
   void try_to_fail(DiskModel& disk, Work work) {
     const auto process = disk.start_process();
@@ -145,7 +146,7 @@ class PullRun {
     if (!published) wrong_ = "publishing fails: " + text_of(published.error());
   }
 
-  /// The next version, as far as it is not there.
+  /// Publishes the next version, or the missing part of it.
   Result<void> publish(Storage& storage) {
     const PulledVersion& version = scenario_.versions[known_.published];
     known_.is_publishing = true;
@@ -161,7 +162,7 @@ class PullRun {
 
   static bool is_there(Storage& storage, const std::string& path) { return storage.status(path).has_value(); }
 
-  /// As other programs do it: each file under another name, then all names, the index last.
+  /// Publishes a full version as other programs do: each file gets its name when it is whole, the index last.
   static Result<void> publish_full(Storage& storage, const std::string& path, const PulledFiles& files) {
     if (is_there(storage, path + "/" + kPulledIndex)) return storage.sync_directory(path);
     auto made = storage.make_directory(path);
@@ -202,7 +203,7 @@ class PullRun {
 
   // --- the host ---------------------------------------------------------------------------------------
 
-  /// A count of versions; nothing for a number that was never published.
+  /// The count of versions up to this number; nothing for a number that is never published.
   [[nodiscard]] std::optional<std::size_t> count_of(std::uint64_t number) const {
     const auto found = std::ranges::find(scenario_.versions, number, &PulledVersion::number);
     if (found == scenario_.versions.end()) return std::nullopt;
@@ -226,7 +227,7 @@ class PullRun {
     return sync::pull(kHost, kPublished, options);
   }
 
-  /// The newest version that is whole is there afterwards, and nothing else.
+  /// Pulls; then the host must have the newest whole version and no other files.
   void pull_surely(DiskModel& disk) {
     const auto process = disk.start_process();
     const auto pulled = pull(*process);
@@ -257,7 +258,7 @@ class PullRun {
     look(kStateDirectory, [](const std::string& name) { return name == "lock" || name == "state.json"; });
   }
 
-  /// Finishes what a killed receiver could not: first under the lock, then with the model.
+  /// Finishes the work of a killed pull: takes the lock, then opens the model.
   void open(DiskModel& disk) {
     const auto process = disk.start_process();
     if (is_there(*process, kStateDirectory)) {
@@ -328,7 +329,7 @@ class PullRun {
   Durability durability_ = Durability::Power;
   std::vector<PulledFiles> files_;  // of the host's own model, and of each version
   Known known_;
-  std::string unfinished_;  // why the last pull took a version for an unfinished one
+  std::string unfinished_;  // why the last pull found a version unfinished
   std::optional<std::string> wrong_;
 };
 

@@ -1,4 +1,3 @@
-// Chains, and what begins a new one.
 #include "tests/crash/pull_run.h"
 
 namespace stfs::test {
@@ -31,7 +30,7 @@ const std::vector<PullScenario>& pull_scenarios() {
         {.number = 2, .base = 1, .encoding = DiffEncoding::Overwrite},
         {.number = 3, .base = {}}},
        true},
-      // Its archives get other names.
+      // The host's archives get other names.
       {"other tensors in the same archives",
        {{.number = 1, .base = {}},
         {.number = 2, .base = 1},

@@ -1,4 +1,4 @@
-// A model that follows training has one whole version, whatever crashes when.
+// A model that follows training has one whole version, after any crash at any moment.
 #include "tests/crash/pull_run.h"
 #include "tests/support/catch.h"
 
@@ -25,7 +25,8 @@ TEST_CASE("pulls: a model that follows training is one whole version, and its st
     CHECK(counts.in_recovery > 5 * kPullSeeds);
     CHECK(counts.losses > 8 * kPullSeeds);
     CHECK(counts.applied > kPullSeeds);
-    // Where a call fails while a pull looks at the model, a full version replaces its files, not its bytes.
+    // If a call fails while a pull examines the model, a full version replaces the model's files instead of
+    // its bytes.
     CHECK((scenario.has_model ? counts.seeded <= counts.failed : counts.seeded > 0));
     CHECK(counts.failed > 0);
     WARN(scenario.name << ": " << counts.states << " states, " << counts.in_recovery

@@ -1,4 +1,3 @@
-// Headers by hand, bytes from a name and a number.
 #include "tests/crash/pulled_model.h"
 
 #include <fmt/format.h>
@@ -22,7 +21,8 @@ struct PulledTensor {
   std::uint64_t size_bytes;
 };
 
-// Blocks that tensors share, blocks that are all one tensor's, and ends within a block.
+// Some blocks are shared by tensors, some are whole blocks of one tensor, and some tensors end within a
+// block.
 constexpr std::array kFirst = {
     PulledTensor{"model-00001-of-00002.safetensors", "a.bias", 40},
     PulledTensor{"model-00001-of-00002.safetensors", "a.weight", 9000},
@@ -61,7 +61,7 @@ std::string bytes_in(const PulledTensor& tensor, std::uint64_t version) {
   for (char& byte : bytes) byte = static_cast<char>(first.below(256));
   for (std::uint64_t step = 1; step <= version; ++step) {
     RandomChoices choices(step * 1'000'000 + tensor.name.front() * 1000U + tensor.size_bytes);
-    // None, one, or some here and there.
+    // Changes no byte, one byte, or several bytes.
     const std::size_t changed = choices.below(3) * choices.below(3) * tensor.size_bytes / 100 + step % 2;
     for (std::size_t times = 0; times < changed; ++times)
       bytes[choices.below(bytes.size())] = static_cast<char>(choices.below(256));

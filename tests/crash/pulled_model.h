@@ -1,4 +1,4 @@
-// The models that training publishes, as the files that they must be: computed without the code under test.
+// The expected files of the models that training publishes, computed without the code under test.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@
 
 namespace stfs::test {
 
-/// Which tensors a model has, and in which archives.
+/// The tensors of a model, and their archives.
 enum class PulledLayout : std::uint8_t {
   First,
   OtherTensors,  // in archives of other names
-  SameArchives   // other tensors as well, in archives of the first one's names
+  SameArchives   // also other tensors, in archives with the names of layout First
 };
 
 inline const std::string kPulledIndex = "model.safetensors.index.json";

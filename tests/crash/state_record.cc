@@ -1,4 +1,3 @@
-// Numbers the states by the files that are there.
 #include "tests/crash/state_record.h"
 
 #include <fmt/format.h>

@@ -1,9 +1,9 @@
-// Crash states and models as files, with what they may hold beside them, for a test that reads them with the
+// Writes crash states and models as files, with their allowed contents, for a test that reads them with the
 // reference library.
 //
-//   state-N.safetensors  one archive as a crash has left it, before any recovery
-//   state-N.json         {"allowed": [CONTENT...], "is_mixed": BOOL, "is_read": BOOL}: what it may hold; that
-//                        bytes may be old and new ones; whether our plain reader accepts it
+//   state-N.safetensors  one archive after a crash, before any recovery
+//   state-N.json         {"allowed": [CONTENT...], "is_mixed": BOOL, "is_read": BOOL}: the allowed contents;
+//                        whether bytes may be a mix of old and new; whether our plain reader accepts it
 //   model/               the model at the end
 //   model.json           {"shards": {FILE: CONTENT, ...}}
 //

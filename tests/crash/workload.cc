@@ -1,4 +1,3 @@
-// The layout, the list, and how a step is done.
 #include "tests/crash/workload.h"
 
 #include <algorithm>
@@ -152,7 +151,7 @@ std::vector<Workload> make_workloads() {
     const Step block{.pieces = {{"block"}}};
     add(named("beside one that is "), {many});
     add(named("beside one of many ranges that is "), {block, many, many}, {.most_range_bytes = kBlock});
-    // Without birth times a torn tail of less than a sector can't be told from another archive's.
+    // Without birth times, a torn tail of less than a sector looks like another archive's.
     const Step without_tail{
         .pieces = {{"several_blocks"}, {"unaligned"}}, .beside = {{"block"}}, .beside_when = when};
     add(named("without birth times, beside one that is "), {without_tail}, {.has_birth_times = false});
@@ -175,8 +174,8 @@ std::vector<Workload> make_workloads() {
   return list;
 }
 
-/// A commit inside of the step's, of a tensor that shares no block with any of it; none where there is no
-/// such tensor, or the step goes through a lane.
+/// Sometimes adds a commit inside of the step's commit, of a tensor that shares no block with the step. Adds
+/// none to patches, to steps of kept journals, or if there is no such tensor.
 void add_beside(Step& step, bool keeps_journal, Choices& choices) {
   if (step.is_patch || keeps_journal || !choices.one_in(2)) return;
   const auto blocks_of = [](std::string_view name) {
@@ -196,7 +195,7 @@ void add_beside(Step& step, bool keeps_journal, Choices& choices) {
 
 }  // namespace
 
-// Sizes are chosen for where they begin and end: see the names.
+// The sizes are chosen for the places where the tensors begin and end, as their names say.
 TestArchive::TestArchive(std::uint64_t large_bytes)
     : tensors_({
           {"four_bytes", 0, 4},
@@ -284,16 +283,17 @@ Workload random_workload(std::uint64_t seed) {
     for (std::size_t pieces = 1 + random.below(6); pieces > 0; --pieces) {
       const auto& tensors = small_archive().tensors();
       const TestTensor& tensor = tensors[random.below(tensors.size())];
-      // The tensor that is cut to the wrong size must not be an empty one.
+      // The tensor that is cut to the wrong size must not be empty.
       if (tensor.size_bytes < 2) continue;
       const std::uint64_t offset = random.one_in(3) ? 0 : random.below(tensor.size_bytes);
       const std::uint64_t most = tensor.size_bytes - offset;
       step.pieces.push_back({tensor.name, offset, random.one_in(3) ? most : 1 + random.below(most)});
     }
-    // What was cut reads as zeros where it is not written again.
+    // Cut bytes read as zeros unless they are written again, so the first piece begins at 0.
     if (step.pieces.empty()) continue;
     step.pieces.front().offset = 0;
-    // Nor may the last piece, which is written before the commit that must fail, make it whole again.
+    // The last piece is written before the commit that must fail, so it must not write the whole tensor
+    // again.
     if (step.pieces.back().tensor == step.pieces.front().tensor) step.tries_wrong_size = false;
     if (step.tries_wrong_size) step.pieces.front().size_bytes.reset();
     add_beside(step, workload.keeps_journal, random);
@@ -307,7 +307,7 @@ Content piece_bytes(const TestArchive& archive, const Piece& piece, std::uint64_
   const TestTensor& tensor = archive[piece.tensor];
   RandomChoices random(tensor.offset * 1000 + piece.offset * 7 + step + 2);
   Content bytes(piece.size_bytes.value_or(tensor.size_bytes - piece.offset));
-  // Of no two steps a sector is the same, and that is all that is asked of them.
+  // The bytes only have to differ in each sector between any two steps.
   constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15U;
   std::uint64_t number = random.next();
   for (std::span<std::byte> left = bytes; !left.empty(); number += kOdd) {
@@ -464,7 +464,7 @@ Result<void> Writer::run(const Step& step, std::uint64_t number, unsigned retrie
   if (!step.beside.empty()) let_in(options, step, number + kBeside);
   for (;; --retries) {
     auto committed = transaction.commit(options, lock_of);
-    if (committed && step.settles) static_cast<void>(settle());  // a failure harms nobody: recovery settles
+    if (committed && step.settles) static_cast<void>(settle());  // after a failure, recovery settles
     if (committed || retries == 0) return committed;
   }
 }
@@ -482,7 +482,7 @@ void put_archive(DiskModel& disk, const TestArchive& archive) {
 CommitOptions commit_options(Durability durability) {
   CommitOptions options;
   options.durability = durability;
-  // Without patience: nobody else is there, or a scheduler decides when to try again.
+  // No patience: there is no other process, or a scheduler decides when to retry.
   options.lock_patience = std::chrono::milliseconds(0);
   return options;
 }

@@ -1,6 +1,6 @@
-// What the crash tests do to an archive: its layout, and transactions one after the other.
+// The workloads of the crash tests: the layout of an archive, and transactions one after the other.
 //
-// The expected content is kept as plain bytes, computed without the code under test.
+// The expected content is plain bytes, computed without the code under test.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct TestTensor {
   std::uint64_t size_bytes;
 };
 
-/// An archive whose tensors show every case of how a tensor lies in blocks.
+/// An archive whose tensors have every case of a position relative to the blocks.
 class TestArchive {
  public:
   /// @param large_bytes  size of the tensor "large".
@@ -50,16 +50,16 @@ class TestArchive {
 };
 
 const TestArchive& small_archive();
-/// Its tensor "large" touches as many blocks as a lane of a lane journal has.
+/// An archive whose tensor "large" touches as many blocks as a lane of a lane journal has.
 const TestArchive& lane_archive();
-/// Its tensor "large" is one that is cloned, where the disk can.
+/// An archive whose tensor "large" is cloned if the disk can.
 const TestArchive& large_archive();
 
 /// Bytes written into a tensor.
 struct Piece {
   std::string_view tensor;
   std::uint64_t offset = 0;                      // in the tensor
-  std::optional<std::uint64_t> size_bytes = {};  // all there is, without it
+  std::optional<std::uint64_t> size_bytes = {};  // nothing: the rest of the tensor
 };
 
 /// When the commit of a step lends its turn (CommitOptions::lend_turn).
@@ -67,15 +67,15 @@ enum class Lent : std::uint8_t { WhileHashed, WhileSynced, WhileApplied };
 
 struct Step {
   std::vector<Piece> pieces;
-  /// Cuts the first piece's tensor before, tries to commit, which must fail, and then writes.
+  /// First cuts the first piece's tensor and tries to commit, which must fail. Then writes all pieces.
   bool tries_wrong_size = false;
-  /// A new Archive object for this step.
+  /// Opens a new Archive object for this step.
   bool reopens = false;
-  /// Settles the journal that is kept, afterwards.
+  /// Settles the kept journal after the commit.
   bool settles = false;
   /// Commits the bytes that differ (Transaction::begin_patches()), not whole blocks.
   bool is_patch = false;
-  /// The pieces of another commit, of other blocks, that runs inside of this step's; none: there is no such
+  /// The pieces of another commit, of other blocks, that runs inside of this step's commit; none: no such
   /// commit.
   std::vector<Piece> beside = {};
   Lent beside_when = Lent::WhileHashed;
@@ -94,32 +94,31 @@ struct Workload {
 
 const std::vector<Workload>& workloads();
 const Workload& workload(std::string_view name);
-/// Any pieces, in any order, on any kind of disk that survives a loss of power.
+/// Random pieces in any order, on any kind of disk, with a durability that survives a loss of power.
 Workload random_workload(std::uint64_t seed);
 
-/// std::equal() would take them one by one.
+/// Faster than std::equal(), which compares single bytes.
 inline bool are_same(std::span<const std::byte> one, std::span<const std::byte> other) {
   return one.size() == other.size() && std::memcmp(one.data(), other.data(), one.size()) == 0;
 }
 
-/// What a step writes there: bytes that tell step and position.
+/// The bytes that a step writes for a piece. They depend on the step and on the position.
 Content piece_bytes(const TestArchive& archive, const Piece& piece, std::uint64_t step);
 /// The archive after the step.
 Content content_after(const TestArchive& archive, const Content& before, const Step& step,
                       std::uint64_t number);
-/// The commit inside of a step's.
+/// The commit inside of a step's commit.
 Step beside_of(const Step& step);
-inline constexpr std::uint64_t kBeside = 1000;  // is added to the step's number for it, without other notes
+inline constexpr std::uint64_t kBeside = 1000;  // by default, added to the step's number for the inner commit
 
-/// The content at the beginning and after each commit: of each step, and of the one inside of it, in the
-/// order of their commit points.
+/// The content at the beginning and after each commit, outer and inner, in the order of their commit points.
 std::vector<Content> contents_of(const Workload& workload);
 
-/// Makes the pieces patches of a transaction.
+/// Stages the pieces as patches of a transaction.
 Result<void> stage_patches(Transaction& transaction, const Archive& archive, const TestArchive& layout,
                            std::span<const Piece> pieces, std::uint64_t number, const CommitOptions& options);
 
-/// The seam as one program sees it, with an archive open.
+/// A program that commits to an archive through a storage.
 class Writer {
  public:
   Writer(Storage& storage, const TestArchive& layout, CommitOptions options, bool keeps_journal = false,
@@ -133,27 +132,27 @@ class Writer {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  /// Opens it where it is not open.
+  /// Opens the archive unless it is open.
   Result<void> open();
-  /// Removes the journal that was kept; what can't be done is left to recovery.
+  /// Removes the kept journal and closes the archive. If the removal fails, recovery does it.
   void close();
   Result<void> settle();
-  /// A failure behind a commit point has ended all writing.
+  /// True if a failure after a commit point has ended all writing.
   [[nodiscard]] bool has_stopped() const { return archive_ && !archive_->check_writable(); }
   [[nodiscard]] Archive& archive() const { return *archive_; }
-  /// Called around the commit inside of a step's. begins() returns its number.
+  /// Called before and after an inner commit. begins() returns the inner commit's number.
   struct Notes {
     std::function<std::uint64_t()> begins;
     std::function<void(const Result<void>&)> ends;
   };
   void note_beside(Notes notes) { notes_ = std::move(notes); }
-  /// Stages and commits one step. A failed commit is tried again as often as told, on the same transaction.
+  /// Stages and commits one step. Retries a failed commit up to `retries` times, on the same transaction.
   Result<void> run(const Step& step, std::uint64_t number, unsigned retries = 0);
 
  private:
   Result<void> stage(Transaction& transaction, std::span<const Piece> pieces, std::uint64_t number);
   Result<void> patch(const Step& step, std::uint64_t number, unsigned retries);
-  /// Sets lend_turn for a step with a commit inside of it.
+  /// Sets lend_turn for a step with an inner commit.
   void let_in(CommitOptions& options, const Step& step, std::uint64_t number_beside);
   Result<void> run_beside(const Step& step, std::uint64_t number);
 
@@ -168,7 +167,7 @@ class Writer {
   Notes notes_;
 };
 
-/// Who may write the archive that put_archive() makes: root, its owner and the others of its group.
+/// The users that may write the archive of put_archive(): root, its owner and the members of its group.
 const std::vector<DiskUser>& people();
 /// Puts the archive at the beginning onto the disk.
 void put_archive(DiskModel& disk, const TestArchive& archive = small_archive());

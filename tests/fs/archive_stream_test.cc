@@ -1,4 +1,4 @@
-// An archive is checked as it arrives: in any pieces, and at its first wrong byte.
+// Checks an archive as it arrives in pieces of any size, and stops at its first wrong byte.
 #include "fs/write/archive_stream.h"
 
 #include <string>
@@ -15,7 +15,7 @@ namespace {
 const std::string kArchive =
     archive_bytes(R"({"a":{"dtype":"U8","shape":[5],"data_offsets":[0,5]}})", "12345");
 
-/// Puts together what a stream hands on.
+/// Collects the bytes that a stream passes on.
 struct Received {
   std::string data;
   std::size_t headers = 0;

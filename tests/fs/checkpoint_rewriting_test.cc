@@ -1,4 +1,4 @@
-// A checkpoint of which most bytes differ becomes a new file that takes the archive's place.
+// If most bytes of a checkpoint differ, a new file replaces the archive.
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
@@ -41,7 +41,7 @@ Tensors model_of(char first) {
 const Tensors kBefore = model_of('A');
 const Tensors kAfter = model_of('a');
 
-/// The first tensors of one, the others of the other.
+/// Returns the first `count` tensors of one model and the others of the other model.
 Tensors mixed(const Tensors& one, std::size_t count, const Tensors& other) {
   Tensors all(one.begin(), one.begin() + static_cast<std::ptrdiff_t>(count));
   all.insert(all.end(), other.begin() + static_cast<std::ptrdiff_t>(count), other.end());
@@ -54,17 +54,17 @@ std::uint64_t inode_of(const std::filesystem::path& path) {
   return status.st_ino;
 }
 
-/// A mount of a lone model, which can show another archive in its place.
+/// A mount of a single model, which can show another archive in its place.
 class Mount {
  public:
-  /// @param file_name  of the archive. If it is another one than "m.safetensors", this is a link to it.
+  /// @param file_name  of the archive. If it is not "m.safetensors", then "m.safetensors" is a link to it.
   explicit Mount(Storage& storage = system_storage(), const std::string& file_name = "m.safetensors")
       : storage_(storage), path_(directory_.path() / "m.safetensors") {
     static_cast<void>(directory_.write(file_name, archive_of(kBefore)));
     if (file_name != path_.filename()) std::filesystem::create_symlink(file_name, path_);
     const MountRoot::Open open = [this](const MountRoot::Heritage& heritage) { return open_model(heritage); };
     mount_root_ = std::make_unique<MountRoot>(
-        MountRoot::Member{.name = "", .path = path_, .filesystem = open_model({}).value(), .open = open});
+        MountRoot::Member{.name = "", .path = path_, .mounted = open_model({}).value(), .open = open});
     mount_root_->connect_to({.forget_outdated = [this](const Outdated& outdated) {
       for (const auto& [directory, name] : outdated.entries) forgotten_.push_back(name);
     }});
@@ -88,8 +88,8 @@ class Mount {
     if (!bytes) return tl::unexpected(bytes.error());
     return text_of(bytes->copy().value());
   }
-  // Without the bytes in a failure's text:
-  /// Whether the file has this header and these data. There may be room behind the header.
+  /// Returns true if the file has this header and these data. There may be room behind the header. The result
+  /// is a bool, so that the text of a failure does not contain the bytes.
   [[nodiscard]] bool stores(std::string_view bytes) const {
     const std::string file = stored();
     const auto length_of = [](std::string_view archive) {
@@ -121,13 +121,13 @@ class Mount {
   }
 
  private:
-  Result<std::unique_ptr<Filesystem>> open_model(const MountRoot::Heritage& heritage) const {
+  Result<std::unique_ptr<MountedModel>> open_model(const MountRoot::Heritage& heritage) const {
     auto archive = Archive::open(path_, Access::ReadWrite, storage_);
     if (!archive) return pass_on(std::move(archive));
-    FilesystemOptions options;
+    MountedModelOptions options;
     options.activity = heritage.activity;
     options.least_generation = heritage.least_generation;
-    return std::make_unique<Filesystem>(std::move(*archive), options);
+    return std::make_unique<MountedModel>(std::move(*archive), options);
   }
 
   const TemporaryDirectory directory_;
@@ -140,7 +140,7 @@ class Mount {
 /// A program that saves a checkpoint.
 class Saver {
  public:
-  /// Under the archive's own name, or under another one.
+  /// Opens the archive by its own name, or another file name.
   explicit Saver(const Mount& mount, std::string_view name = "archive.safetensors")
       : model_(mount->model_of(mount.ino({".safetensors"}))) {
     file_ = opened_or_made(*model_.operator->(), mount.ino({".safetensors"}), name, O_WRONLY).file;
@@ -207,7 +207,7 @@ TEST_CASE("a checkpoint of which all bytes differ becomes a new file, in about o
   CHECK(mount.read(whole).value().ends_with(kAfter.back().second));
   for (const auto& [name, content] : kBefore) CHECK(std::ranges::count(mount.forgotten(), name) == 1);
   CHECK(std::ranges::count(mount.forgotten(), ".safetensors") == 0);
-  // Who had the old archive open goes on with it.
+  // A program that opened the old archive continues to read it.
   CHECK(mount.reads(old, kBefore[3].second));
   const bool has_old_bytes = std::string(std::istreambuf_iterator<char>(reader), {}) == before;
   CHECK(has_old_bytes);
@@ -262,7 +262,7 @@ TEST_CASE("a checkpoint under a temporary name takes the archive's place when it
   CHECK(mount.files() == 1);
   const auto renamed = mount->rename(views, ".tmpAbc", views, "archive.safetensors");
   REQUIRE(renamed);
-  // The caller waits until the kernel has forgotten these.
+  // The caller waits until the kernel has dropped these entries.
   CHECK(std::ranges::count(renamed->entries, std::pair(kRootIno, std::string("w0"))) == 1);
   CHECK(mount.shows(kAfter));
   CHECK(saver.close() == 0);
@@ -435,7 +435,7 @@ TEST_CASE("whatever call of a rewriting save fails, the archive is the old one o
     const bool is_new = inode_of(mount->path()) != file || verdict == 0;
     CHECK(mount->stores(is_new ? after : before));
     if (!failed) CHECK(verdict == 0);
-    // A directory that was not synced may still have the old archive after a loss of power.
+    // After a power loss, a directory that was not synced may still have the old archive.
     if (is_new && verdict != 0) CHECK(failed == FileCall::SyncDirectory);
     CHECK(Archive::open(mount->path(), Access::ReadWrite));
     CHECK(mount->files() == 1);

@@ -1,4 +1,4 @@
-// What a close and a release do, as a table: every combination of facts, against rules in words.
+// Compares the decisions for a close and a release with the rules, for every combination of facts.
 #include "fs/write/close_decision.h"
 
 #include "tests/support/catch.h"
@@ -26,14 +26,14 @@ void for_each_close(const Visit& visit) {
           }
 }
 
-/// The rules of close_decision.h once more, each on its own.
+/// The rules of close_decision.h again, one by one.
 CloseDecision due(const CloseFacts& facts) {
   const bool is_grouped = facts.kind == FileKind::Grouped;
   if (facts.content == Content::Clean || facts.closer == Closer::Bystander) return CloseDecision::Wait;
   if (facts.ending != Ending::Closes) {
     if (facts.closer == Closer::Opener) return CloseDecision::Wait;
     if (facts.closer == Closer::Mapper && facts.others_answer) return CloseDecision::Wait;
-    // One that may live is told.
+    // A process that may still be running gets an error.
     return facts.ending == Ending::Hidden ? CloseDecision::Doubt : CloseDecision::RollBack;
   }
   const bool is_new = facts.kind == FileKind::New;
@@ -99,7 +99,7 @@ TEST_CASE("a release beside other descriptors commits only what nobody is known 
   const ReleaseFacts named{.content = Content::Whole, .kind = FileKind::Shared, .is_last = false};
   CHECK(decide(named) == ReleaseDecision::Nothing);
   ReleaseFacts facts = named;
-  facts.has_unnamed_bytes = true;  // of a mapping, that has gone perhaps
+  facts.has_unnamed_bytes = true;  // of a mapping that may not exist any more
   CHECK(decide(facts) == ReleaseDecision::Commit);
   facts.was_refused = true;
   CHECK(decide(facts) == ReleaseDecision::Nothing);

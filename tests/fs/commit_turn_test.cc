@@ -1,4 +1,4 @@
-// The turn to commit to a shard, and who may have it while it is lent.
+// The turn to commit to a shard, and the commits that may have the turn while it is lent.
 #include "fs/write/commit_turn.h"
 
 #include <atomic>
@@ -16,7 +16,7 @@ constexpr ByteRange kLentBlocks{0, 1 << 20};
 constexpr ByteRange kElsewhere{1 << 20, 4096};
 constexpr ByteRange kShared{(1 << 20) - 4096, 4096};
 
-/// A holder that lends its turn until it is told to go on.
+/// A holder that lends its turn until the test ends the loan.
 struct LentTurn {
   LentTurn()
       : lender(std::async(std::launch::async, [this] {
@@ -30,7 +30,7 @@ struct LentTurn {
         })) {
     is_lent.get_future().wait();
   }
-  /// A thread that takes the turn by `lock`, and leaves its name.
+  /// Starts a thread that takes the turn by `lock` and notes its name.
   template <class Lock>
   std::future<void> thread(std::string name, const Lock& lock) {
     return std::async(std::launch::async, [this, name, lock] {
@@ -88,7 +88,7 @@ TEST_CASE("a turn that is lent without work comes back when those that waited ha
       }
     }));
   }
-  // They never stop to wait for it, and it comes back each time.
+  // These commits never stop, and the turn comes back each time.
   while (rounds < 100) turn.lend(kLentBlocks, {});
   ends = true;
   turn.unlock();

@@ -1,4 +1,4 @@
-// fs/write/content_lock.h: who waits for whom.
+// fs/write/content_lock.h: tests which holders wait for which others.
 #include "fs/write/content_lock.h"
 
 #include <fmt/format.h>
@@ -38,7 +38,7 @@ bool is_waiting(const std::future<void>& work) {
   return work.wait_for(20ms) == std::future_status::timeout;
 }
 
-/// Whether a thread sleeps: it waits for something that is not the processor.
+/// Returns true if the thread sleeps, which means that it waits for something other than the processor.
 bool is_asleep(pid_t thread) {
   std::ifstream file(fmt::format("/proc/self/task/{}/stat", thread));
   const std::string stat((std::istreambuf_iterator<char>(file)), {});
@@ -90,7 +90,8 @@ TEST_CASE("who is alone has waited for all that are aside, and keeps further one
   });
   while (first == 0 || !is_asleep(first)) std::this_thread::sleep_for(1ms);
   CHECK(is_waiting(alone));
-  // Else a steady stream of writes would keep it out for ever.
+  // A write that comes later waits, because a steady stream of writes would otherwise block the lock for
+  // ever.
   auto next = in_background([&] {
     lock.lock_beside(kSecondHundred);
     CHECK(is_alone);

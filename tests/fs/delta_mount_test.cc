@@ -1,5 +1,4 @@
-// A mount of a delta on top of a base: what it shows, and what becomes of it when the base changes
-// underneath.
+// A mount of a delta on top of a base: the content that it shows, and its reaction to a change of the base.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -36,7 +35,7 @@ class MountedDelta {
     auto source = open_source(base, {.deltas = {delta}});
     if (!source) throw std::runtime_error(source.error().message);
     path = source->path;
-    filesystem = std::make_unique<Filesystem>(std::move(source->members[0].model), FilesystemOptions());
+    filesystem = std::make_unique<MountedModel>(std::move(source->members[0].model), MountedModelOptions());
   }
 
   [[nodiscard]] Ino ino(std::string_view name, Ino parent = kRootIno) const {
@@ -57,7 +56,7 @@ class MountedDelta {
   std::string base = directory.write("base.safetensors", archive_of({{"first", kOld}, {"second", kSecond}}));
   std::string delta = directory / "delta.safetensors";
   std::filesystem::path path;
-  std::unique_ptr<Filesystem> filesystem;
+  std::unique_ptr<MountedModel> filesystem;
 };
 
 std::string read_all(const std::string& path) {
@@ -65,7 +64,7 @@ std::string read_all(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Writes into a file, with another time for certain.
+/// Writes into a file. The file's time is certainly different afterwards.
 void patch_file(const std::string& path, std::uint64_t offset, std::string_view bytes) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   const ssize_t put = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -116,7 +115,7 @@ TEST_CASE_METHOD(MountedDelta, "the view of the whole variant is as new as the n
   REQUIRE(::utimensat(AT_FDCWD, delta.c_str(), later, 0) == 0);
   auto source = open_source(base, {.deltas = {delta}});
   REQUIRE(source);
-  filesystem = std::make_unique<Filesystem>(std::move(source->members[0].model), FilesystemOptions());
+  filesystem = std::make_unique<MountedModel>(std::move(source->members[0].model), MountedModelOptions());
   const auto view = filesystem->lookup(ino(".safetensors"), "archive.safetensors");
   CHECK(view->st_mtim.tv_sec == later[1].tv_sec);
 }
@@ -195,7 +194,7 @@ TEST_CASE_METHOD(MountedDelta, "writers of one tensor of the base commit in turn
   CHECK(content(first) == "123" + kOld.substr(3));
   CHECK(ino("first") == first);
   CHECK(read_all(base) == was);
-  // A writer whose bytes are dropped leaves nothing.
+  // If a writer's bytes are dropped, the delta does not change.
   OpenFile* const short_one = open();
   REQUIRE(filesystem->resize(*short_one, 2, Caller(1, ::getpid())));
   CHECK(close(short_one) == EINVAL);

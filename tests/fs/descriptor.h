@@ -1,4 +1,4 @@
-// A process's descriptor of a tensor, as the kernel shows it to the driver.
+// A process's file descriptor of a tensor, as the driver sees it.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace stfs::test {
 
-/// The kernel's name for a process's table of descriptors, and its pid.
+/// The kernel's identifier of a process's table of file descriptors, and the process's pid.
 struct Process {
   Owner owner = 0;
   pid_t pid = 0;
@@ -20,7 +20,7 @@ inline Process this_process() {
 
 class Descriptor {
  public:
-  /// Throws where open fails. O_TRUNC sends the request of its own that the kernel sends.
+  /// Throws if the open fails. For O_TRUNC the kernel sends a separate request, and so does this constructor.
   Descriptor(const DrivenFilesystem& mount, std::string_view file_name, int flags,
              Process opener = this_process())
       : filesystem_(*mount), ino_(mount.ino(file_name)), process_(opener) {
@@ -45,15 +45,15 @@ class Descriptor {
     return filesystem_.resize(*file_, size_bytes, process_.owner);
   }
   Result<Stale> sync() { return filesystem_.sync(*file_); }
-  /// One of several closes: of a copy of the descriptor, maybe another process's.
+  /// One of several closes, of a copy of the file descriptor. Another process may make it.
   Result<Stale> flush() { return flush(process_); }
   Result<Stale> flush(Process closer) { return filesystem_.flush(*file_, closer.owner, closer.pid); }
-  /// The last descriptor goes without a close of its own.
+  /// Ends the last file descriptor without a close.
   Stale release() {
     if (file_ == nullptr) return {};
     return filesystem_.release(std::exchange(file_, nullptr));
   }
-  /// The close that the opener makes: its verdict is the close's errno.
+  /// The close by the opener. Its result is the errno of the close.
   Result<Stale> close() {
     auto verdict = flush();
     release();
@@ -63,7 +63,7 @@ class Descriptor {
   [[nodiscard]] OpenFile& file() const { return *file_; }
 
  private:
-  Filesystem& filesystem_;
+  MountedModel& filesystem_;
   Ino ino_;
   Process process_;
   OpenFile* file_ = nullptr;

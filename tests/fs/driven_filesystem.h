@@ -1,7 +1,7 @@
-// The driver without a kernel: an archive in a directory of its own, the file system on it, and
-// descriptors that send what the kernel sends for open, write and close.
+// The driver without a kernel: an archive in its own directory, the file system of the archive, and file
+// descriptors that send the kernel's requests for open, write and close.
 //
-// The archive is built and its bytes are looked at without the code under test.
+// The archive is built and its bytes are read without the code under test.
 #pragma once
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "fs/model/filesystem.h"
+#include "fs/model/mounted_model.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
@@ -28,20 +28,20 @@ inline const std::string kSecond(16, 'B');  // of "second"
 inline const std::string kNew = "0123456789abcdef";
 inline const Tensors kTwoTensors = {{"first", kOld}, {"second", kSecond}};
 
-inline const FilesystemOptions kTreeLayout = [] {
-  FilesystemOptions options;
+inline const MountedModelOptions kTreeLayout = [] {
+  MountedModelOptions options;
   options.layout = Layout::Tree;
   return options;
 }();
-inline const FilesystemOptions kReadOnly = [] {
-  FilesystemOptions options;
+inline const MountedModelOptions kReadOnly = [] {
+  MountedModelOptions options;
   options.is_read_only = true;
   return options;
 }();
 
 class DrivenFilesystem {
  public:
-  explicit DrivenFilesystem(Tensors tensors = kTwoTensors, const FilesystemOptions& options = {},
+  explicit DrivenFilesystem(Tensors tensors = kTwoTensors, const MountedModelOptions& options = {},
                             Storage& storage = system_storage(), std::string_view metadata = "")
       : tensors_(std::move(tensors)) {
     const std::string bytes = archive_of(tensors_, metadata);
@@ -51,17 +51,17 @@ class DrivenFilesystem {
     open(options, storage);
   }
 
-  /// Ends the mount. Its descriptors must have gone.
+  /// Ends the mount. Its descriptors must be closed.
   void close() { filesystem_.reset(); }
-  /// Mounts the archive again, as it is now. What an earlier mount has open stays in use until close().
-  void open(const FilesystemOptions& options = {}, Storage& storage = system_storage()) {
+  /// Mounts the archive again, as it is now. Files that an earlier mount has open stay in use until close().
+  void open(const MountedModelOptions& options = {}, Storage& storage = system_storage()) {
     auto archive = Archive::open(path_, options.is_read_only ? Access::ReadOnly : Access::ReadWrite, storage);
     if (!archive) throw std::runtime_error(archive.error().message);
-    filesystem_ = std::make_unique<Filesystem>(std::move(*archive), options);
+    filesystem_ = std::make_unique<MountedModel>(std::move(*archive), options);
   }
 
-  Filesystem& operator*() const { return *filesystem_; }
-  Filesystem* operator->() const { return filesystem_.get(); }
+  MountedModel& operator*() const { return *filesystem_; }
+  MountedModel* operator->() const { return filesystem_.get(); }
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] const TemporaryDirectory& directory() const { return directory_; }
 
@@ -70,7 +70,7 @@ class DrivenFilesystem {
     if (!found) throw std::runtime_error("no file " + std::string(file_name));
     return found->st_ino;
   }
-  /// What a reader of the whole file gets.
+  /// Returns the bytes that a reader of the whole file gets.
   [[nodiscard]] Result<std::string> read(std::string_view file_name) const {
     constexpr std::size_t kMoreThanAny = 1 << 26;
     const auto bytes = filesystem_->read(ino(file_name), 0, kMoreThanAny);
@@ -85,14 +85,14 @@ class DrivenFilesystem {
     return std::stoull(attribute(file_name, "generation").value());
   }
 
-  /// Looks for a foreign change. True where every tensor's content may be another one now.
+  /// Checks for a foreign change. Returns true if the content of every tensor may be different now.
   [[nodiscard]] bool notices_change() const {
     const Stale stale = filesystem_->check_for_change().stale;
     return stale.what == Stale::What::Content && stale.first == kRootIno + 1 &&
            stale.last == kRootIno + tensors_.size();
   }
 
-  /// Offset in the archive of the data of the tensor of that (true) name.
+  /// Returns the offset in the archive of this tensor's data. `tensor` is the tensor's true name.
   [[nodiscard]] std::uint64_t offset_of(std::string_view tensor) const {
     std::uint64_t offset = data_offset_;
     for (const auto& [name, content] : tensors_) {
@@ -108,7 +108,7 @@ class DrivenFilesystem {
     }
     throw std::runtime_error("no tensor " + std::string(tensor));
   }
-  /// Writes into the archive behind the mount's back; the mtime is another one for certain.
+  /// Writes into the archive without the mount. The archive's mtime is certainly different afterwards.
   void overwrite(std::uint64_t offset, std::string_view bytes) const {
     const int fd = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
     const ssize_t put = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -124,10 +124,10 @@ class DrivenFilesystem {
   std::uint64_t data_offset_ = 0;
   std::string path_;
   mutable std::time_t next_mtime_ = ::time(nullptr) + 60;
-  std::unique_ptr<Filesystem> filesystem_;
+  std::unique_ptr<MountedModel> filesystem_;
 };
 
-/// A mount of kTwoTensors, and what it says.
+/// A mount of kTwoTensors, and its messages.
 struct Mounted {
   DrivenFilesystem mount;
   CapturedStderr captured;

@@ -1,5 +1,4 @@
-// A sharded model without a kernel: files of shards and their index in a directory, and the file system on
-// it.
+// A sharded model without a kernel: shards and their index in a directory, and the file system of the model.
 #pragma once
 
 #include <memory>
@@ -26,22 +25,22 @@ inline std::string index_text(const std::vector<std::pair<std::string, std::stri
 /// Two shards: `one` holds a.x and b, `two` holds a.y, c and an empty tensor.
 class DrivenModel {
  public:
-  explicit DrivenModel(const FilesystemOptions& options = {}, Storage& storage = system_storage())
+  explicit DrivenModel(const MountedModelOptions& options = {}, Storage& storage = system_storage())
       : DrivenModel(kWeights, options, storage) {}
   DrivenModel(const std::vector<std::pair<std::string, std::string>>& weights,
-              const FilesystemOptions& options = {}, Storage& storage = system_storage()) {
+              const MountedModelOptions& options = {}, Storage& storage = system_storage()) {
     static_cast<void>(directory_.write("one.safetensors", archive_of(kOne, R"({"format":"pt"})")));
     static_cast<void>(directory_.write("two.safetensors", archive_of(kTwo, R"({"format":"pt","n":"2"})")));
     static_cast<void>(directory_.write("m.safetensors.index.json", index_text(weights)));
     auto model = Model::open(directory_.path(), {.access = Access::ReadWrite, .storage = &storage});
     if (!model) throw std::runtime_error(model.error().message);
-    filesystem_ = std::make_unique<Filesystem>(std::move(*model), options);
+    filesystem_ = std::make_unique<MountedModel>(std::move(*model), options);
   }
 
-  Filesystem& operator*() const { return *filesystem_; }
-  Filesystem* operator->() const { return filesystem_.get(); }
+  MountedModel& operator*() const { return *filesystem_; }
+  MountedModel* operator->() const { return filesystem_.get(); }
   [[nodiscard]] const TemporaryDirectory& directory() const { return directory_; }
-  std::unique_ptr<Filesystem> take() { return std::move(filesystem_); }
+  std::unique_ptr<MountedModel> take() { return std::move(filesystem_); }
 
   [[nodiscard]] Ino ino(std::string_view file_name, Ino parent = kRootIno) const {
     const auto found = filesystem_->lookup(parent, file_name);
@@ -57,7 +56,7 @@ class DrivenModel {
   [[nodiscard]] std::string attribute(std::string_view name, std::string_view key) const {
     return filesystem_->extended_attribute(ino(name), fmt::format("user.safetensors.{}", key)).value();
   }
-  /// Opens, writes, closes; what the close says.
+  /// Opens the file, writes and closes it. Returns the result of the close.
   Result<Stale> overwrite(Ino ino, std::string_view bytes) const {
     const auto file = filesystem_->open(ino, O_WRONLY, 1);
     if (!file) return tl::unexpected(file.error());
@@ -74,7 +73,7 @@ class DrivenModel {
 
  private:
   TemporaryDirectory directory_;
-  std::unique_ptr<Filesystem> filesystem_;
+  std::unique_ptr<MountedModel> filesystem_;
 };
 
 }  // namespace stfs::test

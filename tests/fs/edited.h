@@ -1,4 +1,4 @@
-// What tests of edits share: a model of three tensors, programs that make files, and what they find then.
+// Shared by tests of edits: a model of three tensors, programs that make files, and the files that they see.
 #pragma once
 
 #include <string>
@@ -28,14 +28,14 @@ inline std::vector<std::string> list(const DrivenFilesystem& mount, Ino director
   return names;
 }
 
-/// The first edit moves the first tensors out of the header's way.
+/// Makes the first edit, which moves the first tensors to make room for a longer header.
 inline void make_room(const DrivenFilesystem& mount) {
   REQUIRE(mount->set_extended_attribute(kRootIno, "user.safetensors.metadata.room", ""));
 }
 
 using Names = std::vector<std::string>;
 
-/// Makes a file, or opens the one that is there, and writes it, as a program does.
+/// Makes a file or opens an existing one, and writes it as a program does.
 class WrittenFile {
  public:
   WrittenFile(const DrivenFilesystem& mount, std::string_view name, Ino parent = kRootIno,
@@ -46,7 +46,7 @@ class WrittenFile {
   }
   WrittenFile(const WrittenFile&) = delete;
   WrittenFile& operator=(const WrittenFile&) = delete;
-  /// What O_TRUNC sends.
+  /// Sends the request that the kernel sends for O_TRUNC.
   void cut() { REQUIRE(filesystem_.resize_by_name(ino(), 0, ::getpid())); }
   [[nodiscard]] Ino ino() const { return made_.status.st_ino; }
   int write(std::string_view bytes, std::uint64_t offset = 0) {
@@ -71,8 +71,8 @@ class WrittenFile {
   }
 
  private:
-  Filesystem& filesystem_;
-  Filesystem::Created made_;
+  MountedModel& filesystem_;
+  CreatedFile made_;
 };
 
 inline std::string npy_of(const std::string& descr, const std::string& shape, const std::string& data) {

@@ -1,4 +1,4 @@
-// What tests of edits in a transaction's directory share: a model of three tensors and one transaction.
+// Shared by tests of edits in a transaction's directory: a model of three tensors and one transaction.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using Stored = std::map<std::string, std::string>;
 inline const Stored kStoredThree = {{"first", kOld}, {"second", kSecond}, {"third", kThird}};
 
 struct EditedTransaction {
-  explicit EditedTransaction(const FilesystemOptions& options = {}, Storage& storage = system_storage())
+  explicit EditedTransaction(const MountedModelOptions& options = {}, Storage& storage = system_storage())
       : t(options, storage, kThree) {}
 
   Transacted t;
@@ -35,7 +35,7 @@ struct EditedTransaction {
     const int written = bytes.empty() ? 0 : file.write(bytes);
     return written != 0 ? written : file.save();
   }
-  /// A file without a dtype and shape.
+  /// Makes a file without a dtype and shape.
   [[nodiscard]] int make_plain(std::string_view name, std::string_view bytes) const {
     WrittenFile file(t.mount, name, directory);
     const int written = file.write(bytes);

@@ -1,4 +1,4 @@
-// The three signals that end a mount, each in a process of its own.
+// Tests the three signals that end a mount, each in a separate process.
 #include "fs/mount/ending_signals.h"
 
 #include <poll.h>
@@ -14,7 +14,7 @@ using namespace stfs;
 
 namespace {
 
-/// Runs it in a child; the child's exit status, or -1 where a signal has killed it.
+/// Runs the function in a child. Returns the child's exit status, or -1 if a signal has killed it.
 template <class Function>
 int status_of(Function&& in_child) {
   const pid_t pid = ::fork();

@@ -1,4 +1,4 @@
-// The extended attributes, and the numbers that tell a reader that something has changed.
+// The extended attributes, and the numbers that show a reader that something has changed.
 #include <set>
 
 #include "core/base/checksum.h"
@@ -43,7 +43,7 @@ TEST_CASE("shapes and dtypes are spelled as in the header", "[fs][filesystem][at
       "a.safetensors", archive_bytes(R"({"scalar":{"dtype":"F32","shape":[],"data_offsets":[0,4]},)"
                                      R"("b":{"dtype":"BF16","shape":[2,1,3],"data_offsets":[4,16]}})",
                                      "0123456789abcdef"));
-  const Filesystem filesystem(Archive::open(path, Access::ReadWrite).value(), {});
+  const MountedModel filesystem(Archive::open(path, Access::ReadWrite).value(), {});
   const Ino scalar = filesystem.lookup(kRootIno, "scalar")->st_ino;
   const Ino b = filesystem.lookup(kRootIno, "b")->st_ino;
   CHECK(filesystem.extended_attribute(scalar, "user.safetensors.shape") == "[]");
@@ -81,7 +81,7 @@ TEST_CASE("what no attribute can hold is E2BIG for any room, and is not listed",
                                                 std::string(kMostAttributeBytes + 1, 'v'), shape, shape,
                                                 shape.substr(2), std::string(kMostAttributeBytes + 1, 'n')),
                                     "abcd"));
-  const Filesystem filesystem(Archive::open(path, Access::ReadWrite).value(), {});
+  const MountedModel filesystem(Archive::open(path, Access::ReadWrite).value(), {});
   const auto attribute = [&](Ino ino, std::string_view key) {
     return filesystem.extended_attribute(ino, fmt::format("user.safetensors.{}", key));
   };
@@ -168,7 +168,7 @@ TEST_CASE("each file in .safetensors says what kind of view it is, and of which 
   };
   for (const bool is_tree : {false, true}) {
     const DrivenFilesystem mount({{"a.b", std::string(8, 'x')}, {"c/d", "y"}},
-                                 is_tree ? kTreeLayout : FilesystemOptions{});
+                                 is_tree ? kTreeLayout : MountedModelOptions{});
     const Ino views = mount.ino(".safetensors");
     const std::string own = is_tree ? "a/b" : "a.b";
     for (const Row& row :
@@ -323,7 +323,7 @@ TEST_CASE("a checksum is computed once, and anew after a commit or a foreign cha
   commit(mount, "first", kNew);
   CHECK(mount.attribute("first", "checksum") == checksum_of(kNew));
   mount.overwrite(mount.offset_of("first"), "foreign");
-  CHECK(mount.attribute("first", "checksum") == checksum_of("foreign789abcdef"));  // nobody has noticed yet
+  CHECK(mount.attribute("first", "checksum") == checksum_of("foreign789abcdef"));  // not noticed yet
   REQUIRE(mount.notices_change());
   CHECK(mount.attribute("first", "checksum") == checksum_of("foreign789abcdef"));
 }
@@ -337,7 +337,7 @@ TEST_CASE("a checksum that a change has come into is computed anew", "[fs][files
   std::string after = before;
   after.replace(0, kNew.size(), kNew);
   int pieces = 0;
-  // Asked before each piece is read: the first one has been hashed when the change comes.
+  // Called before each piece is read. The change comes when the first piece is hashed already.
   const Cancellation change([&] {
     if (++pieces != 2) return false;
     if (is_foreign) {

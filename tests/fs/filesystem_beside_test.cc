@@ -1,4 +1,6 @@
-// Two mounts of one archive: what one edits, the other follows before its next commit, without its watcher.
+// Two mounts of one archive: each follows the other's edit before its next commit, without its watcher.
+#include <linux/fs.h>
+
 #include <chrono>
 
 #include "tests/fs/edited.h"
@@ -9,8 +11,8 @@ using namespace stfs::test;
 
 namespace {
 
-FilesystemOptions impatient() {
-  FilesystemOptions options;
+MountedModelOptions impatient() {
+  MountedModelOptions options;
   options.commit.lock_patience = std::chrono::milliseconds(50);
   return options;
 }
@@ -22,10 +24,10 @@ struct Beside {
   [[nodiscard]] Ino ino(std::string_view name) const {
     return filesystem.lookup(kRootIno, name).value().st_ino;
   }
-  Filesystem filesystem;
+  MountedModel filesystem;
 };
 
-/// Its header has room: no edit needs to move tensors, which other mounts would not allow.
+/// The header has room. So no edit needs to move tensors, which other mounts would prevent.
 struct RoomyMount : DrivenFilesystem {
   RoomyMount() : DrivenFilesystem(kThree) { make_room(*this); }
 };
@@ -36,10 +38,10 @@ struct TwoMounts {
   CapturedStderr captured;
 };
 
-/// Writes a tensor as a program does, whose close comes later.
+/// Writes a tensor as a program does. Its close comes later.
 class Writer {
  public:
-  Writer(Filesystem& filesystem, Ino ino, std::string_view bytes)
+  Writer(MountedModel& filesystem, Ino ino, std::string_view bytes)
       : filesystem_(filesystem), file_(filesystem.open(ino, O_WRONLY, ::getpid()).value()) {
     REQUIRE(filesystem_.write(*file_, bytes_of(bytes), 0, Caller(1, ::getpid())));
   }
@@ -50,15 +52,15 @@ class Writer {
   }
 
  private:
-  Filesystem& filesystem_;
+  MountedModel& filesystem_;
   OpenFile* file_;
 };
 
-int set_metadata(Filesystem& filesystem, const std::string& value) {
+int set_metadata(MountedModel& filesystem, const std::string& value) {
   return errno_of(filesystem.set_extended_attribute(kRootIno, "user.safetensors.metadata.k", value));
 }
 
-int retype(Filesystem& filesystem, Ino ino, const std::string& dtype) {
+int retype(MountedModel& filesystem, Ino ino, const std::string& dtype) {
   return errno_of(filesystem.set_extended_attribute(ino, "user.safetensors.dtype", dtype));
 }
 
@@ -99,6 +101,15 @@ TEST_CASE_METHOD(TwoMounts, "a name that another mount has changed is looked up 
   CHECK(errno_of(mount->rename(kRootIno, "other", kRootIno, "x")) == ENOENT);
   REQUIRE(other.filesystem.rename(kRootIno, "target", kRootIno, "x"));
   CHECK(errno_of(mount->remove_file(kRootIno, "target")) == ENOENT);
+}
+
+TEST_CASE_METHOD(TwoMounts, "a tensor is not exchanged with one that another mount has renamed",
+                 "[fs][edit][beside]") {
+  REQUIRE(other.filesystem.rename(kRootIno, "second", kRootIno, "x"));
+  CHECK(errno_of(mount->rename(kRootIno, "first", kRootIno, "second", RENAME_EXCHANGE)) == ENOENT);
+  CHECK(list(mount) == Names{"first", "x", "third"});
+  CHECK(mount.read("first") == kOld);
+  CHECK(mount.read("x") == kSecond);
 }
 
 TEST_CASE_METHOD(TwoMounts, "bytes for a tensor that another mount has deleted or retyped are refused",

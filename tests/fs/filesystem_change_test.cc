@@ -1,4 +1,4 @@
-// What somebody else does to the archive must never mix with what we commit.
+// Another program's change of the archive must never mix with our commit.
 #include "tests/fs/descriptor.h"
 #include "tests/support/catch.h"
 
@@ -7,14 +7,14 @@ using namespace stfs::test;
 
 namespace {
 
-/// Another archive takes the place of the mounted one, as the reference library saves.
+/// Replaces the mounted archive by another one, as the reference library saves.
 std::string replace_archive(const DrivenFilesystem& mount) {
   const std::string bytes = archive_of({{"first", "replacement!!!!!"}, {"second", "BBBBBBBBBBBBBBBB"}});
   std::filesystem::rename(mount.directory().write("new", bytes), mount.path());
   return bytes;
 }
 
-/// Another header of the same length in the same file.
+/// Writes another header of the same length into the same file.
 void change_header(const DrivenFilesystem& mount) {
   mount.overwrite(8, R"({"FIRST")");
 }
@@ -106,7 +106,7 @@ TEST_CASE_METHOD(Mounted, "a header that uses bytes of an open tensor makes the 
                  "[fs][filesystem][change]") {
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write(kNew, 0));
-  // The tensors lie in the other order.
+  // The new archive has its tensors in another order.
   const std::string bytes = archive_of({{"other", std::string(20, 'x')}, {"first", std::string(12, 'y')}});
   REQUIRE(bytes.size() <= std::filesystem::file_size(mount.path()));
   mount.overwrite(0, bytes);
@@ -165,7 +165,7 @@ TEST_CASE_METHOD(Mounted, "under a foreign header no attribute is made of bytes 
                  "[fs][filesystem][change]") {
   change_header(mount);
   CHECK(mount.notices_change());
-  CHECK(mount.attribute("FIRST", "checksum"));  // it is where it was
+  CHECK(mount.attribute("FIRST", "checksum"));  // its bytes have not moved
   mount.overwrite(8, "[");
   CHECK(mount.notices_change());
   CHECK(errno_of(mount.attribute("FIRST", "checksum")) == EIO);

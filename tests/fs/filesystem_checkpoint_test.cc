@@ -1,4 +1,5 @@
-// A whole checkpoint is written to archive.safetensors: only what differs is stored, all of it or nothing.
+// A program writes a whole checkpoint to archive.safetensors: only the differences are stored, all of them or
+// none.
 #include <fmt/format.h>
 
 #include "core/journal/file_lock.h"
@@ -25,7 +26,7 @@ class Saver {
         file_(filesystem_.open(ino_, O_WRONLY, ::getpid()).value()) {
     REQUIRE(filesystem_.resize_by_name(ino_, 0, ::getpid()));
   }
-  /// One under another name.
+  /// A checkpoint under another name.
   Saver(const DrivenFilesystem& mount, std::string_view name)
       : Saver(mount, name, mount.ino(".safetensors")) {}
   Saver(const DrivenFilesystem& mount, std::string_view name, Ino directory) : filesystem_(*mount) {
@@ -39,7 +40,7 @@ class Saver {
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  /// @param piece_bytes  as it is, no piece ends where a tensor does.
+  /// @param piece_bytes  with the default, no piece ends at the end of a tensor.
   int write(std::string_view bytes, std::uint64_t offset = 0, std::size_t piece_bytes = 7001) {
     for (std::size_t done = 0; done < bytes.size(); done += piece_bytes) {
       const int why = errno_of(filesystem_.write(*file_, bytes_of(bytes.substr(done, piece_bytes)),
@@ -56,7 +57,7 @@ class Saver {
   }
 
  private:
-  Filesystem& filesystem_;
+  MountedModel& filesystem_;
   Ino ino_ = 0;
   OpenFile* file_ = nullptr;
 };
@@ -83,7 +84,7 @@ TEST_CASE("a generation that is asked for during another process's commit change
   {
     auto file = system_storage().open(mount.path(), Access::ReadWrite);
     REQUIRE(file);
-    // The process changes nothing in the end.
+    // This process takes the locks and changes nothing.
     auto locks = ArchiveLocks::for_patch(**file, mount.path(), {{0, 1}}, std::chrono::milliseconds(0));
     REQUIRE(locks);
     const std::uint64_t before = mount.generation("a");
@@ -208,6 +209,27 @@ TEST_CASE("a tensor that changes while a checkpoint comes refuses the checkpoint
   CHECK(mount.read("c") == kOld);
 }
 
+TEST_CASE("a checkpoint that is refused is not counted as a commit", "[fs][checkpoint]") {
+  const DrivenFilesystem mount(kModel);
+  const auto commits = [&] { return mount->activity()->counts().commits; };
+  Tensors wanted = kModel;
+  wanted[2].second = kNew;
+  Saver refused(mount);
+  CHECK(refused.write(archive_of(wanted)) == 0);
+  const auto file = mount->open(mount.ino("c"), O_WRONLY, ::getpid()).value();
+  REQUIRE(mount->write(*file, bytes_of(kOld), 0, Caller(2, ::getpid())));
+  REQUIRE(mount->flush(*file, 2, ::getpid()));
+  mount->release(file);
+  const std::uint64_t before = commits();
+  CHECK(refused.close() == ESTALE);
+  CHECK(commits() == before);
+
+  Saver saver(mount);
+  CHECK(saver.write(archive_of(wanted)) == 0);
+  CHECK(saver.close() == 0);
+  CHECK(commits() == before + 1);
+}
+
 TEST_CASE("a tensor that changes while the files of a checkpoint come refuses the checkpoint",
           "[fs][checkpoint]") {
   const DrivenFilesystem mount(kModel);
@@ -264,7 +286,7 @@ TEST_CASE("a checkpoint under a temporary name counts when it is renamed", "[fs]
   wanted[0].second = kNew;
   const std::string bytes = archive_of(wanted);
   {
-    // As safetensors does: the size first, and the rename before the close.
+    // The reference library sets the size first, and renames the file before the close.
     Saver saver(mount, ".tmpAbc");
     CHECK(saver.resize(bytes.size()) == 0);
     CHECK(saver.write(bytes) == 0);
@@ -300,4 +322,17 @@ TEST_CASE("one checkpoint at a time, for writing only", "[fs][checkpoint]") {
   CHECK(errno_of(mount->open(archive, O_WRONLY, 1)) == EBUSY);
   CHECK(errno_of(mount->open(archive, O_RDWR, 1)) == EROFS);
   CHECK(mount->open(archive, O_RDONLY, 1).value() == nullptr);
+}
+
+TEST_CASE("the end of the mount names each checkpoint that was not renamed", "[fs][checkpoint]") {
+  const CapturedStderr captured;
+  const DrivenFilesystem mount(kModel);
+  for (const std::string_view name : {".tmp1", ".tmp2"}) {
+    Saver saver(mount, name);
+    CHECK(saver.write(archive_of(kModel)) == 0);
+    CHECK(saver.close() == 0);
+  }
+  mount->end();
+  CHECK(captured.contains("dropped: \".tmp1\" had not got a name"));
+  CHECK(captured.contains("dropped: \".tmp2\" had not got a name"));
 }

@@ -1,4 +1,4 @@
-// Whose close commits, whose does not, and what becomes of what was never whole.
+// Tests which close commits, and that incomplete content is not committed.
 #include <thread>
 
 #include "tests/fs/descriptor.h"

@@ -1,4 +1,4 @@
-// Any thread may call anything: run this under ThreadSanitizer.
+// Any thread may call any function. Run these tests under ThreadSanitizer.
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -50,7 +50,7 @@ TEST_CASE("many writers of one tensor leave one writer's content", "[fs][filesys
 }
 
 TEST_CASE("writers of different tensors do not disturb each other", "[fs][filesystem][concurrency]") {
-  // More tensors than locks, so that two of them share one.
+  // There are more tensors than locks, so that two tensors share a lock.
   Tensors tensors;
   for (int at = 0; at < 130; ++at) tensors.emplace_back(fmt::format("t{}", at), std::string(64, '-'));
   const DrivenFilesystem mount(tensors);
@@ -182,8 +182,8 @@ TEST_CASE("commits to two shards, and transactions over both, go on beside each 
 
 namespace {
 
-/// Fails the first write into a journal once it is armed, but not before another write was accepted; the next
-/// one takes its time.
+/// Fails the first write into a journal once it is armed, but not before another write was accepted. That
+/// other write is slow.
 class FailsUnderAnother final : public Interceptor {
  public:
   Verdict before(const SeamCall& call) override {
@@ -217,7 +217,7 @@ TEST_CASE("a write that fails drops the content only when those beside it are ba
   InterceptedStorage storage(system_storage(), interceptor);
   const DrivenFilesystem mount({{"one", std::string(kSizeBytes, '-')}}, {}, storage);
   Descriptor writer(mount, "one", O_WRONLY | O_TRUNC);
-  // Less than a block: no hashes are kept, so a write into the journal is one of bytes.
+  // The write is smaller than a block. No hashes are kept, so a write into the journal contains only bytes.
   const std::string part(64, 'n');
   interceptor.is_armed = true;
   bool came_back_last = false;

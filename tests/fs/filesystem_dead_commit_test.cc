@@ -1,4 +1,4 @@
-// What a mount shows of another process's commit while it runs, and when that process has died in it.
+// Tests the content that a mount shows during another process's commit, and after that process died in it.
 #include <fcntl.h>
 
 #include <filesystem>
@@ -17,15 +17,15 @@ namespace {
 constexpr std::uint64_t kAt = 4096;
 const std::string kWhole(12288, 'A');
 
-/// A mount, and another process that commits 'j' to one block of the tensor.
+/// A mount, and another process that commits one block of 'j' to the tensor.
 struct Committed {
   explicit Committed(bool is_read_only) : mount({{"w", kWhole}}, options(is_read_only)) {}
-  static FilesystemOptions options(bool is_read_only) {
-    FilesystemOptions its;
+  static MountedModelOptions options(bool is_read_only) {
+    MountedModelOptions its;
     its.is_read_only = is_read_only;
     return its;
   }
-  /// The tensor, if so much of the block is new.
+  /// Returns the tensor with this number of new bytes in the block.
   [[nodiscard]] std::string content(std::size_t new_bytes) const {
     std::string whole = kWhole;
     whole.replace(kAt - mount.offset_of("w"), new_bytes, std::string(new_bytes, 'j'));
@@ -56,7 +56,7 @@ TEST_CASE("a commit whose process has died is shown whole", "[fs][filesystem][de
   CHECK((mount.stored("w") == other.content(4096)) == !is_read_only);
   CHECK_FALSE(mount.notices_change());
   if (!is_read_only) return;
-  // Another process recovers it.
+  // Another process recovers the archive.
   auto archive = Archive::open(mount.path(), Access::ReadWrite);
   REQUIRE(archive);
   CHECK(mount.notices_change());
@@ -85,7 +85,7 @@ TEST_CASE("while another process is in a commit, a generation is never the same 
     CHECK(mount.read("w") == other.content(1000));
     mount.overwrite(kAt, std::string(4096, 'j'));
   }
-  // The commit has ended, and no check has found it yet.
+  // The commit has ended, and no check has noticed that yet.
   const std::uint64_t last = mount.generation("w");
   CHECK(mount.generation("w") > last);
   CHECK(mount.notices_change());

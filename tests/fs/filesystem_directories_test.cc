@@ -1,6 +1,7 @@
 // Directories of layout=tree are made, moved and removed.
 #include <linux/fs.h>
 
+#include "fs/base/requester.h"
 #include "tests/fs/descriptor.h"
 #include "tests/fs/edited.h"
 #include "tests/support/catch.h"
@@ -67,7 +68,7 @@ TEST_CASE("a scratch file with a name that no tensor has becomes one when it is 
   REQUIRE(mount->rename(zero, "w.x", zero, "w"));
   CHECK(stored_tensors(mount).at("l.0.w") == std::string(kOld.size(), 'n'));
   CHECK(list(mount, zero) == Names{"v", "w"});
-  // With a form it waits for a name that a tensor can have.
+  // A file with a form waits for a name that a tensor can have.
   {
     WrittenFile file(mount, "x.part", zero);
     CHECK(file.write("abc") == 0);
@@ -85,4 +86,25 @@ TEST_CASE("layout=flat has no directories to make or move", "[fs][edit]") {
   CHECK(errno_of(mount->remove_directory(kRootIno, "first")) == ENOTDIR);
   CHECK(errno_of(mount->remove_file(kRootIno, ".safetensors")) == EISDIR);
   CHECK(errno_of(mount->rename(kRootIno, ".safetensors", kRootIno, "x")) == EPERM);
+}
+
+TEST_CASE("each user may make a number of directories, and gets them back by removing them",
+          "[fs][filesystem][directories]") {
+  MountedModelOptions options;
+  options.layout = Layout::Tree;
+  options.user_limits.directories = 2;
+  const DrivenFilesystem mount({{"a.b", "bytes"}}, options);
+  const auto make = [&](uid_t user, const char* name) {
+    const Requester requester(user, 1);
+    return errno_of(mount->make_directory(kRootIno, name));
+  };
+  CHECK(make(1001, "x") == 0);
+  CHECK(make(1001, "x") == EEXIST);  // a refused one does not count
+  CHECK(make(1001, "y") == 0);
+  CHECK(make(1001, "z") == EDQUOT);
+  CHECK(make(1002, "z") == 0);
+  REQUIRE(mount->rename(kRootIno, "x", kRootIno, "moved"));
+  CHECK(make(1001, "w") == EDQUOT);
+  REQUIRE(mount->remove_directory(kRootIno, "moved"));
+  CHECK(make(1001, "w") == 0);
 }

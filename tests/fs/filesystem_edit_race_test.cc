@@ -19,7 +19,7 @@ namespace {
 constexpr int kTensors = 12;
 constexpr std::size_t kBytes = 9000;
 
-/// Each tensor holds one character throughout.
+/// Returns tensors in which all bytes are the same character.
 Tensors uniform_tensors() {
   Tensors tensors;
   for (int at = 0; at < kTensors; ++at) {
@@ -32,7 +32,7 @@ bool has_one_letter(std::string_view bytes) {
   return bytes.find_first_not_of(bytes.empty() ? '\0' : bytes.front()) == std::string_view::npos;
 }
 
-/// What went wrong first. Any thread may call.
+/// Keeps the first fault. Any thread may call.
 class Faults {
  public:
   template <typename T>
@@ -54,7 +54,8 @@ class Faults {
 };
 
 /// Looks a name up and reads the file, as the kernel does for a program.
-void read_whole(Filesystem& filesystem, Ino parent, std::string_view name, std::size_t head, Faults& faults) {
+void read_whole(MountedModel& filesystem, Ino parent, std::string_view name, std::size_t head,
+                Faults& faults) {
   const auto pin = filesystem.pin();
   const auto found = filesystem.lookup(parent, name);
   if (!found && found.error().errno_value == ENOENT) return;
@@ -75,7 +76,7 @@ void read_whole(Filesystem& filesystem, Ino parent, std::string_view name, std::
 
 TEST_CASE("readers see whole tensors while others are deleted, renamed, made and retyped", "[fs][edit]") {
   const DrivenFilesystem mount(uniform_tensors());
-  Filesystem& filesystem = *mount;
+  MountedModel& filesystem = *mount;
   const Ino npy = mount.ino("npy", mount.ino(".safetensors"));
   std::atomic<bool> is_over = false;
   Faults faults;
@@ -147,7 +148,7 @@ TEST_CASE("readers see whole tensors while others are deleted, renamed, made and
 
 TEST_CASE("a file that shows the whole model is there for whoever has just looked it up", "[fs][edit]") {
   const DrivenFilesystem mount(uniform_tensors());
-  Filesystem& filesystem = *mount;
+  MountedModel& filesystem = *mount;
   const Ino views = mount.ino(".safetensors");
   std::atomic<bool> is_over = false;
   std::atomic<int> looks = 0;

@@ -1,6 +1,8 @@
-// Tensors are deleted, renamed and retyped through the file system, and everything that is open goes on.
+// Tensors are deleted, renamed and retyped through the file system, and all open files stay usable.
 #include <linux/fs.h>
 #include <sys/xattr.h>
+
+#include <algorithm>
 
 #include "tests/fs/descriptor.h"
 #include "tests/fs/edited.h"
@@ -22,7 +24,7 @@ TEST_CASE("a deleted tensor goes from the tree, and readers keep its bytes", "[f
   CHECK(mount->attributes(second)->st_size == 16);
   CHECK(errno_of(mount->extended_attribute(second, "user.safetensors.name")) == 0);
 
-  // Its space is free when the kernel has forgotten it.
+  // The space becomes free when the kernel has forgotten the file.
   mount->tidy();
   CHECK(mount->model().removed().size() == 1);
   CHECK(read_ino(mount, second) == kSecond);
@@ -53,6 +55,25 @@ TEST_CASE("a renamed tensor keeps its inode, and its views follow", "[fs][edit]"
   CHECK(stored_tensors(mount).at("a/b") == kOld);
 }
 
+TEST_CASE("a rename returns the entries and the views that the kernel must forget", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  make_room(mount);
+  const Ino views = mount.ino(".safetensors");
+  const Ino npy = mount.ino("npy", views);
+  const Ino view = mount.ino("first.npy", npy);
+  REQUIRE(read_ino(mount, view).ends_with(kOld));
+  const auto renamed = mount->rename(kRootIno, "first", kRootIno, "other");
+  REQUIRE(renamed);
+  CHECK(renamed->entries == std::vector<std::pair<Ino, std::string>>{{npy, "first.npy"},
+                                                                     {kRootIno, "first"},
+                                                                     {views, "header.json"},
+                                                                     {views, "metadata.json"},
+                                                                     {views, "archive.safetensors"}});
+  CHECK(std::ranges::any_of(renamed->stale, [&](const Stale& stale) {
+    return stale.first == view && stale.last == view && stale.what == Stale::What::Content;
+  }));
+}
+
 TEST_CASE("a rename replaces a tensor, unless the flags forbid it", "[fs][edit]") {
   const DrivenFilesystem mount(kThree);
   CHECK(errno_of(mount->rename(kRootIno, "first", kRootIno, "second", RENAME_NOREPLACE)) == EEXIST);
@@ -76,7 +97,7 @@ TEST_CASE("no tensor is renamed over one that is being written", "[fs][edit]") {
   Descriptor writer(mount, "second", O_WRONLY);
   REQUIRE(writer.write(kNew, 0));
   CHECK(errno_of(mount->rename(kRootIno, "first", kRootIno, "second")) == EBUSY);
-  // A deletion is possible, as on any file system. What was written goes with it.
+  // The tensor can be deleted, as on any file system. Its pending bytes are dropped.
   REQUIRE(mount->remove_file(kRootIno, "second"));
   CHECK(errno_of(writer.close()) == ESTALE);
   CHECK(stored_tensors(mount).size() == 2);
@@ -200,7 +221,7 @@ TEST_CASE("a request to make a file that is there holds no version of the model"
 }
 
 TEST_CASE("with edit=off bytes can be written and nothing else", "[fs][edit]") {
-  FilesystemOptions options;
+  MountedModelOptions options;
   options.allows_edits = false;
   const DrivenFilesystem mount(kThree, options);
   CHECK(errno_of(mount->remove_file(kRootIno, "first")) == EPERM);

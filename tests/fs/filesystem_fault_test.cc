@@ -1,5 +1,5 @@
-// A store that fails at any step: the error reaches the caller, the other tensors keep their bytes, and
-// the mount goes on.
+// A store that fails at any step: the error reaches the caller, the other tensors keep their bytes, and the
+// mount continues.
 #include <algorithm>
 #include <vector>
 
@@ -14,7 +14,7 @@ using namespace stfs::test;
 
 namespace {
 
-/// On a store that does as it is told, and what the mount says of it.
+/// A mount on a store that fails on request, and the mount's messages.
 struct FailingMount {
   FaultyStorage storage;
   DrivenFilesystem mount{kTwoTensors, {}, storage};
@@ -23,8 +23,8 @@ struct FailingMount {
 
 enum class Way { Close, Sync, SynchronousWrite, Release };
 
-/// Replaces the first tensor, stopping at the first error. The errno that the program is told: 0 where
-/// everything was said to be well.
+/// Replaces the first tensor, and stops at the first error. Returns the errno that the program gets, or 0 if
+/// every call succeeded.
 int replace_first(const DrivenFilesystem& mount, int access, Way way) {
   const Ino ino = mount.ino("first");
   const int flags = access | (way == Way::SynchronousWrite ? O_DSYNC : 0);
@@ -42,8 +42,9 @@ int replace_first(const DrivenFilesystem& mount, int access, Way way) {
   return verdict;
 }
 
-/// Makes each call of the replacement fail in its turn. Whatever it was: the tensor is the old one or the new
-/// one, the program is told which unless it asked for the impossible, and after recovery it can be written.
+/// Makes each call of the replacement fail once. The tensor has its old bytes or the new ones. If no call
+/// returned an error, it has the new ones, except after a release without a close. After recovery the tensor
+/// can be written.
 void sweep(int access, Way way, int errno_value, bool tears) {
   const CapturedStderr captured;
   unsigned failures = 0;
@@ -60,14 +61,14 @@ void sweep(int access, Way way, int errno_value, bool tears) {
     if (failed) {
       ++failures;
       CAPTURE(static_cast<int>(*failed));
-      // A look at the archive may be made twice; a commit at release has nobody to tell but the log.
+      // A status call may be repeated. A commit at release can report a failure only in the log.
       const bool is_look = *failed == FileCall::Status || *failed == FileCall::PathStatus;
       if (!is_look && way != Way::Release) CHECK(verdict != 0);
       if (!was_touched) CHECK(mount.stored("first") == kOld);
     } else {
       CHECK(verdict == 0);
     }
-    // Before recovery: what is committed and not whole in the archive is read from its journal.
+    // Before recovery, a committed change that is incomplete in the archive is read from its journal.
     const std::string seen = mount.read("first").value_or("unreadable");
     CHECK((seen == kOld || seen == kNew));
     if (verdict == 0 && way != Way::Release) CHECK(seen == kNew);
@@ -135,7 +136,7 @@ TEST_CASE_METHOD(FailingMount, "errors come as the store gave them", "[fs][files
     Descriptor writer(mount, "first", O_WRONLY);
     storage.plan().fail_call(FileCall::Write, 1, errno_value);
     CHECK(errno_of(writer.write(kNew, 0)) == errno_value);
-    // What the program does not look at, it is told again.
+    // A program that ignores the error of the first write gets the error again.
     CHECK(errno_of(writer.write(kNew, 0)) == errno_value);
     CHECK(errno_of(writer.sync()) == errno_value);
     CHECK(errno_of(writer.close()) == errno_value);
@@ -164,7 +165,8 @@ TEST_CASE_METHOD(FailingMount, "errors come as the store gave them", "[fs][files
 
 TEST_CASE_METHOD(FailingMount, "a commit that is shown out of its journal gives its tensor a new generation",
                  "[fs][filesystem][fault]") {
-  // One of the writes is the first one to the archive: then the archive is still as the mount knows it.
+  // One of these writes is the first one to the archive. If that write fails, the archive is as the mount
+  // knows it.
   bool is_shown = false;
   for (unsigned call = 1; !is_shown; ++call) {
     REQUIRE(call < 10);
@@ -227,7 +229,7 @@ TEST_CASE_METHOD(FailingMount,
     CHECK(errno_of(other.close()) == EIO);
   }
   CHECK(captured.contains("stfs recover"));
-  // The header shares the first tensor's block with it: attributes still come from the table.
+  // The header shares a block with the first tensor. Attributes still come from the table.
   CHECK(mount.attribute("first", "dtype") == "U8");
   mount.close();
   mount.open();
@@ -340,7 +342,7 @@ TEST_CASE_METHOD(FailingMount,
   CHECK(mount.read("second") == kSecond);
   CHECK(mount.notices_change());
   CHECK(mount.read("first") == kNew);
-  // A commit that can't read it says what the store says.
+  // A commit that can't read the header returns the store's error.
   mount.overwrite(mount.offset_of("first"), kOld);
   Descriptor writer(mount, "second", O_WRONLY);
   REQUIRE(writer.write(kNew, 0));

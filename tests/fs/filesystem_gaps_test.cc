@@ -1,4 +1,4 @@
-// An idle mount moves tensors into the gaps that its edits have left, and nobody who reads notices.
+// An idle mount moves tensors into the gaps that its edits have left. Readers notice nothing.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ namespace {
 
 using Contents = std::map<std::string, std::string>;
 
-/// Calls something before each call of the storage, but not again while that runs.
+/// Calls a function before each call of the storage. The function's own calls do not call it again.
 class Watched final : public Interceptor {
  public:
   Verdict before(const SeamCall& call) override {
@@ -40,8 +40,8 @@ class Watched final : public Interceptor {
   bool is_inside_ = false;
 };
 
-FilesystemOptions closing_gaps() {
-  FilesystemOptions options;
+MountedModelOptions closing_gaps() {
+  MountedModelOptions options;
   options.closes_gaps = true;
   return options;
 }
@@ -68,7 +68,7 @@ void remove(const DrivenFilesystem& mount, Contents& contents, const std::string
   contents.erase(name);
 }
 
-/// What the mount shows of each tensor, by the numbers that its files had at the beginning.
+/// Returns the content of each tensor, by the inode numbers that the files had at the beginning.
 struct Readers {
   Readers(const DrivenFilesystem& its_mount, const Contents& contents) : mount(its_mount) {
     for (const auto& [name, bytes] : contents) inos[name] = mount.ino(name);
@@ -82,7 +82,7 @@ struct Readers {
   std::map<std::string, Ino> inos;
 };
 
-/// Whether a thread waits for something.
+/// Returns true if a thread waits for something.
 bool is_asleep(pid_t thread) {
   std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
   const std::string line((std::istreambuf_iterator<char>(stat)), {});
@@ -96,7 +96,7 @@ TEST_CASE("an idle mount closes the gaps that its edits have left", "[fs][gaps]"
   const DrivenFilesystem mount(of(contents), closing_gaps());
   remove(mount, contents, "b");
   mount->close_gaps();
-  CHECK(has_filler(mount));  // calls of before the edit may still read it
+  CHECK(has_filler(mount));  // calls from before the edit may still read it
   mount->tidy();
   const Readers readers(mount, contents);
   mount->close_gaps();
@@ -104,7 +104,7 @@ TEST_CASE("an idle mount closes the gaps that its edits have left", "[fs][gaps]"
   CHECK_FALSE(has_filler(mount));
   CHECK(readers.read() == contents);
   for (const auto& [name, ino] : readers.inos) CHECK(mount.ino(name) == ino);
-  // What follows goes on from there.
+  // Later edits continue from there.
   REQUIRE(mount->rename(kRootIno, "a", kRootIno, "z"));
   mount->close_gaps();
   CHECK(mount.read("z") == std::string(30'000, 'a'));
@@ -113,7 +113,7 @@ TEST_CASE("an idle mount closes the gaps that its edits have left", "[fs][gaps]"
 TEST_CASE("readers get the right bytes at every moment of the move", "[fs][gaps]") {
   Watched watched;
   InterceptedStorage storage(system_storage(), watched);
-  // Gaps that are filled from the end, from behind, through the journal, and by the header's padding.
+  // The gaps are filled from the end, from behind, through the journal, and by the header's padding.
   const auto [sizes, gone] = GENERATE(table<std::vector<std::size_t>, std::string>({
       {{30'000, 30'000, 7'001, 5'000, 30'000}, "b"},
       {{9'000, 8'192, 50'000, 40'000, 8'192}, "a"},
@@ -202,7 +202,7 @@ TEST_CASE("an edit does not wait for gaps that are being closed", "[fs][gaps]") 
   watched.look = nullptr;
   REQUIRE(edits.joinable());
   edits.join();
-  CHECK(has_filler(mount));  // it gave up
+  CHECK(has_filler(mount));  // the compaction has given up
   contents.emplace("renamed", contents["a"]);
   contents.erase("a");
   CHECK(stored_tensors(mount) == contents);
@@ -212,7 +212,7 @@ TEST_CASE("an edit does not wait for gaps that are being closed", "[fs][gaps]") 
 
 TEST_CASE("nothing moves with compact=off, nor while another process reads the archive", "[fs][gaps]") {
   const bool is_on = GENERATE(true, false);
-  FilesystemOptions options;
+  MountedModelOptions options;
   options.closes_gaps = is_on;
   Contents contents = lettered({30'000, 30'000, 30'000});
   const DrivenFilesystem mount(of(contents), options);

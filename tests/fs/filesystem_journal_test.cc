@@ -1,4 +1,4 @@
-// The journal that a mount keeps between small commits, and what its readers are told.
+// Tests the journal that a mount keeps between small commits, and the notifications to its readers.
 #include <fmt/format.h>
 
 #include <optional>
@@ -20,7 +20,7 @@ std::string content(int round) {
   return fmt::format("round {:10}", round);
 }
 
-/// A writer's close: what it says, or throws.
+/// Writes and closes a file. Returns the result of the close, or throws.
 Stale put(const DrivenFilesystem& mount, std::string_view name, std::string_view bytes,
           int access = O_WRONLY) {
   Descriptor writer(mount, name, access);
@@ -44,13 +44,13 @@ std::size_t records_in(const std::filesystem::path& journal) {
   return read_lanes(*file).value().size();
 }
 
-/// The last commits go through a journal that the mount keeps.
+/// Makes commits, of which the last ones use a journal that the mount keeps.
 void commit_in_series(const DrivenFilesystem& mount) {
   for (int round = 0; round < 4; ++round) static_cast<void>(put(mount, "second", content(round)));
 }
 
-FilesystemOptions quick() {
-  FilesystemOptions options;
+MountedModelOptions quick() {
+  MountedModelOptions options;
   options.commit.durability = Durability::Process;
   return options;
 }
@@ -80,11 +80,11 @@ TEST_CASE("the journal of an archive that is renamed, replaced or deleted goes a
 
 TEST_CASE("a mount that commits little and often keeps one journal, void when tidied, gone in the end",
           "[fs][filesystem][journal]") {
-  FilesystemOptions options;
+  MountedModelOptions options;
   options.commit.durability = GENERATE(Durability::Power, Durability::Process);
   DrivenFilesystem mount(kTwoTensors, options);
   static_cast<void>(put(mount, "first", content(0)));
-  CHECK(journals(mount).empty());  // who commits once leaves nothing
+  CHECK(journals(mount).empty());  // a single commit leaves no journal
   for (int round = 1; round < 6; ++round) {
     static_cast<void>(put(mount, round % 2 == 0 ? "first" : "second", content(round)));
     REQUIRE(journals(mount).size() == 1);
@@ -145,7 +145,7 @@ TEST_CASE("where no journal can be kept each commit has one of its own", "[fs][f
   FaultyStorage storage;
   const DrivenFilesystem mount(kTwoTensors, {}, storage);
   static_cast<void>(put(mount, "first", content(0)));
-  // The second commit's own file, then the one to be kept.
+  // The first file is the journal of the second commit, the second one is the journal to be kept.
   storage.plan().fail_call(FileCall::CreateUnnamed, 2, ENOSPC);
   static_cast<void>(put(mount, "first", content(1)));
   CHECK(storage.plan().failed() == FileCall::CreateUnnamed);
@@ -285,7 +285,7 @@ TEST_CASE("a commit that fails makes the tensor stale: it may show what was comm
   CHECK_THROWS(put(mount, "second", content(5)));
   mount->tidy();
   mount->end();
-  // It is the truth until somebody has recovered it.
+  // The journal has the only whole copy of the change until a recovery.
   CHECK(journals(mount).size() == 1);
 }
 
@@ -294,7 +294,7 @@ TEST_CASE("what another process commits during a series is noticed, by the next 
   const bool goes_on = GENERATE(true, false);
   CAPTURE(goes_on);
   const CapturedStderr captured;
-  // Not in one block: he would have to wait for tidy().
+  // The tensors share no block. Otherwise the other process would have to wait for tidy().
   const DrivenFilesystem mount({{"first", kOld}, {"between", std::string(8192, '-')}, {"second", kOld}});
   std::vector<Stale> told;
   mount->tell_stale_to([&](Stale stale) { told.push_back(stale); });
@@ -319,7 +319,7 @@ TEST_CASE("what another process commits during a series is noticed, by the next 
   CHECK(seen.last >= mount.ino("first"));
   CHECK(mount.read("first") == "from afar.......");
 
-  // Alone again: the next series is as fast as the first.
+  // The mount is alone again: the next series is as fast as the first.
   mount->tidy();
   told.clear();
   commit_in_series(mount);

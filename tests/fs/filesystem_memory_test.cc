@@ -1,10 +1,10 @@
-// Out of memory at each allocation of a change: it is made or not, nothing hangs or stays behind, and the
-// next one works.
+// No memory at each allocation of a change: the change is made or not, nothing hangs or stays behind, and the
+// next change works.
 #include <functional>
 #include <optional>
 #include <string>
 
-#include "fs/model/filesystem.h"
+#include "fs/model/mounted_model.h"
 #include "tests/fs/transacted.h"
 #include "tests/support/allocation_faults.h"
 #include "tests/support/catch.h"
@@ -14,7 +14,8 @@ using namespace stfs::test;
 
 namespace {
 
-/// The errno of an act without memory. The mount's handlers answer ENOMEM to an exception (fuse_handlers.h).
+/// Returns the errno of an act without memory. The mount's handlers answer ENOMEM to an exception
+/// (fuse_handlers.h).
 int errno_without_memory(std::uint64_t nth, bool is_for_good, const std::function<int()>& act,
                          bool& has_failed) {
   int verdict = 0;
@@ -28,8 +29,7 @@ int errno_without_memory(std::uint64_t nth, bool is_for_good, const std::functio
   return verdict;
 }
 
-/// Makes each allocation of act(mount) fail in its turn, on a new mount each time, and then calls
-/// check(mount, verdict).
+/// Makes each allocation of act(mount) fail once, each time on a new mount. Then calls check(mount, verdict).
 void fail_each_allocation(const std::function<void(Transacted&)>& prepare,
                           const std::function<int(Transacted&)>& act,
                           const std::function<void(Transacted&, int)>& check) {
@@ -48,7 +48,7 @@ void fail_each_allocation(const std::function<void(Transacted&)>& prepare,
   CHECK(nth > 5);
 }
 
-/// The archive's bytes as a new mount shows them.
+/// Returns a tensor's bytes as a new mount shows them.
 std::string read_anew(Transacted& t, std::string_view name) {
   t.mount.close();
   t.mount.open();
@@ -79,7 +79,8 @@ TEST_CASE("a close without memory commits or does not, and the tensor can be wri
         CHECK((seen == kOld || seen == kNew));
         if (verdict == 0) CHECK(seen == kNew);
         CHECK(t.mount.read("second") == kSecond);
-        // Behind its commit point it is in its journal. Then the archive takes no writes before a recovery.
+        // Behind its commit point the change is in its journal. Then the archive takes no writes before a
+        // recovery.
         const bool is_in_journal = verdict != 0 && seen == kNew;
         if (is_in_journal) CHECK(read_anew(t, "first") == kNew);
         CHECK(write_first(t, kSecond));
@@ -102,7 +103,7 @@ TEST_CASE("a transaction's commit without memory is made or not, and can be repe
         CHECK(t.mount.read("second").value_or("unreadable") == (first == kNew ? kNew : kSecond));
         CHECK((first == kOld || first == kNew));
         if (verdict == 0) CHECK(first == kNew);
-        // Not EBUSY: nobody commits it.
+        // The commit does not return EBUSY, because no other commit of the transaction runs.
         if (verdict != 0 && first == kOld) CHECK(t.commit() == 0);
         CHECK(read_anew(t, "first") == kNew);
         CHECK(t.mount.read("second") == kNew);
@@ -115,8 +116,8 @@ TEST_CASE("a transaction's commit without memory is made or not, and can be repe
 
 namespace {
 
-/// Makes each allocation of an edit fail. A new mount shows the edit or not, and can be edited.
-/// @param is_made  whether the edit shows.
+/// Makes each allocation of an edit fail. A new mount shows the edit or does not show it, and can be edited.
+/// @param is_made  returns whether the mount shows the edit.
 void check_edit(const std::function<int(Transacted&)>& edit,
                 const std::function<bool(Transacted&)>& is_made) {
   const Model* before = nullptr;
@@ -131,7 +132,7 @@ void check_edit(const std::function<int(Transacted&)>& edit,
         // A call that began before the edit still has its model.
         CHECK(before->tensors().size() == 2);
         call.reset();
-        // This mount may be unable to show what it has made, until the model is opened anew.
+        // This mount may be unable to show its edit until the model is opened again.
         const auto read_on = t.mount.read("second");
         CAPTURE(verdict, errno_of(read_on));
         if (read_on || errno_of(read_on) != EIO) CHECK(read_on == kSecond);

@@ -1,4 +1,4 @@
-// A sharded model is one tree; what is written goes to the tensor's own shard.
+// A sharded model is one tree. Each write goes to the shard of its tensor.
 #include "core/format/header.h"
 #include "tests/fs/driven_model.h"
 #include "tests/support/captured_stderr.h"
@@ -9,7 +9,7 @@ using namespace stfs::test;
 
 namespace {
 
-/// A transaction directory of that name.
+/// Makes a transaction's directory of this name.
 Ino begun(const DrivenModel& mount, std::string_view name) {
   const Ino transactions = mount.ino("transactions", mount.ino(".safetensors"));
   return mount->make_directory(transactions, name).value().st_ino;
@@ -128,7 +128,7 @@ TEST_CASE("a tensor that no shard serves is EIO by name, others are ENOENT", "[f
   weights.emplace_back("gone.w", "two");
   weights.emplace_back("lost", "three");
   for (const Layout layout : {Layout::Flat, Layout::Tree}) {
-    FilesystemOptions options;
+    MountedModelOptions options;
     options.layout = layout;
     const DrivenModel mount(weights, options);
     CHECK(errno_of(mount->lookup(kRootIno, "lost")) == EIO);
@@ -188,7 +188,7 @@ TEST_CASE("an edit of a sharded model replaces its index, and is no change by ot
   const auto again = Model::open(mount.directory().path(), {.access = Access::ReadOnly, .is_strict = true});
   REQUIRE(again);
   CHECK((*again)->find("renamed"));
-  // Bytes of a tensor alone leave the index as it is.
+  // A change of tensors' bytes does not change the index.
   REQUIRE(mount->set_extended_attribute(kRootIno, "user.safetensors.metadata.k", "v"));
   CHECK_FALSE(mount->take_new_index());
 }

@@ -1,4 +1,4 @@
-// New files become tensors at their close, and tensors get another form.
+// New files become tensors when they are closed, and tensors get another form.
 #include "tests/fs/descriptor.h"
 #include "tests/fs/edited.h"
 #include "tests/support/catch.h"
@@ -61,7 +61,7 @@ TEST_CASE("a NumPy file in npy/ makes a tensor or replaces one", "[fs][edit]") {
   CHECK(stored_tensors(mount).at("first") == "abcdef");
   CHECK(read_ino(mount, before) == kOld);
 
-  // The same: in place.
+  // With the same shape and dtype the tensor is replaced in place.
   const Ino second = mount.ino("second");
   WrittenFile same(mount, "second.npy", npy);
   CHECK(same.write(npy_of("|u1", "(16,)", kNew)) == 0);

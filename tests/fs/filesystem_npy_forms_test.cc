@@ -1,5 +1,5 @@
-// A NumPy file that is being written, and a dtype or a shape that is set for its tensor meanwhile: the tensor
-// has the form and the bytes of one of them.
+// A dtype or a shape is set for a tensor while its NumPy file is written. The tensor then has the form and
+// the bytes of one of the two changes.
 #include "tests/fs/edited.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/watched_storage.h"
@@ -19,8 +19,8 @@ Ino npy_of_mount(const DrivenFilesystem& mount) {
   return mount.ino("npy", mount.ino(".safetensors"));
 }
 
-FilesystemOptions reshaping() {
-  FilesystemOptions options;
+MountedModelOptions reshaping() {
+  MountedModelOptions options;
   options.reshapes = true;
   return options;
 }
@@ -38,7 +38,7 @@ TEST_CASE("a form that is set while a NumPy file is open is the tensor's at once
   CHECK(set_form(mount, "first", "dtype", "F8_E4M3") == 0);
   CHECK(form_of(mount, "first") == "F8_E4M3[16]");
   CHECK(mount.read("first") == kOld);
-  // The close comes later, and brings a form and bytes of its own.
+  // The close comes later, and replaces the form and the bytes.
   CHECK(file.close() == 0);
   CHECK(form_of(mount, "first") == "U8[16]");
   CHECK(mount.read("first") == kNew);
@@ -48,7 +48,7 @@ TEST_CASE("a form that is set while a NumPy file is open is the tensor's at once
 TEST_CASE("a NumPy file replaces a shape that was set meanwhile with -o reshape alone", "[fs][edit][npy]") {
   const CapturedStderr captured;
   for (const bool reshapes : {false, true}) {
-    const DrivenFilesystem mount(kThree, reshapes ? reshaping() : FilesystemOptions{});
+    const DrivenFilesystem mount(kThree, reshapes ? reshaping() : MountedModelOptions{});
     WrittenFile file(mount, "first.npy", npy_of_mount(mount));
     file.cut();
     CHECK(file.write(npy_of("|u1", "(16,)", kNew)) == 0);
@@ -62,7 +62,7 @@ TEST_CASE("a NumPy file replaces a shape that was set meanwhile with -o reshape 
 
 TEST_CASE("a part of a NumPy file is not written to a tensor that has got another form", "[fs][edit][npy]") {
   const CapturedStderr captured;
-  const DrivenFilesystem mount(kThree, GENERATE(FilesystemOptions{}, reshaping()));
+  const DrivenFilesystem mount(kThree, GENERATE(MountedModelOptions{}, reshaping()));
   const Ino npy = npy_of_mount(mount);
   const std::uint64_t head = mount->attributes(mount.ino("first.npy", npy))->st_size - kOld.size();
   {
@@ -80,7 +80,7 @@ TEST_CASE("a part of a NumPy file is not written to a tensor that has got anothe
   }
   CHECK(form_of(mount, "first") == "I8[16]");
   CHECK(mount.read("first") == "AAAx" + kOld.substr(4));
-  // After a cut all of it is new.
+  // After a cut all content is new.
   const Caller self(1, ::getpid());
   OpenFile* const whole = mount->open(mount.ino("first.npy", npy), O_WRONLY, ::getpid()).value();
   CHECK(mount->write(*whole, bytes_of("x"), head + 3, self));
@@ -97,7 +97,7 @@ TEST_CASE("a form that is set during the commit of a NumPy file does not mix wit
   const CapturedStderr captured;
   const DrivenFilesystem* present = nullptr;
   WatchedStorage storage([&](const SeamCall& call) {
-    // The first write of the commit: the check of the tensor's form was before.
+    // The check of the tensor's form is done before the first write of the commit.
     if (call.kind == FileCall::Write && present != nullptr)
       CHECK(set_form(*std::exchange(present, nullptr), "new", "dtype", "I8") == 0);
     return Verdict{};

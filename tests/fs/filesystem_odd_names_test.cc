@@ -1,10 +1,13 @@
-// Requests that make files get names of every kind, in every kind of directory.
+// Requests that make files, with names of every kind, in every kind of directory.
 #include <linux/fs.h>
 
 #include <array>
 #include <random>
+#include <string>
+#include <string_view>
 
 #include "fs/read/pretrained_directory.h"
+#include "tests/fs/descriptor.h"
 #include "tests/fs/edited.h"
 #include "tests/fs/transacted.h"
 #include "tests/support/catch.h"
@@ -16,7 +19,7 @@ namespace {
 
 const Tensors kDotted = {{"a.x", "1111"}, {"a.b.y", "2222"}, {"c", "3333"}};
 
-/// Names that encode badly, lead nowhere, or are used by the mount itself.
+/// Names that are hard to encode, that lead nowhere, or that the mount uses itself.
 const std::array<std::string, 30> kOddNames = {"a%",
                                                "a%0ab",
                                                "%",
@@ -71,7 +74,7 @@ class Fuzzed {
       directories_.push_back(mount_.ino("b", mount_.ino("a")));
       directories_.push_back(mount_->make_directory(kRootIno, "empty")->st_ino);
     }
-    // Files and numbers of nothing, which a request may name as its directory, too.
+    // Files and unused inode numbers, which a request may also name as its directory.
     directories_.insert(directories_.end(), {mount_.ino("c"), Ino{0}, Ino{999}, Ino{1} << 33U,
                                              kFirstDirectoryIno + 99, Views::kNpyFiles + 77});
   }
@@ -88,8 +91,8 @@ class Fuzzed {
  private:
   static constexpr int kRequests = 7;
 
-  static FilesystemOptions options(Layout layout) {
-    FilesystemOptions options;
+  static MountedModelOptions options(Layout layout) {
+    MountedModelOptions options;
     options.layout = layout;
     return options;
   }
@@ -104,7 +107,7 @@ class Fuzzed {
 
   void send(int request, Ino directory, const std::string& name) {
     CAPTURE(request, directory, name);
-    Filesystem& filesystem = *mount_;
+    MountedModel& filesystem = *mount_;
     switch (request) {
       case 0: create(directory, name); return;
       case 1: check(errno_of(filesystem.make_directory(directory, name))); return;
@@ -120,13 +123,13 @@ class Fuzzed {
   void create(Ino directory, const std::string& name) {
     auto made = mount_->create(directory, name, O_RDWR | O_EXCL, ::getpid());
     check(errno_of(made));
-    // A file of the source directory needs no state of its own.
+    // A file of the source directory has no open state in the driver.
     if (!made || made->file == nullptr) return;
     check(errno_of(mount_->write(*made->file, bytes_of("x"), 0, Caller(1, ::getpid()))));
     check(errno_of(mount_->flush(*made->file, 1, ::getpid())));
     mount_->release(made->file);
   }
-  /// No request fails in a way that says that the mount is at fault.
+  /// Fails if the errno means that the mount is at fault.
   static void check(int errno_value) {
     CHECK(errno_value != EIO);
     CHECK(errno_value != ENOSYS);
@@ -148,7 +151,7 @@ void check_sound(const DrivenFilesystem& mount) {
 
 TEST_CASE("a NumPy file whose name no tensor can have is EILSEQ", "[fs][edit]") {
   for (const Layout layout : {Layout::Flat, Layout::Tree}) {
-    FilesystemOptions options;
+    MountedModelOptions options;
     options.layout = layout;
     const DrivenFilesystem mount(kThree, options);
     for (const std::string name : {"a%.npy", "a%0ab.npy", "%2.npy", "\xff.npy"}) {
@@ -175,4 +178,27 @@ TEST_CASE("random names do not harm the mount", "[fs][edit]") {
     for (int left = 150; left > 0; --left) fuzzed.send_some();
     check_sound(fuzzed.mount());
   }
+}
+
+TEST_CASE("a name that no tensor can have is refused with the reason", "[fs][filesystem]") {
+  const auto refusal = [](const MountedModelOptions& options, std::string_view name) {
+    const DrivenFilesystem mount(kTwoTensors, options);
+    const auto renamed = mount->rename(kRootIno, "first", kRootIno, name);
+    return renamed ? "" : renamed.error().message;
+  };
+  const std::string of_dots = "a dot stands between two directories";
+  CHECK(refusal(kTreeLayout, "a.b").find(of_dots) != std::string::npos);
+  for (const MountedModelOptions& options : {kTreeLayout, MountedModelOptions{}})
+    CHECK(refusal(options, "a%zz").find("% is written as %25") != std::string::npos);
+  CHECK(refusal({}, "a.%zz").find("% is written as %25") != std::string::npos);
+}
+
+TEST_CASE("a deleted tensor that is open gets no other dtype", "[fs][filesystem]") {
+  const DrivenFilesystem mount;
+  const Descriptor reader(mount, "first", O_RDONLY);
+  const Ino ino = mount.ino("first");
+  REQUIRE(mount->remove_file(kRootIno, "first"));
+  const auto typed = mount->set_extended_attribute(ino, "user.safetensors.dtype", "I8");
+  REQUIRE_FALSE(typed);
+  CHECK(typed.error().message.find("was deleted") != std::string::npos);
 }

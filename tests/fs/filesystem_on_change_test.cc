@@ -1,4 +1,4 @@
-// -o on_change=fail: what a file gives is of one version, or an error.
+// -o on_change=fail: all content of a file is of one version, or there is an error.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -16,8 +16,8 @@ using namespace stfs::test;
 
 namespace {
 
-FilesystemOptions failing_on_change() {
-  FilesystemOptions options;
+MountedModelOptions failing_on_change() {
+  MountedModelOptions options;
   options.is_read_only = options.fails_on_change = true;
   return options;
 }
@@ -33,7 +33,7 @@ struct MountedFailing {
   }
 };
 
-/// Runs a function once, before the next call of a kind.
+/// Runs a function once, before the next call of one kind.
 class Once : public Interceptor {
  public:
   Verdict before(const SeamCall& call) override {
@@ -99,7 +99,7 @@ TEST_CASE("what is written while a read runs is not mixed with what was there",
   InterceptedStorage storage(system_storage(), once);
   auto archive = Archive::open(path, Access::ReadOnly, storage, Io::Pread);
   REQUIRE(archive);
-  const Filesystem filesystem(std::move(*archive), failing_on_change());
+  const MountedModel filesystem(std::move(*archive), failing_on_change());
   const Ino first = filesystem.lookup(kRootIno, "first")->st_ino;
   CHECK(filesystem.read(first, 0, 4));
   once.kind = GENERATE(FileCall::Read, FileCall::Status);
@@ -130,7 +130,7 @@ TEST_CASE("a mount that fails on changes begins when no other process is in a co
   const SourceOptions ending{.is_read_only = true, .must_be_settled = true, .is_ending = [] { return true; }};
   CHECK(errno_of(open_model(path, ending)) == EINTR);
   journal.reset();
-  // Its process has died: the model shows its commit.
+  // The other process has died. The model shows its commit.
   how.wait_until = deadline_in(std::chrono::seconds(10));
   const auto model = open_model(path, how);
   REQUIRE(model);

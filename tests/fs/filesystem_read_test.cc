@@ -1,4 +1,4 @@
-// Reading: ranges of the archive, never stale, never torn, never zeros for what is gone.
+// Reads ranges of the archive: they are never stale, never torn, and never zeros for missing bytes.
 #include <atomic>
 #include <thread>
 
@@ -86,11 +86,11 @@ TEST_CASE("after the header was changed under a read-only mount, a tensor is rea
   for (const auto& [name, content] : Tensors{{"first", kOld}, {"second", kSecond}, {"third", "333"}})
     CHECK(mount.read(name) == content);
   CHECK_FALSE(mount.notices_change());
-  // What is written to the archive from now on is shown, too.
+  // Later writes to the archive are also visible.
   mount.overwrite(mount.offset_of("second"), "foreign");
   CHECK(mount.notices_change());
   CHECK(mount.read("second") == "foreignBBBBBBBBB");
-  // The first two change places, and sizes.
+  // The first two tensors exchange their places and have other sizes.
   const std::string other =
       archive_of({{"second", std::string(12, '2')}, {"first", std::string(20, '1')}, {"third", "333"}});
   REQUIRE(other.size() == std::filesystem::file_size(mount.path()));
@@ -126,7 +126,7 @@ TEST_CASE("in the middle of another program's edit there is no header, and every
   const CapturedStderr captured;
   CHECK(mount->check_for_change().is_outdated);
   CHECK(mount.read("first") == kOld);
-  // It ends.
+  // The other program's edit ends.
   other[10] = 'F';
   mount.overwrite(0, other);
   CHECK(mount->check_for_change().is_outdated);

@@ -1,4 +1,4 @@
-// The tree as the kernel asks for it: look-up, attributes, directories, statfs.
+// Tests the tree with the kernel's requests: look-up, attributes, directories and statfs.
 #include "tests/fs/driven_filesystem.h"
 #include "tests/support/catch.h"
 
@@ -14,7 +14,7 @@ struct Listed {
 };
 
 /// Reads a directory as getdents does with a buffer for `at_once` entries.
-std::vector<Listed> list(const Filesystem& filesystem, Ino directory, std::size_t at_once) {
+std::vector<Listed> list(const MountedModel& filesystem, Ino directory, std::size_t at_once) {
   std::vector<Listed> all;
   std::uint64_t position = 0;
   for (;;) {
@@ -59,14 +59,14 @@ TEST_CASE("owner, mode and time are the archive's", "[fs][filesystem][tree]") {
   CHECK(st->st_gid == archive.st_gid);
   CHECK(st->st_mtim.tv_sec == archive.st_mtim.tv_sec);
   CHECK(st->st_mtim.tv_nsec == archive.st_mtim.tv_nsec);
-  CHECK((mount->attributes(kRootIno)->st_mode & 07777) == 0750);  // who may read may enter
+  CHECK((mount->attributes(kRootIno)->st_mode & 07777) == 0750);  // a user who may read may enter
   CHECK(S_ISDIR(mount->attributes(kRootIno)->st_mode));
 }
 
 TEST_CASE("uid, gid, umask and ro show in every file", "[fs][filesystem][tree]") {
   DrivenFilesystem mount;
   REQUIRE(::chmod(mount.path().c_str(), 0666) == 0);
-  FilesystemOptions options;
+  MountedModelOptions options;
   options.is_read_only = true;
   options.uid = 1234;
   options.gid = 0;
@@ -87,7 +87,7 @@ TEST_CASE("uid, gid, umask and ro show in every file", "[fs][filesystem][tree]")
 TEST_CASE("an archive that was opened for reading makes a read-only mount", "[fs][filesystem][tree]") {
   const DrivenFilesystem writable;
   CHECK_FALSE(writable->is_read_only());
-  const Filesystem filesystem(Archive::open(writable.path(), Access::ReadOnly).value(), {});
+  const MountedModel filesystem(Archive::open(writable.path(), Access::ReadOnly).value(), {});
   CHECK(filesystem.is_read_only());
   CHECK((filesystem.statistics().f_flag & ST_RDONLY) != 0);
   CHECK_FALSE(filesystem.free_space());

@@ -1,5 +1,5 @@
-// A tensor's size is fixed. What truncates is the O_TRUNC of an open, which the kernel sends as a resize
-// that names no descriptor; truncate(2) looks the same and is refused.
+// A tensor's size is fixed. Only the O_TRUNC of an open truncates it. The kernel sends O_TRUNC as a resize
+// that names no file descriptor. truncate(2) looks the same and is refused.
 #include "tests/fs/descriptor.h"
 #include "tests/support/catch.h"
 

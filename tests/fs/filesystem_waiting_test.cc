@@ -1,4 +1,4 @@
-// Nobody waits for a stranger: what goes on while a commit waits for the disk or for another process's lock.
+// Tests which calls continue while a commit waits for the disk or for another process's lock.
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -22,7 +22,7 @@ constexpr auto kForAHang = 20s;
 const std::string kBefore(16384, 'o');
 const std::string kAfter(16384, 'n');
 
-/// A disk that takes its time for one kind of call, from when it is told to until it may go on.
+/// A disk that is slow for one call of one kind, from `is_slow` until `may_go_on`.
 class SlowDisk final : public Interceptor {
  public:
   Verdict before(const SeamCall& call) override {
@@ -40,13 +40,13 @@ class SlowDisk final : public Interceptor {
   std::atomic<unsigned> lock_attempts = 0;
 };
 
-FilesystemOptions waits_for_a_hang() {
-  FilesystemOptions options;
+MountedModelOptions waits_for_a_hang() {
+  MountedModelOptions options;
   options.commit.lock_patience = kForAHang;
   return options;
 }
 
-/// Tensor one is locked by another opener of the archive.
+/// Another opener of the archive has locked the tensor "one".
 struct LockedTensor {
   SlowDisk counting;
   InterceptedStorage storage{system_storage(), counting};
@@ -56,7 +56,7 @@ struct LockedTensor {
   ArchiveLocks held =
       ArchiveLocks::for_patch(*theirs, mount.path(), {{mount.offset_of("one") + 5000, 1}}, 0ms).value();
 
-  /// Work that waits for the lock, and has tried to take it.
+  /// Starts work that waits for the lock, and returns when the work has tried to take it.
   template <class Work>
   std::future<int> waiting(const Work& work) {
     counting.lock_attempts = 0;
@@ -70,7 +70,7 @@ struct LockedTensor {
   }
 };
 
-/// What work() returns, if it returns soon.
+/// Returns the result of work(), or nothing if work() does not return soon.
 template <class Work>
 auto soon(const Work& work) -> std::optional<decltype(work())> {
   auto result = std::make_shared<std::promise<decltype(work())>>();
@@ -159,7 +159,7 @@ TEST_CASE_METHOD(LockedTensor, "another process's lock on one tensor keeps nobod
 TEST_CASE("a lock that stays gives EBUSY when patience ends, with the holder and the time",
           "[fs][filesystem][waiting]") {
   const CapturedStderr captured;
-  FilesystemOptions options;
+  MountedModelOptions options;
   options.commit.lock_patience = 1100ms;
   const DrivenFilesystem mount({{"one", kBefore}}, options);
   auto theirs = system_storage().open(mount.path(), Access::ReadWrite).value();

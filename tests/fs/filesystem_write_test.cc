@@ -1,4 +1,5 @@
-// Writes are atomic per tensor: staged until close or fsync, then all of it is in the archive, or none.
+// Writes are atomic for each tensor: they are staged until close or fsync. Then all of them are in the
+// archive, or none.
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
@@ -105,7 +106,7 @@ TEST_CASE_METHOD(Mounted, "fsync commits what is whole and refuses what is not, 
     REQUIRE(writer.write(kNew.substr(8), 8));
     const auto synced = writer.sync();
     REQUIRE(synced);
-    CHECK(synced->what == Stale::What::Attributes);  // nobody has read it
+    CHECK(synced->what == Stale::What::Attributes);  // the tensor was never read
     CHECK(mount.stored("first") == kNew);
     CHECK(writer.sync()->what == Stale::What::Nothing);
     CHECK(writer.close()->what == Stale::What::Nothing);
@@ -161,7 +162,7 @@ TEST_CASE_METHOD(Mounted, "appending to a whole tensor is EFBIG, to a truncated 
   refused.release();
   for (const int access : {O_WRONLY, O_RDWR}) {
     Descriptor writer(mount, "first", access | O_APPEND | O_TRUNC);
-    // Both at an offset that the kernel took from its own idea of the end.
+    // Both writes have an offset that is the kernel's own idea of the end.
     REQUIRE(writer.write(kNew.substr(0, 10), 16));
     REQUIRE(writer.write(kNew.substr(10), 16));
     REQUIRE(writer.close());
@@ -180,7 +181,7 @@ TEST_CASE_METHOD(Mounted, "a synchronous descriptor commits each write that leav
     CHECK(mount.stored("first") == "012X456789abcdef");
     CHECK(writer.close()->what == Stale::What::Nothing);
   }
-  // Through the page cache the kernel sends an fsync of its own.
+  // For a write through the page cache the kernel sends a separate fsync.
   Descriptor shared(mount, "first", O_RDWR | O_SYNC);
   CHECK(shared.write(kOld, 0)->what == Stale::What::Nothing);
   CHECK(mount.stored("first") == "012X456789abcdef");
@@ -243,7 +244,7 @@ TEST_CASE(
     return mount->write(*file, bytes_of(bytes), piece * kPiece, 1, [&] { ++accepted; });
   };
   REQUIRE(write(0));
-  CHECK(accepted == 0);  // nobody knows yet whether there is room
+  CHECK(accepted == 0);  // it is not known yet whether there is room
   for (std::size_t piece = 1; piece < 6; ++piece) REQUIRE(write(piece));
   const std::size_t before = accepted;
   CHECK(before > 0);
@@ -253,7 +254,7 @@ TEST_CASE(
     CHECK((mount.stored("large") == std::string(16 * kPiece, 'x')));
   }
   SECTION("the disk fails behind the writer's back") {
-    // Also the hashes, whose loss alone only means that they are taken later.
+    // All writes fail, because a single failure could be a write of hashes. Lost hashes are computed later.
     storage.plan().set({.nth = 1, .errno_value = EIO, .kind = FileCall::Write, .is_for_good = true});
     CHECK(errno_of(write(6)) == EIO);
     CHECK(accepted == before + 1);

@@ -1,4 +1,4 @@
-// A mount point through which a path of the source leads is refused; any other is not.
+// A mount point is refused if a path of the source leads through it. Any other mount point is accepted.
 #include "fs/mount/hidden_source.h"
 
 #include <unistd.h>
@@ -15,7 +15,7 @@ using namespace stfs::test;
 
 namespace {
 
-/// The directory `in` with an archive, the directory `out`, and the mount points that a test asks for.
+/// The directory `in` with an archive, the directory `out`, and the mount points that a test needs.
 struct TwoPlaces {
   TemporaryDirectory directory;
   std::filesystem::path in = made("in");
@@ -61,7 +61,7 @@ TEST_CASE_METHOD(TwoPlaces, "links do not lead past the check", "[fs][hidden_sou
   CHECK(is_hidden(link(in, "to-directory"), in));
   CHECK(is_hidden(link("in/a.safetensors", "to-archive"), in));
   CHECK(is_hidden(link("to-archive", "to-link"), in));
-  // What lies elsewhere is reached by a name in the mount point.
+  // A name in the mount point leads to a source at another place.
   CHECK(is_hidden(link(out, "in/leaves") / "b.safetensors", in));
   CHECK(is_hidden(link("in/leaves", "passes") / "b.safetensors", in));
   CHECK(is_hidden(in / "leaves" / ".." / "out", in));

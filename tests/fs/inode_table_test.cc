@@ -1,4 +1,4 @@
-// The tree: no tensor is hidden, whatever it is called.
+// Tests that the tree hides no tensor, whatever the tensor's name is.
 #include "fs/tree/inode_table.h"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ using namespace stfs;
 
 namespace {
 
-/// Tensors of one byte each, in that order.
+/// Returns a header of tensors of one byte each, in this order.
 Header header_of(const std::vector<std::string>& names) {
   std::string json = "{";
   for (std::size_t at = 0; at < names.size(); ++at) {
@@ -25,7 +25,7 @@ Header header_of(const std::vector<std::string>& names) {
   return parse_header(json + "}", names.size()).value();
 }
 
-/// Follows a path from the root; 0 where a step is missing.
+/// Follows a path from the root. Returns 0 if a step is missing.
 Ino follow(const InodeTable& table, const std::vector<std::string>& path) {
   Ino at = kRootIno;
   for (const std::string& step : path) {
@@ -36,8 +36,8 @@ Ino follow(const InodeTable& table, const std::vector<std::string>& path) {
   return at;
 }
 
-/// What must hold of every table: a walk from the root meets each inode once, finds it again under its
-/// name, and meets each tensor.
+/// Checks a property of every table: a walk from the root meets each inode once, finds it again by its name,
+/// and meets each tensor.
 void check_walk(const InodeTable& table, std::uint32_t tensors) {
   std::vector<Ino> waiting = {kRootIno};
   std::set<Ino> met;
@@ -220,4 +220,19 @@ TEST_CASE("a tensor keeps its number in the table of a later header, whatever it
     CHECK_FALSE(two.exists(at(one, "a", "y")));
     CHECK_FALSE(one.exists(follow(two, {"new"})));
   }
+}
+
+TEST_CASE("tree: directories that were moved into each other without end are numbered", "[fs][inode_table]") {
+  constexpr Ino kDepth = 200'000;  // a recursion would need more than a thread's stack
+  constexpr Ino kFirst = kFirstDirectoryIno;
+  const Header header = header_of({"t"});
+  DirectoryNumbers numbers(kFirst);
+  for (Ino at = 0; at < kDepth; ++at) numbers.number(kRootIno, fmt::format("d{}", at));
+  for (Ino at = 0; at + 1 < kDepth; ++at) numbers.move(kFirst + at, kFirst + at + 1, fmt::format("d{}", at));
+  const InodeTable table(header.tensors, TensorIds(1), Layout::Tree, numbers);
+  CHECK(table.directory_count() == kDepth);
+  CHECK(table.subdirectories(kRootIno) == 1);
+  CHECK(table.find(kRootIno, fmt::format("d{}", kDepth - 1)) == kFirst + kDepth - 1);
+  CHECK(table.parent(kFirst) == kFirst + 1);
+  CHECK(table.file_name(kFirst) == "d0");
 }

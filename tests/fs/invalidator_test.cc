@@ -1,5 +1,5 @@
-// The queue behind the invalidations. What the kernel does with them is the business of tests/mount;
-// here nothing is stale, so no session is needed.
+// Tests the queue of invalidations. tests/mount tests their effect in the kernel. Here nothing is stale, so
+// no session is needed.
 #include "fs/kernel/invalidator.h"
 
 #include <atomic>

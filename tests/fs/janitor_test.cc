@@ -1,5 +1,5 @@
-// When the thread behind the commits tidies. Most tests have a clock of their own, which goes when they say
-// so: how busy the machine is makes no difference.
+// Tests when the janitor's thread tidies. Most tests have their own clock, which only advances when the test
+// advances it. A busy machine then makes no difference.
 #include "fs/follow/janitor.h"
 
 #include <atomic>
@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kLongEnough{20};  // for a machine that is busy with other things
 
-/// Counts.
+/// Counts how often the janitor has tidied.
 class Tidied {
  public:
   void note() { ++count_; }
@@ -36,7 +36,7 @@ class Tidied {
   std::atomic<int> count_ = 0;
 };
 
-/// Goes on only when a test lets a wait end. Outlives the janitor.
+/// A clock that advances only when a test ends a wait. Outlives the janitor.
 class SteppedClock : public Janitor::Clock {
  public:
   std::chrono::steady_clock::time_point now() override { return now_; }
@@ -48,7 +48,7 @@ class SteppedClock : public Janitor::Clock {
     wakes.wait(mutex, [&] { return is_over() || may_end_ >= begun_; });
     now_ += time;
   }
-  /// True when the janitor waits for the nth time.
+  /// Returns true if the janitor is in its nth wait.
   [[nodiscard]] bool is_in_wait(int nth) const {
     const auto deadline = std::chrono::steady_clock::now() + kLongEnough;
     while (begun_ < nth && std::chrono::steady_clock::now() < deadline) {
@@ -56,7 +56,7 @@ class SteppedClock : public Janitor::Clock {
     }
     return begun_ == nth;
   }
-  /// Ends the wait that has begun.
+  /// Ends the present wait.
   void end_wait() {
     const MutexLock lock(*wait_.mutex);
     may_end_ = begun_.load();
@@ -70,7 +70,7 @@ class SteppedClock : public Janitor::Clock {
     Condition* wakes = nullptr;
   } wait_;  // written before begun_ grows, read after
   std::atomic<int> begun_ = 0;
-  int may_end_ = 0;  // with the janitor's mutex held, as the next
+  int may_end_ = 0;  // needs the janitor's mutex, as now_ does
   std::chrono::steady_clock::time_point now_;
 };
 
@@ -87,7 +87,7 @@ TEST_CASE("after each burst of commits the janitor tidies once, when it is quiet
     REQUIRE(clock.is_in_wait(wait));
     for (int at = 0; at < 50; ++at) janitor.note_commit();
     clock.end_wait();
-    REQUIRE(clock.is_in_wait(wait + 1));  // for there were commits in that time
+    REQUIRE(clock.is_in_wait(wait + 1));  // because there were commits in that time
     CHECK(tidied.count() == burst - 1);
     clock.end_wait();
     REQUIRE(tidied.comes_to(burst));
@@ -126,7 +126,7 @@ TEST_CASE("after a while without a commit the janitor does the rest, once", "[fs
   janitor.note_commit();
   REQUIRE(clock.is_in_wait(1));
   clock.end_wait();
-  REQUIRE(clock.is_in_wait(2));  // for a while without a commit
+  REQUIRE(clock.is_in_wait(2));  // it waits for a time without a commit
   CHECK(tidied.count() == 1);
   janitor.note_commit();  // too soon
   REQUIRE(clock.is_in_wait(3));

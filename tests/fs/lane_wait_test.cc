@@ -1,5 +1,5 @@
-// Two mounts of one model: no commit of either waits for a lane journal that only the end of another
-// commit would settle.
+// Two mounts of one model: no commit of either mount waits for a lane journal that only the end of another
+// commit can settle.
 #include <chrono>
 #include <future>
 #include <string_view>
@@ -12,18 +12,19 @@ using namespace stfs::test;
 
 namespace {
 
-FilesystemOptions patient() {
-  FilesystemOptions options;
+MountedModelOptions patient() {
+  MountedModelOptions options;
   options.commit.lock_patience = std::chrono::seconds(2);
   return options;
 }
 
-/// Nobody tidies here, as while a commit goes on.
+/// These mounts have no janitor that tidies, as during a commit.
 struct TwoMounts {
   DrivenModel first{patient()};
-  Filesystem second{Model::open(first.directory().path(), {.access = Access::ReadWrite}).value(), patient()};
+  MountedModel second{Model::open(first.directory().path(), {.access = Access::ReadWrite}).value(),
+                      patient()};
 
-  [[nodiscard]] static Result<Stale> put(Filesystem& mount, Ino ino, std::string_view bytes) {
+  [[nodiscard]] static Result<Stale> put(MountedModel& mount, Ino ino, std::string_view bytes) {
     const auto file = mount.open(ino, O_WRONLY, 1);
     if (!file) return tl::unexpected(file.error());
     auto written = mount.write(**file, bytes_of(bytes), 0, 1);
@@ -37,8 +38,8 @@ struct TwoMounts {
   [[nodiscard]] Result<Stale> put_second(std::string_view name, std::string_view bytes) {
     return put(second, first.ino(name), bytes);
   }
-  /// Leaves the record of the last of its commits in a lane journal.
-  void commit_in_series(Filesystem& mount, std::string_view name, std::string_view bytes) {
+  /// Commits three times. The record of the last commit stays in a lane journal.
+  void commit_in_series(MountedModel& mount, std::string_view name, std::string_view bytes) {
     for (int times = 0; times < 3; ++times) REQUIRE(put(mount, first.ino(name), bytes));
   }
 };

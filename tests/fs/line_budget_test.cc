@@ -1,4 +1,4 @@
-// A program that repeats a refused request without end gets few lines in the log.
+// A program that repeats a refused request for ever gets few lines in the log.
 #include "fs/base/line_budget.h"
 
 #include <chrono>

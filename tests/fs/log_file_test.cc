@@ -1,4 +1,5 @@
-// The file of -o log=: what it may be, and what comes of it when it is moved away or its disk is full.
+// The file of -o log=: which files are accepted, and the log after the file was moved away or its disk is
+// full.
 #include "fs/base/log_file.h"
 
 #include <sys/resource.h>
@@ -24,7 +25,7 @@ int errno_of_open(const std::string& path) {
   return opened ? 0 : opened.error().errno_value;
 }
 
-/// Lets files of this process grow to that size only, as a full disk does.
+/// Limits the size of this process's files, with the effect of a full disk.
 class SizeLimit {
  public:
   explicit SizeLimit(rlim_t size_bytes) {

@@ -1,4 +1,4 @@
-// Lines for a person, made of names from untrusted files.
+// Tests lines for a person that contain names from untrusted files.
 #include "fs/base/log.h"
 
 #include <algorithm>

@@ -1,13 +1,8 @@
-// Is a directory fit to be mounted on: each reason why not has its own message. Nothing is mounted here;
-// a mount in the way is the business of tests/mount.
+// Tests whether a mount can be made on a directory: each reason against it has a different message. Nothing
+// is mounted here. tests/mount tests a mount that is there already.
 #include "fs/mount/mount_point.h"
 
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
-
 #include <fstream>
-#include <map>
-#include <sstream>
 
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
@@ -86,45 +81,6 @@ TEST_CASE("a directory that holds files is refused unless nonempty says so", "[f
   CHECK(check_mount_point(directory.path(), true));
 }
 
-TEST_CASE("every mount of this system is found at its path, the uppermost one", "[fs][mount_point]") {
-  // Read anew, by position of the separator instead of by word.
-  std::ifstream table("/proc/self/mountinfo");
-  std::map<std::string, std::pair<std::string, std::string>> uppermost;
-  for (std::string line; std::getline(table, line);) {
-    std::istringstream words(line);
-    std::string id, parent, device, root, at;
-    words >> id >> parent >> device >> root >> at;
-    if (at.find('\\') != std::string::npos) continue;
-    const std::string after = line.substr(line.find(" - ") + 3);
-    uppermost[at] = {device, after.substr(0, after.find(' '))};
-  }
-  REQUIRE_FALSE(uppermost.empty());
-  for (const auto& [at, entry] : uppermost) {
-    const auto mount = mounted_at(at);
-    CAPTURE(at);
-    if (!mount) continue;  // unmounted by somebody in between
-    CHECK(mount->device == entry.first);
-    CHECK(mount->type == entry.second);
-  }
-}
-
-TEST_CASE("the mount at /proc is proc's", "[fs][mount_point]") {
-  const auto mount = mounted_at("/proc");
-  REQUIRE(mount);
-  CHECK(mount->type == "proc");
-  struct stat st {};
-  REQUIRE(::stat("/proc", &st) == 0);
-  CHECK(mount->device == std::to_string(major(st.st_dev)) + ":" + std::to_string(minor(st.st_dev)));
-}
-
-TEST_CASE("a directory below a mount is not a mount", "[fs][mount_point]") {
-  const TemporaryDirectory directory;
-  CHECK_FALSE(mounted_at(directory.path()));
-  CHECK_FALSE(mounted_at("/proc/self"));
-  CHECK_FALSE(mounted_at("/proc/"));
-  CHECK_FALSE(mounted_at(""));
-}
-
 TEST_CASE("read-ahead is raised for a device of ours and nothing else", "[fs][mount_point]") {
   const TemporaryDirectory directory;
   const std::filesystem::path setting = directory.path() / "0:77" / "read_ahead_kb";
@@ -138,7 +94,7 @@ TEST_CASE("read-ahead is raised for a device of ours and nothing else", "[fs][mo
   };
   CHECK(set("0:78") == "128");
   CHECK(set("0:77") == "1024");
-  // Where the setting is not ours to make, nothing comes of it.
+  // If the setting does not exist, the function does nothing.
   std::filesystem::remove_all(setting.parent_path());
   raise_readahead("0:77", directory.path());
   CHECK_FALSE(std::filesystem::exists(setting.parent_path()));

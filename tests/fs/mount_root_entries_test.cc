@@ -1,4 +1,5 @@
-// The root of a directory of models: what it shows, and that no request changes it, without a kernel.
+// The root of a directory of models, without a kernel: the entries that it shows, and that no request changes
+// it.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,25 +25,25 @@ using Names = std::vector<std::string>;
 
 /// A directory with the archive one.safetensors, and the mount root that shows it.
 struct Zoo {
-  explicit Zoo(const FilesystemOptions& options = {}, Access access = Access::ReadWrite) {
+  explicit Zoo(const MountedModelOptions& options = {}, Access access = Access::ReadWrite) {
     const MountRoot::OpenerOf opener_of = [this,
                                            access](const std::filesystem::path& path) -> MountRoot::Open {
       return
-          [this, path, access](const MountRoot::Heritage& heritage) -> Result<std::unique_ptr<Filesystem>> {
+          [this, path, access](const MountRoot::Heritage& heritage) -> Result<std::unique_ptr<MountedModel>> {
             auto archive = Archive::open(path, access);
             if (!archive) return pass_on(std::move(archive));
             at_open(path.filename().string());
-            FilesystemOptions its;
+            MountedModelOptions its;
             its.is_read_only = access == Access::ReadOnly;
             its.activity = heritage.activity;
             its.least_generation = heritage.least_generation;
-            return std::make_unique<Filesystem>(std::move(*archive), its);
+            return std::make_unique<MountedModel>(std::move(*archive), its);
           };
     };
     std::vector<MountRoot::Member> members;
     members.push_back({.name = "one",
                        .path = directory.path() / "one.safetensors",
-                       .filesystem = opener_of(first)({}).value(),
+                       .mounted = opener_of(first)({}).value(),
                        .open = opener_of(first)});
     mount_root = std::make_unique<MountRoot>(std::move(members));
     mount_root->show_source(std::make_unique<SourceDirectory>(directory.path(), options), opener_of);
@@ -55,7 +56,7 @@ struct Zoo {
   [[nodiscard]] Ino ino(std::string_view name, Ino parent = kRootIno) const {
     return mount_root->lookup(parent, name)->st_ino;
   }
-  /// Looks for new archives in the directory.
+  /// Checks the directory for new archives.
   MountRoot::Change look() const { return mount_root->check_for_change(mount_root->watched_files().front()); }
   [[nodiscard]] Names listed() const {
     Names names;
@@ -124,7 +125,7 @@ TEST_CASE("other entries of the directory are files of the mount", "[fs][mount_r
   CHECK(entries.at("..") == kRootIno);
   CHECK(entries.at("x") == zoo.ino("x", sub));
   CHECK(S_ISDIR(zoo.mount_root->lookup(kRootIno, ".safetensors")->st_mode));
-  CHECK((zoo.mount_root->attributes(kRootIno)->st_mode & 0777) == 0755);  // one.safetensors is everybody's
+  CHECK((zoo.mount_root->attributes(kRootIno)->st_mode & 0777) == 0755);  // all may read one.safetensors
 }
 
 TEST_CASE("no request moves a file to the root, from it, or beside the models", "[fs][mount_root]") {
@@ -153,7 +154,7 @@ TEST_CASE("no request moves a file to the root, from it, or beside the models", 
 }
 
 TEST_CASE("in a shared mount other entries are for those who may list the directory", "[fs][mount_root]") {
-  FilesystemOptions shared;
+  MountedModelOptions shared;
   shared.is_shared = true;
   const Zoo zoo(shared);
   static_cast<void>(zoo.directory.write("config.json", "{}"));

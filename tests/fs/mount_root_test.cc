@@ -1,4 +1,4 @@
-// Several models in one mount: every number leads to its own.
+// Several models in one mount: each inode number leads to its own model.
 #include "fs/model/mount_root.h"
 
 #include <algorithm>
@@ -18,8 +18,8 @@ namespace {
 struct TwoModels {
   TwoModels() {
     std::vector<MountRoot::Member> members;
-    members.push_back({.name = "one", .filesystem = first.take()});
-    members.push_back({.name = "two", .filesystem = second.take()});
+    members.push_back({.name = "one", .mounted = first.take()});
+    members.push_back({.name = "two", .mounted = second.take()});
     members.push_back({.name = "bad", .why_absent = Error{ErrorCode::System, ENOENT, "bad: gone"}});
     mount_root = std::make_unique<MountRoot>(std::move(members));
   }
@@ -42,7 +42,7 @@ struct TwoModels {
 TEST_CASE("a lone model has the numbers of its file system", "[fs][mount_root]") {
   DrivenModel model;
   const Ino c = model.ino("c");
-  MountRoot mount_root({.name = "", .filesystem = model.take()});
+  MountRoot mount_root({.name = "", .mounted = model.take()});
   CHECK(mount_root.lookup(kRootIno, "c")->st_ino == c);
   CHECK(mount_root.attributes(kRootIno)->st_ino == kRootIno);
   CHECK(errno_of(mount_root.attributes(Ino{1} << 50U | kRootIno)) == ENOENT);
@@ -101,12 +101,12 @@ TEST_CASE("the root of a directory of models lists them and does nothing else", 
   CHECK(names == std::vector<std::string>{".", "..", "one", "two"});
   CHECK(mount_root.attributes(kRootIno)->st_nlink == 4);
   CHECK(errno_of(mount_root.lookup(kRootIno, "bad")) == EIO);
-  CHECK(mount_root.lookup(kRootIno, ".safetensors")->st_ino == kHiddenIno);  // has the log alone
+  CHECK(mount_root.lookup(kRootIno, ".safetensors")->st_ino == kHiddenIno);  // it contains the log only
   CHECK_FALSE(mount_root.model_of(kRootIno));
   CHECK(errno_of(mount_root.rename(kRootIno, "one", kRootIno, "three")) == EPERM);
   CHECK(mount_root.statistics().f_files > 10);
   CHECK_FALSE(mount_root.is_read_only());
-  // `..` of a model is the root, of what lies in it is the model.
+  // The parent of a model is the root. The parent of an entry of a model is the model.
   REQUIRE(
       mount_root.read_directory(mount.ino({"two"}), 1, [&](std::string_view name, Ino ino, std::uint64_t) {
         CHECK(name == "..");
@@ -120,27 +120,27 @@ TEST_CASE("the root of a directory of models lists them and does nothing else", 
 
 namespace {
 
-/// A lone model that is opened anew as often as it is replaced.
+/// A single model that is opened again each time it is replaced.
 struct Replaced {
   explicit Replaced(bool is_read_only = false) {
     base_options.is_read_only = is_read_only;
-    mount_root = std::make_unique<MountRoot>(MountRoot::Member{
-        .name = "", .path = path(), .filesystem = filesystem({}).value(), .open = opener()});
+    mount_root = std::make_unique<MountRoot>(
+        MountRoot::Member{.name = "", .path = path(), .mounted = filesystem({}).value(), .open = opener()});
     mount_root->connect_to({.note_commit = [this] { ++notes; }});
   }
   [[nodiscard]] std::filesystem::path path() const { return directory.path() / "m.safetensors"; }
-  Result<std::unique_ptr<Filesystem>> filesystem(const MountRoot::Heritage& heritage) const {
+  Result<std::unique_ptr<MountedModel>> filesystem(const MountRoot::Heritage& heritage) const {
     auto archive = Archive::open(path(), Access::ReadWrite, storage);
     if (!archive) return pass_on(std::move(archive));
-    FilesystemOptions options = base_options;
+    MountedModelOptions options = base_options;
     options.activity = heritage.activity;
     options.least_generation = heritage.least_generation;
-    return std::make_unique<Filesystem>(std::move(*archive), options);
+    return std::make_unique<MountedModel>(std::move(*archive), options);
   }
   MountRoot::Open opener() {
     return [this](const MountRoot::Heritage& heritage) { return filesystem(heritage); };
   }
-  /// As a program that saves with care.
+  /// Replaces the archive by a rename, as careful programs do.
   void replace(std::string_view bytes) const {
     std::filesystem::rename(directory.write("new", bytes), path());
   }
@@ -164,7 +164,7 @@ struct Replaced {
 
   const TemporaryDirectory directory;
   const std::string written = directory.write("m.safetensors", archive_of(DrivenModel::kOne));
-  FilesystemOptions base_options;
+  MountedModelOptions base_options;
   int notes = 0;
   mutable FaultyStorage storage;
   std::unique_ptr<MountRoot> mount_root;
@@ -249,7 +249,7 @@ TEST_CASE("a model that is replaced by something else is refused until it is men
 
 TEST_CASE("a model that the store fails to read when it is opened anew is looked at again",
           "[fs][mount_root]") {
-  // Opening may write: it finishes what dead writers have left.
+  // Opening may write, because it finishes the commits of dead writers.
   const int failure = GENERATE(EIO, ENOSPC, EDQUOT);
   CAPTURE(failure);
   const Replaced mount;
@@ -315,7 +315,7 @@ TEST_CASE(
   CHECK(told() == std::vector<Ino>{present, old});
   CHECK(mount.content(old).value().starts_with("xyzB"));
   CHECK(mount.content(old).value() == mount.content(present).value());
-  // Another file at the path is nothing to the old one, and its end ends the watch.
+  // Another file at the path does not change the old one. The end of the old one ends its watch.
   mount.replace(bytes);
   REQUIRE(mount.look().is_reopened);
   CHECK(mount_root.watched_files().size() == watched);
@@ -330,7 +330,7 @@ TEST_CASE("a deleted model is read to its end", "[fs][mount_root]") {
 }
 
 TEST_CASE("FLUSH is called off only where nothing can ever be written", "[fs][mount_root]") {
-  // ENOSYS counts for the whole connection: one read-only archive must not drop another one's writes.
+  // ENOSYS has effect on the whole connection: one read-only archive must not drop another one's writes.
   struct Row {
     bool first_is_read_only;
     bool second_is_read_only;
@@ -338,15 +338,15 @@ TEST_CASE("FLUSH is called off only where nothing can ever be written", "[fs][mo
   };
   for (const Row& row :
        {Row{false, false, 0}, Row{true, false, 0}, Row{false, true, 0}, Row{true, true, ENOSYS}}) {
-    FilesystemOptions first;
-    FilesystemOptions second;
+    MountedModelOptions first;
+    MountedModelOptions second;
     first.is_read_only = row.first_is_read_only;
     second.is_read_only = row.second_is_read_only;
     DrivenModel one(first);
     DrivenModel two(second);
     std::vector<MountRoot::Member> members;
-    members.push_back({.name = "one", .filesystem = one.take()});
-    members.push_back({.name = "two", .filesystem = two.take()});
+    members.push_back({.name = "one", .mounted = one.take()});
+    members.push_back({.name = "two", .mounted = two.take()});
     const MountRoot mount_root(std::move(members));
     CHECK(mount_root.is_read_only(mount_root.model_of(mount_root.lookup(kRootIno, "one")->st_ino)) ==
           row.first_is_read_only);

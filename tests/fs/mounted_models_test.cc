@@ -1,4 +1,4 @@
-// File systems end when nobody holds them any more, not earlier, and their numbers are given again.
+// File systems end when the last holder releases them, not earlier. Then their numbers are used again.
 #include "fs/model/mounted_models.h"
 
 #include <atomic>
@@ -13,7 +13,7 @@ using namespace stfs::test;
 
 namespace {
 
-std::unique_ptr<Filesystem> a_filesystem() {
+std::unique_ptr<MountedModel> a_filesystem() {
   return DrivenModel().take();
 }
 
@@ -41,7 +41,7 @@ TEST_CASE("look-ups and calls hold a file system", "[fs][editions]") {
     const MountedModels::Pin pin = mounted_models.pin(0);
     pin.note_lookup(kRootIno);
     pin.note_lookup(kRootIno);
-    mounted_models.let_go(0, 1);  // who has added it
+    mounted_models.let_go(0, 1);  // the reference of add()
     mounted_models.let_go(0, 2);
     CHECK(mounted_models.take_ended().empty());
     CHECK(pin->attributes(kRootIno));

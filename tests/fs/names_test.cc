@@ -1,4 +1,5 @@
-// Tensor name -> file name: every name of the format gets one that a directory can hold.
+// Maps tensor names to file names: every tensor name of the format gets a file name that a directory can
+// have.
 #include "fs/tree/names.h"
 
 #include <set>

@@ -1,4 +1,5 @@
-// The command line: what it accepts, and that a wrong one says which argument and what was due.
+// The command line: the arguments that are accepted, and messages that name the wrong argument and the
+// expected one.
 #include "fs/mount/options.h"
 
 #include "tests/support/catch.h"
@@ -28,11 +29,11 @@ TEST_CASE("SOURCE and MOUNTPOINT alone mount with the defaults", "[fs][options]"
   REQUIRE(line.outcome == CommandLine::Outcome::Mount);
   CHECK(line.options.source == "a.safetensors");
   CHECK(line.options.mount_point == "/mnt");
-  CHECK(line.options.filesystem.layout == Layout::Flat);
-  CHECK_FALSE(line.options.filesystem.is_read_only);
-  CHECK_FALSE(line.options.filesystem.uid);
-  CHECK_FALSE(line.options.filesystem.gid);
-  CHECK(line.options.filesystem.umask == 0);
+  CHECK(line.options.model.layout == Layout::Flat);
+  CHECK_FALSE(line.options.model.is_read_only);
+  CHECK_FALSE(line.options.model.uid);
+  CHECK_FALSE(line.options.model.gid);
+  CHECK(line.options.model.umask == 0);
   CHECK_FALSE(line.options.allows_other);
   CHECK_FALSE(line.options.checks_permissions);
   CHECK_FALSE(line.options.may_cover_files);
@@ -43,15 +44,15 @@ TEST_CASE("SOURCE and MOUNTPOINT alone mount with the defaults", "[fs][options]"
 }
 
 TEST_CASE("each -o option means what --help says", "[fs][options]") {
-  CHECK(with_options("ro").filesystem.is_read_only);
-  CHECK_FALSE(with_options("delta=d.safetensors").filesystem.is_read_only);
+  CHECK(with_options("ro").model.is_read_only);
+  CHECK_FALSE(with_options("delta=d.safetensors").model.is_read_only);
   CHECK(with_options("ro").deltas.empty());
   CHECK(with_options("delta=a:b,delta=/c").deltas == std::vector<std::filesystem::path>{"a", "b", "/c"});
-  CHECK(with_options("layout=tree").filesystem.layout == Layout::Tree);
-  CHECK(with_options("layout=flat").filesystem.layout == Layout::Flat);
-  CHECK(with_options("uid=1000").filesystem.uid == 1000U);
-  CHECK(with_options("gid=0").filesystem.gid == 0U);
-  CHECK(with_options("umask=027").filesystem.umask == 027);
+  CHECK(with_options("layout=tree").model.layout == Layout::Tree);
+  CHECK(with_options("layout=flat").model.layout == Layout::Flat);
+  CHECK(with_options("uid=1000").model.uid == 1000U);
+  CHECK(with_options("gid=0").model.gid == 0U);
+  CHECK(with_options("umask=027").model.umask == 027);
   CHECK(with_options("threads=1024").threads == 1024);
   CHECK(with_options("nonempty").may_cover_files);
   CHECK(with_options("strict").is_strict);
@@ -79,8 +80,8 @@ TEST_CASE("of an option and its opposite the last counts, and a default is not p
 
 TEST_CASE("reads that fail on changes need a read-only mount, and all of the kernel's requests",
           "[fs][options]") {
-  CHECK_FALSE(with_options("ro,on_change=fail,on_change=follow").filesystem.fails_on_change);
-  CHECK(with_options("on_change=fail,ro").filesystem.fails_on_change);
+  CHECK_FALSE(with_options("ro,on_change=fail,on_change=follow").model.fails_on_change);
+  CHECK(with_options("on_change=fail,ro").model.fails_on_change);
   CHECK(
       contains(parse({"a", "/mnt", "-o", "on_change=fail,ro,passthrough"}).text, "goes without passthrough"));
 }
@@ -91,12 +92,12 @@ TEST_CASE("allow_other implies default_permissions", "[fs][options]") {
 
 TEST_CASE("lists of options add up, empty parts count for nothing", "[fs][options]") {
   const Options listed = with_options(",ro,,layout=tree,");
-  CHECK(listed.filesystem.is_read_only);
-  CHECK(listed.filesystem.layout == Layout::Tree);
+  CHECK(listed.model.is_read_only);
+  CHECK(listed.model.layout == Layout::Tree);
   const CommandLine twice = parse({"-o", "ro", "a", "-o", "uid=7,uid=8", "/mnt"});
   REQUIRE(twice.outcome == CommandLine::Outcome::Mount);
-  CHECK(twice.options.filesystem.is_read_only);
-  CHECK(twice.options.filesystem.uid == 8U);
+  CHECK(twice.options.model.is_read_only);
+  CHECK(twice.options.model.uid == 8U);
   CHECK(twice.options.mount_point == "/mnt");
 }
 
@@ -104,7 +105,7 @@ TEST_CASE("what mount(8) and fstab lines carry along is accepted", "[fs][options
   const Options fstab = with_options(
       "rw,defaults,auto,noauto,nofail,_netdev,user,users,nouser,owner,group,suid,dev,exec,nosuid,nodev,"
       "relatime,async,x-systemd.automount,x-systemd.idle-timeout=60,comment=anything");
-  CHECK_FALSE(fstab.filesystem.is_read_only);
+  CHECK_FALSE(fstab.model.is_read_only);
   CHECK(fstab.kernel_options.empty());
 }
 

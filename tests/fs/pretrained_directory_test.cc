@@ -22,7 +22,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-/// The entries behind `.` and `..`.
+/// Returns the entries behind `.` and `..`.
 template <class ReadDirectory>
 std::map<std::string, Ino> listed(const ReadDirectory& read_directory) {
   std::map<std::string, Ino> entries;
@@ -58,9 +58,9 @@ std::string text_in(const std::filesystem::path& path) {
   return std::move(text).str();
 }
 
-/// A mount of an archive beside which some files lie.
+/// A mount of an archive that has some files beside it.
 struct Pretrained {
-  explicit Pretrained(const FilesystemOptions& options = {}) : mount(kTwoTensors, options) {
+  explicit Pretrained(const MountedModelOptions& options = {}) : mount(kTwoTensors, options) {
     for (const char* name : {"config.json", "tokenizer.json"}) mount.directory().write(name, name);
   }
   [[nodiscard]] Ino directory() const { return mount.ino("pretrained", mount.ino(".safetensors")); }
@@ -94,7 +94,7 @@ int errno_of(const auto& result) {
 }  // namespace
 
 TEST_CASE("pretrained lists the model and what lies beside it", "[fs][pretrained]") {
-  const FilesystemOptions& options = GENERATE(FilesystemOptions{}, kTreeLayout, kReadOnly);
+  const MountedModelOptions& options = GENERATE(MountedModelOptions{}, kTreeLayout, kReadOnly);
   const Pretrained t(options);
   std::filesystem::create_directory(t.mount.directory() / "1_Pooling");
   CHECK(names_of(t.entries()) == Names{"1_Pooling", "config.json", "model.safetensors", "tokenizer.json"});
@@ -129,7 +129,7 @@ TEST_CASE("model.safetensors in pretrained is the view of the whole model", "[fs
   CHECK(model == sharded.ino("archive.safetensors", views));
   CHECK(sharded->attributes(model)->st_nlink == 2);
   CHECK(sharded.content(model)->ends_with("CCCCC"));
-  // The index and the shards are left out.
+  // The index and the shards are not listed.
   CHECK(names_of(listed([&](std::uint64_t position, const Directory::VisitEntry& visit) {
           REQUIRE(sharded->read_directory(pretrained, position, visit));
         })) == Names{"model.safetensors"});
@@ -193,7 +193,7 @@ TEST_CASE("a writable mount without a delta changes the source's own files", "[f
   REQUIRE(t.mount->rename(t.directory(), "new.json", t.directory(), "config.json"));
   CHECK(t.ino("config.json") == made->status.st_ino);
   CHECK(t.source("config.json").empty());
-  CHECK(text_read(t.mount->read(file.ino, 0, 10)) == "{}!");  // a reader of the replaced file goes on
+  CHECK(text_read(t.mount->read(file.ino, 0, 10)) == "{}!");  // a reader of the replaced file continues
   REQUIRE(t.mount->make_directory(t.directory(), "sub", t.me()));
   REQUIRE(t.mount->create(t.ino("sub"), "x", O_WRONLY, 1, 0600, t.me()));
   REQUIRE(t.mount->remove_file(t.ino("sub"), "x"));
@@ -210,7 +210,7 @@ TEST_CASE("names that pretrained leaves out can't be made, moved or removed", "[
     CHECK(errno_of(t.mount->rename(t.directory(), "config.json", t.directory(), name)) == EPERM);
   }
   CHECK(errno_of(t.mount->rename(t.directory(), "config.json", t.directory(), "x.safetensors")) == EPERM);
-  FilesystemOptions without_edits;
+  MountedModelOptions without_edits;
   without_edits.allows_edits = false;
   const Pretrained fixed(without_edits);
   CHECK(errno_of(fixed.mount->create(fixed.directory(), "new.json", O_WRONLY, 1)) == EPERM);
@@ -400,7 +400,7 @@ TEST_CASE("pretrained follows the path that the user has named, not the file beh
   std::filesystem::create_symlink("../blobs/2", directory / "snapshot/config.json");
   auto archive = Archive::open(directory / "snapshot/model.safetensors", Access::ReadOnly);
   REQUIRE(archive);
-  const Filesystem mount(std::move(*archive), FilesystemOptions{});
+  const MountedModel mount(std::move(*archive), MountedModelOptions{});
   const Ino pretrained = mount.lookup(mount.lookup(kRootIno, ".safetensors")->st_ino, "pretrained")->st_ino;
   const auto entries = listed([&](std::uint64_t position, const Directory::VisitEntry& visit) {
     REQUIRE(mount.read_directory(pretrained, position, visit));
@@ -431,7 +431,7 @@ TEST_CASE("a source directory stays the same when something covers its path", "[
   std::filesystem::create_directory(directory / "source");
   directory.write("source/config.json", "");
   const PretrainedDirectory pretrained(directory / "source/model.safetensors", {}, archive);
-  // As a mount does.
+  // The test covers the directory as a mount does.
   std::filesystem::rename(directory / "source", directory / "covered");
   std::filesystem::create_directory(directory / "source");
   directory.write("source/tensor", "");
@@ -439,7 +439,7 @@ TEST_CASE("a source directory stays the same when something covers its path", "[
 }
 
 TEST_CASE("pretrained has the mode, owner and time of the source directory", "[fs][pretrained]") {
-  FilesystemOptions options;
+  MountedModelOptions options;
   options.is_shared = true;
   const Pretrained t(options);
   const auto shown = [&] { return t.mount->lookup(t.mount.ino(".safetensors"), "pretrained").value(); };
@@ -478,5 +478,5 @@ TEST_CASE("entries of pretrained that the kernel may have cached are told when a
   CHECK(at(t.directory(), "tokenizer.json") < at(kHiddenIno, "pretrained"));
   CHECK(at(t.directory(), "model.safetensors") < at(kHiddenIno, "pretrained"));
   CHECK(at(kHiddenIno, "pretrained") < all.end());
-  CHECK(at(t.directory(), "config.json") == all.end());  // nobody has looked it up
+  CHECK(at(t.directory(), "config.json") == all.end());  // no look-up has found it
 }

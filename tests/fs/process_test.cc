@@ -1,4 +1,4 @@
-// What /proc tells of a process that closes a file.
+// Tests what /proc says about a process that closes a file.
 #include "fs/base/process.h"
 
 #include <grp.h>

@@ -1,4 +1,4 @@
-// The lines of .safetensors/log: how many are kept, and who may read which.
+// The lines of .safetensors/log: the number of lines that are kept, and the users who may read each line.
 #include "fs/base/recent_lines.h"
 
 #include <fmt/format.h>

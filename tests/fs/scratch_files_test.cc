@@ -1,9 +1,11 @@
 // Files that programs make among the tensors are scratch files until they have a form.
+#include <fmt/format.h>
 #include <linux/fs.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "core/model/scratch_directory.h"
 #include "tests/fs/edited.h"
@@ -32,7 +34,7 @@ int set(const DrivenFilesystem& mount, std::string_view name, std::string_view k
       mount->set_extended_attribute(mount.ino(name), "user.safetensors." + std::string(key), value));
 }
 
-/// kThree, of which "first" is F32 [2,2].
+/// A mount of kThree, in which "first" is F32 [2,2].
 struct ScratchMount {
   ScratchMount() {
     REQUIRE(set(mount, "first", "dtype", "F32") == 0);
@@ -65,7 +67,7 @@ TEST_CASE_METHOD(ScratchMount, "a new file is seen and read, is no tensor, and s
 }
 
 TEST_CASE_METHOD(ScratchMount, "two mounts show the same scratch files", "[fs][scratch]") {
-  const Filesystem other(Archive::open(mount.path(), Access::ReadWrite).value(), {});
+  const MountedModel other(Archive::open(mount.path(), Access::ReadWrite).value(), {});
   make(mount, "x.lock", "1");
   const auto there = other.lookup(kRootIno, "x.lock");
   REQUIRE(there);
@@ -127,12 +129,12 @@ TEST_CASE_METHOD(ScratchMount, "a file with the name and size of a removed tenso
   REQUIRE(mount->remove_file(kRootIno, "first"));
   make(mount, "first", kNew);
   CHECK(form_of(mount, "first") == "F32[2,2]");
-  // As an editor that keeps the old file under another name.
+  // An editor that keeps the old file under another name does this.
   REQUIRE(mount->rename(kRootIno, "first", kRootIno, "first~"));
   make(mount, "first", kOld);
   CHECK(form_of(mount, "first") == "F32[2,2]");
   CHECK(form_of(mount, "first~") == "F32[2,2]");
-  // By a rename.
+  // The same with a rename.
   REQUIRE(mount->remove_file(kRootIno, "first~"));
   REQUIRE(mount->remove_file(kRootIno, "first"));
   make(mount, "tmp", kNew);
@@ -244,6 +246,20 @@ TEST_CASE("files of odd names in the scratch directory are not shown", "[fs][scr
   CHECK(errno_of(mount->lookup(kRootIno, "link")) == ENOENT);
 }
 
+TEST_CASE("a look-up finds the scratch files that a listing shows, and no links", "[fs][scratch]") {
+  const DrivenFilesystem mount(kThree);
+  make(mount, "w", "1");
+  std::ofstream(scratch_of(mount) / "l%2Fw") << "2";
+  std::ofstream(scratch_of(mount) / "a.b%") << "3";
+  for (const char* const link : {"m%2Fw", "c.d"})
+    std::filesystem::create_symlink("/etc/passwd", scratch_of(mount) / link);
+  CHECK(mount.read("l.w") == "2");
+  CHECK(mount.read("a.b%") == "3");
+  CHECK(errno_of(mount->lookup(kRootIno, "m.w")) == ENOENT);
+  CHECK(errno_of(mount->lookup(kRootIno, "c.d")) == ENOENT);
+  CHECK(list(mount) == Names{"first", "second", "third", "w", "l.w", "a.b%"});
+}
+
 TEST_CASE("an empty scratch directory that a killed mount has left goes with the next mount",
           "[fs][scratch]") {
   DrivenFilesystem mount(kThree);
@@ -268,6 +284,25 @@ TEST_CASE("a crash between a commit and the removal of its scratch file leaves n
   CHECK(list(mount) == Names{"first", "second", "third", "x"});
 }
 
+TEST_CASE("one page may show hundreds of scratch files, each once", "[fs][scratch]") {
+  DrivenFilesystem mount(kThree);
+  std::set<std::string> due = {"first", "second", "third"};
+  for (int at = 0; at < 600; ++at) make(mount, *due.insert(fmt::format("s{:03}", at)).first, "");
+  const auto listed = list(mount);
+  CHECK(listed.size() == due.size());
+  CHECK(std::set<std::string>(listed.begin(), listed.end()) == due);
+}
+
+TEST_CASE("a scratch file that a tensor has hidden goes with the tensor", "[fs][scratch]") {
+  DrivenFilesystem mount(kThree);
+  make(mount, "x", "1");
+  std::ofstream(scratch_of(mount) / "second") << std::string(kSecond.size(), 'n');
+  mount.open();
+  REQUIRE(mount->remove_file(kRootIno, "second"));
+  CHECK_FALSE(std::filesystem::exists(scratch_of(mount) / "second"));
+  CHECK(list(mount) == Names{"first", "third", "x"});
+}
+
 TEST_CASE_METHOD(ScratchMount, "a file with a form whose name no tensor can have is named in the log",
                  "[fs][scratch]") {
   make(mount, "v%", kNew);
@@ -276,4 +311,41 @@ TEST_CASE_METHOD(ScratchMount, "a file with a form whose name no tensor can have
   CHECK(captured.contains("\"v%\" has a dtype and a shape, and is a scratch file until it is renamed"));
   REQUIRE(mount->rename(kRootIno, "v%", kRootIno, "v"));
   CHECK(stored_tensors(mount).at("v") == kNew);
+}
+
+TEST_CASE_METHOD(ScratchMount, "a file that has just become a tensor is not replaced by a rename",
+                 "[fs][scratch]") {
+  make(mount, "one", "1");
+  const auto two = mount->create(kRootIno, "two", O_WRONLY, ::getpid()).value();
+  // The commit of a new tensor makes this state just before it removes the scratch file.
+  two.file->content->note_committed();
+  two.file->content->new_tensor()->leave_scratch();
+  CHECK(errno_of(mount->rename(kRootIno, "one", kRootIno, "two")) == EEXIST);
+  CHECK(mount.read("one") == "1");
+  mount->release(two.file);
+}
+
+TEST_CASE_METHOD(ScratchMount, "a rename replaces no open file whose bytes can't be kept", "[fs][scratch]") {
+  make(mount, "one", "1");
+  const WrittenFile file(mount, "two");
+  // A scratch file with a second name can't be opened.
+  std::filesystem::create_hard_link(scratch_of(mount) / "two", mount.directory().path() / "link");
+  CHECK(errno_of(mount->rename(kRootIno, "one", kRootIno, "two")) == EPERM);
+  CHECK(mount.read("one") == "1");
+  CHECK(content_of(scratch_of(mount) / "two").empty());
+}
+
+TEST_CASE("a file whose directory was renamed becomes a tensor of the directory's new name",
+          "[fs][scratch]") {
+  const DrivenFilesystem mount({{"l.w", kOld}}, kTreeLayout);
+  {
+    WrittenFile file(mount, "v", mount.ino("l"));
+    REQUIRE(file.write("abc") == 0);
+    REQUIRE(file.close() == 0);
+  }
+  REQUIRE(mount->rename(kRootIno, "l", kRootIno, "m"));
+  const Ino file = mount.ino("v", mount.ino("m"));
+  REQUIRE(mount->set_extended_attribute(file, "user.safetensors.dtype", "U8"));
+  REQUIRE(mount->set_extended_attribute(file, "user.safetensors.shape", "[3]"));
+  CHECK(stored_tensors(mount) == std::map<std::string, std::string>{{"m.v", "abc"}, {"m.w", kOld}});
 }

@@ -31,7 +31,7 @@ struct Beside {
   [[nodiscard]] std::filesystem::path at(const std::string& name) const { return directory / name; }
 
   TemporaryDirectory directory;
-  const FilesystemOptions options;
+  const MountedModelOptions options;
   SourceTree tree{directory.path(), {}, [](std::string_view) { return false; }};
   ServedFiles files{tree, options, {}};
   const Maker maker{.uid = ::geteuid(), .gid = ::getegid(), .other_groups = {}};
@@ -62,7 +62,7 @@ TEST_CASE("a directory that was exchanged since the kernel's check is not change
   REQUIRE(::stat(t.at("shown").c_str(), &st) == 0);
   CHECK((st.st_mode & 0777) == 0700);
   CHECK(std::distance(std::filesystem::directory_iterator(t.at("shown")), {}) == 2);
-  // A look-up shows the directory that has the path now, with another number.
+  // A look-up shows the directory that has the path now, which has another number.
   const Node now = t.node("shown");
   CHECK(now.ino != shown.ino);
   CHECK(t.files.create(now, "made", 0666, t.maker));

@@ -1,4 +1,4 @@
-// fs/kernel/slow_requests.h: requests that wait never hold all of the session's threads; users take turns.
+// fs/kernel/slow_requests.h: requests that wait never hold all threads of the session. Users take turns.
 #include "fs/kernel/slow_requests.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using namespace stfs;
 
 namespace {
 
-/// Works that wait until they may go on, and tell which thread runs them.
+/// Makes work that waits until it may continue, and that notes the thread that runs it.
 struct Waiting {
   std::function<void()> work(std::promise<std::thread::id>& begun) {
     return [this, &begun] {
@@ -30,7 +30,7 @@ struct Waiting {
 constexpr uid_t kMallory = 1001;
 constexpr uid_t kAlice = 1002;
 
-/// Requests of users that wait until they may go on. Each notes its user when it begins.
+/// Requests of users that wait until they may continue. Each notes its user when it begins.
 struct Crowd {
   void ask(uid_t user, const void* id = nullptr) {
     slow.run_elsewhere({.user = user,
@@ -94,7 +94,7 @@ TEST_CASE("half of the session's threads may wait; further requests run elsewher
   }
   waiting.open.set_value();
   for (std::thread& thread : session) thread.join();
-  // They have gone: a request may wait here again.
+  // The waiting requests have ended, so a request may wait on this thread again.
   std::thread::id here;
   const auto work = [&] { here = std::this_thread::get_id(); };
   slow.run(kAlice, work, [&] { return work; });

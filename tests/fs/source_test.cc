@@ -1,4 +1,5 @@
-// What is named on the command line: opened as well as it can be, or refused with a reason.
+// The source on the command line: it is opened for writing if possible, else read-only, or refused with a
+// reason.
 #include "fs/mount/source.h"
 
 #include <sys/stat.h>
@@ -28,7 +29,7 @@ struct OneArchive {
   std::string path = directory.write("a.safetensors", archive_of(kTwoTensors));
 };
 
-/// Acts as a user who owns nothing, where the tests run as root.
+/// Acts as a user who owns nothing, if the tests run as root.
 class OrdinaryUser {
  public:
   OrdinaryUser() {
@@ -168,7 +169,7 @@ TEST_CASE("of a directory with too many archives each owner's first ones are mou
   for (int number = 0; number < 4100; ++number) std::filesystem::create_symlink("nowhere", name(number));
   std::filesystem::remove(name(4099));
   std::filesystem::create_symlink(whole, name(4099));
-  // The link of another user is followed, since that user owns the file.
+  // The link of another user is followed, because that user owns the file.
   const bool has_owners = ::geteuid() == 0 && ::chown(whole.c_str(), 12345, 12345) == 0 &&
                           ::lchown(name(4099).c_str(), 12345, 12345) == 0;
   if (!has_owners) std::filesystem::rename(name(4099), name(0));
@@ -236,6 +237,6 @@ TEST_CASE("a mount of a directory waits for all its locked archives together, an
   for (const auto& member : std::span(source->members).first(2))
     CHECK((member.why_absent && member.why_absent->errno_value == EBUSY));
   CHECK(source->members[2].model != nullptr);
-  // Each would take a minute.
+  // Each of the two archives alone would need a minute.
   CHECK(std::chrono::steady_clock::now() - before < kEditPatience);
 }

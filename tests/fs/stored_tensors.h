@@ -9,7 +9,6 @@
 
 namespace stfs::test {
 
-/// What another program finds in the archive.
 inline std::map<std::string, std::string> stored_tensors(const DrivenFilesystem& mount) {
   const auto archive = Archive::open(mount.path(), Access::ReadOnly).value();
   std::map<std::string, std::string> found;

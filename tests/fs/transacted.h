@@ -37,13 +37,13 @@ class Member {
   void release() {
     if (file_ != nullptr) filesystem_.release(std::exchange(file_, nullptr));
   }
-  Filesystem& filesystem_;
+  MountedModel& filesystem_;
   Ino ino_;
   OpenFile* file_ = nullptr;
 };
 
 struct Transacted {
-  explicit Transacted(const FilesystemOptions& options = {}, Storage& storage = system_storage(),
+  explicit Transacted(const MountedModelOptions& options = {}, Storage& storage = system_storage(),
                       const Tensors& tensors = kTwoTensors)
       : mount(tensors, options, storage) {}
 

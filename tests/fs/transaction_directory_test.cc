@@ -266,7 +266,7 @@ TEST_CASE("a transaction that is committed and can't be applied shows whole, and
   const Ino directory = t.begin();
   CHECK(t.stage(directory, "first") == 0);
   CHECK(t.stage(directory, "second") == 0);
-  // The journal's own sync is the first, the archive's the second.
+  // The first sync is the journal's, the second one is the archive's.
   const bool is_for_good = GENERATE(false, true);
   storage.plan().set({.nth = 2, .errno_value = EIO, .kind = FileCall::Sync, .is_for_good = is_for_good});
   CHECK(t.commit() == EIO);
@@ -315,7 +315,7 @@ TEST_CASE("committed/ shows the last transactions only", "[fs][transaction_direc
   CHECK(shown.back() == fmt::format("T{}", kMost + 9));
   CHECK(errno_of(t.mount->lookup(kCommitted, "T9")) == ENOENT);
   CHECK(errno_of(t.mount->attributes(first)) == ENOENT);
-  // Those that are removed make room.
+  // A removed transaction makes room for another one.
   CHECK(errno_of(t.mount->remove_directory(kCommitted, "T20")) == 0);
   CHECK(t.begin("last") != 0);
   CHECK(t.commit("last") == 0);
@@ -333,10 +333,24 @@ TEST_CASE("a name can be committed again: the new one takes the place of the old
     CHECK(t.list(kCommitted) == Names{"T"});
     CHECK(t.mount.ino("T", kCommitted) == directory);
   }
-  // Refused, it leaves the old one.
+  // If the new commit is refused, the old transaction stays.
   const Ino directory = t.begin();
   REQUIRE(t.stage(directory, "first", "short") == EINVAL);
   CHECK(t.commit() == ENODATA);
   CHECK(t.list(kCommitted) == Names{"T"});
   CHECK(t.list(kTransactions) == Names{"T"});
+}
+
+TEST_CASE("messages name a file of a transaction by its path", "[fs][transaction_directory]") {
+  const Transacted t;
+  const Ino one = t.begin("one");
+  const Ino two = t.begin("two");
+  const auto has_path = [&](Ino ino, std::string_view path) {
+    return t.mount->label_of(ino, "").ends_with(fmt::format(": .safetensors/{}", path));
+  };
+  CHECK(has_path(kTransactions, "transactions"));
+  CHECK(has_path(one, "transactions/one"));
+  CHECK(has_path(two, "transactions/two"));
+  CHECK(has_path(t.mount.ino("first", one), "transactions/one/first"));
+  CHECK(has_path(t.mount.ino("second", two), "transactions/two/second"));
 }

@@ -1,4 +1,4 @@
-// Commits of edits in a transaction's directory: as one or not at all, also beside others, and in faults.
+// Commits of edits in a transaction's directory: they are atomic, also beside other commits and in faults.
 #include <linux/fs.h>
 #include <sys/xattr.h>
 
@@ -36,7 +36,7 @@ TEST_CASE_METHOD(EditedTransaction, "patches and edits are one commit", "[fs][tr
   third.replace(100, 7, "patched");
   CHECK(stored() == Stored{{"moved", kNew}, {"third", third}, {"made", "made"}});
   CHECK(t.mount.read("third") == third);
-  // Who has them open sees the new bytes.
+  // A program that has the files open sees the new bytes.
   CHECK(t.mount.ino("third") == file);
   CHECK(t.mount.ino("moved") == first);
   CHECK(std::ranges::any_of(outdated->stale, [&](const Stale& stale) {
@@ -202,7 +202,7 @@ TEST_CASE_METHOD(EditedTransaction, "edits that were never committed are logged 
 }
 
 TEST_CASE("without edits a transaction still takes patches, and gives them back", "[fs][transaction_edit]") {
-  FilesystemOptions options;
+  MountedModelOptions options;
   options.allows_edits = false;
   const EditedTransaction at(options);
   CHECK(at.remove("first") == EPERM);
@@ -218,7 +218,7 @@ TEST_CASE("without edits a transaction still takes patches, and gives them back"
 }
 
 TEST_CASE("an edit in a transaction needs the right to write every shard", "[fs][transaction_edit]") {
-  FilesystemOptions options;
+  MountedModelOptions options;
   options.is_shared = true;
   options.uid = 4000;
   options.gid = 5000;
@@ -338,7 +338,7 @@ TEST_CASE("transactions are staged and committed while others read, list and edi
   constexpr int kSteps = 40;
   const Transacted t({}, system_storage(), kThree);
   make_room(t.mount);
-  Filesystem& filesystem = *t.mount;
+  MountedModel& filesystem = *t.mount;
   std::atomic<bool> is_over = false;
   std::atomic<int> wrong = 0;
   std::vector<std::thread> others;
@@ -377,7 +377,7 @@ TEST_CASE("transactions are staged and committed while others read, list and edi
       filesystem.tidy();
     }
   });
-  others.emplace_back([&] {  // a transaction of its own
+  others.emplace_back([&] {  // a separate transaction
     for (int step = 0; !is_over; ++step) {
       const auto pin = filesystem.pin();
       const auto made = filesystem.make_directory(kTransactions, "other");

@@ -1,5 +1,5 @@
-// Edits of the structure in a transaction's directory: what can be staged, and how it shows. Their commit:
-// transaction_edit_commit_test.cc.
+// Edits of the structure in a transaction's directory: which edits can be staged, and how they show.
+// transaction_edit_commit_test.cc tests their commit.
 #include <linux/fs.h>
 #include <sys/xattr.h>
 

@@ -10,18 +10,18 @@ using namespace stfs::test;
 
 namespace {
 
-const FilesystemOptions kReshapes = [] {
-  FilesystemOptions options;
+const MountedModelOptions kReshapes = [] {
+  MountedModelOptions options;
   options.reshapes = true;
   return options;
 }();
 
 struct NpyTransaction : EditedTransaction {
-  explicit NpyTransaction(const FilesystemOptions& options = kReshapes) : EditedTransaction(options) {}
+  explicit NpyTransaction(const MountedModelOptions& options = kReshapes) : EditedTransaction(options) {}
 
   Ino npy = t.mount.ino("npy", t.mount.ino(".safetensors", directory));
 
-  /// What `cp FILE T/.safetensors/npy/NAME.npy` does. @return the errno of the close.
+  /// Does the same as `cp FILE T/.safetensors/npy/NAME.npy`. @return the errno of the close.
   [[nodiscard]] int put(const std::string& name, const std::string& file) const {
     WrittenFile made(t.mount, name + ".npy", npy);
     made.cut();
@@ -127,7 +127,7 @@ TEST_CASE_METHOD(NpyTransaction, "a NumPy file replaces a tensor, with all that 
 }
 
 TEST_CASE("without -o reshape a NumPy file gives no tensor another shape", "[fs][transaction_npy]") {
-  const NpyTransaction at(FilesystemOptions{});
+  const NpyTransaction at(MountedModelOptions{});
   CHECK(at.put("first", npy_of("<i2", "(3,)", "abcdef")) == EINVAL);
   CHECK(at.t.captured.contains("mount with -o reshape"));
   CHECK(at.remove("first") == 0);
@@ -242,6 +242,16 @@ TEST_CASE_METHOD(NpyTransaction, "while a NumPy file is open the transaction can
   CHECK(stored().at("new") == "12345678");
 }
 
+TEST_CASE_METHOD(NpyTransaction, "a transaction with an open NumPy file can get another name",
+                 "[fs][transaction_npy]") {
+  WrittenFile file(t.mount, "new.npy", npy, O_RDWR);
+  CHECK(errno_of(t.mount->rename(kTransactions, "T", kTransactions, "U")) == 0);
+  CHECK(t.mount->label_of(file.ino(), "").find("transactions/U") != std::string::npos);
+  CHECK(file.write(kFloats) == 0);
+  CHECK(file.close() == 0);
+  CHECK(t.commit("U") == 0);
+}
+
 TEST_CASE_METHOD(NpyTransaction, "bytes that were synced stay as they were when the file goes on",
                  "[fs][transaction_npy]") {
   const auto made = t.mount->create(npy, "new.npy", O_RDWR, ::getpid()).value();
@@ -290,7 +300,7 @@ TEST_CASE_METHOD(NpyTransaction, "beside NumPy files of tensors nothing can be m
 }
 
 TEST_CASE("with edit=off a transaction takes no NumPy file", "[fs][transaction_npy]") {
-  FilesystemOptions options;
+  MountedModelOptions options;
   options.allows_edits = false;
   const NpyTransaction t(options);
   CHECK(errno_of(t.t.mount->create(t.npy, "new.npy", O_WRONLY, ::getpid())) == EPERM);
@@ -333,7 +343,7 @@ TEST_CASE("a tensor that NumPy can't have has no NumPy file in a transaction, an
                                 R"("huge":{{"dtype":"U8","shape":[{}],"data_offsets":[2,3]}}}})",
                                 ones(64), ones(65), ones(40000)),
                     "123"));
-  Filesystem filesystem(Archive::open(path, Access::ReadWrite).value(), {});
+  MountedModel filesystem(Archive::open(path, Access::ReadWrite).value(), {});
   const Ino directory = filesystem.make_directory(kTransactions, "T")->st_ino;
   const Ino hidden = filesystem.lookup(directory, ".safetensors")->st_ino;
   const Ino npy = filesystem.lookup(hidden, "npy")->st_ino;

@@ -1,4 +1,4 @@
-// One user can't fill a mount's memory for all: what each may have, and that others may have as much.
+// One user can't fill a mount's memory for all users: each user has a limit, and other users have theirs.
 #include "fs/base/user_counts.h"
 
 #include <memory>
@@ -18,14 +18,20 @@ namespace {
 constexpr uid_t kHoarder = 1000;
 constexpr uid_t kNeighbour = 1001;
 
-FilesystemOptions few() {
-  FilesystemOptions options;
-  options.user_limits = {
-      .transactions = 3, .staged = 4, .metadata_bytes = 1000, .scratch_files = 3, .slices = 3, .texts = 3};
+MountedModelOptions few() {
+  MountedModelOptions options;
+  options.user_limits = {.transactions = 3,
+                         .staged = 4,
+                         .metadata_bytes = 1000,
+                         .scratch_files = 3,
+                         .drafts = 3,
+                         .draft_bytes = 1000,
+                         .slices = 3,
+                         .texts = 3};
   return options;
 }
 
-/// A mount where each user may have three of each.
+/// A mount in which each user may have three of each.
 struct Limited {
   int begin_as(uid_t user, const std::string& name) const {
     return errno_of(t.mount->make_directory(kTransactions, name, {.uid = user, .gid = user}));
@@ -51,7 +57,7 @@ struct Limited {
 
 constexpr std::size_t kMostDescriptors = 100;  // of a user, where a process may open 400
 
-/// Writers that stay open, each with bytes that are not committed.
+/// Writers that stay open. Each has bytes that are not committed.
 struct Writing {
   int write_as(uid_t user, Ino directory, const std::string& name) {
     const Requester requester(user, 1);
@@ -97,7 +103,7 @@ TEST_CASE("shares of users are counted until their last copy goes", "[fs][user_c
   CHECK(counts->count(kHoarder) == 1);
   CHECK(counts->take(kHoarder));
   counts.reset();
-  *first = nullptr;  // later than the counts
+  *first = nullptr;  // ends after the counts
 }
 
 TEST_CASE("a thread without a request works for this process's user", "[fs][user_counts]") {
@@ -132,7 +138,7 @@ TEST_CASE_METHOD(Limited, "what is staged is limited per user, over all transact
   CHECK(set(a, "metadata.one", "1") == 0);
   CHECK(make_as(kHoarder, b, "new") == 0);
   CHECK(t.mount->remove_file(b, "second"));
-  // The limit is reached, by whatever way.
+  // The limit is reached for every kind of change.
   CHECK(set(a, "metadata.two", "2") == EDQUOT);
   CHECK(make_as(kHoarder, a, "other") == EDQUOT);
   CHECK(errno_of(t.mount->remove_file(a, "second")) == EDQUOT);
@@ -140,7 +146,7 @@ TEST_CASE_METHOD(Limited, "what is staged is limited per user, over all transact
   CHECK(errno_of(t.mount->open(t.mount.ino("second", a), O_WRONLY, ::getpid())) == EDQUOT);
   CHECK(set(t.mount.ino("second", a), "dtype", "I8") == EDQUOT);
   CHECK(t.list(a) == std::vector<std::string>{"first"});
-  // What is staged can be written on, and another user stages.
+  // A tensor that is staged already can be written again, and another user can stage.
   CHECK(t.stage(a, "first") == 0);
   CHECK(t.stage(c, "first") == 0);
   CHECK(set(c, "metadata.two", "2") == 0);
@@ -187,6 +193,77 @@ TEST_CASE_METHOD(Limited, "scratch files are limited per user", "[fs][user_count
   CHECK(make_as(kHoarder, kRootIno, "f") == EDQUOT);
 }
 
+TEST_CASE_METHOD(Limited, "checkpoints that wait for their name are limited per user",
+                 "[fs][user_counts][checkpoint]") {
+  const std::string empty = archive_of({});
+  const auto save_as = [&](uid_t user, const std::string& name) {
+    const Requester requester(user, 1);
+    const auto made = t.mount->create(kViews, name, O_WRONLY, ::getpid());
+    if (!made) return made.error().errno_value;
+    REQUIRE(t.mount->write(*made->file, bytes_of(empty), 0, 1));
+    const int closed = errno_of(t.mount->flush(*made->file, 1, ::getpid()));
+    t.mount->release(made->file);
+    return closed;
+  };
+  for (const char* name : {".tmp1", ".tmp2", "model-00001-of-00002.safetensors"})
+    CHECK(save_as(kHoarder, name) == 0);
+  CHECK(save_as(kHoarder, ".tmp3") == EDQUOT);
+  CHECK(save_as(kHoarder, "model.safetensors.index.json") == EDQUOT);
+  CHECK(save_as(kNeighbour, ".tmp3") == 0);
+  REQUIRE(t.mount->remove_file(kViews, ".tmp1"));
+  CHECK(save_as(kHoarder, ".tmp4") == 0);
+  CHECK(save_as(kHoarder, ".tmp5") == EDQUOT);
+  REQUIRE(t.mount->rename(kViews, ".tmp2", kViews, "archive.safetensors"));
+  CHECK(save_as(kHoarder, ".tmp5") == 0);
+}
+
+TEST_CASE_METHOD(Limited, "NumPy files that are open for writing are limited per user",
+                 "[fs][user_counts][new_tensor]") {
+  const Ino npy = t.mount.ino("npy", kViews);
+  const Requester requester(kHoarder, 1);
+  std::vector<OpenFile*> open;
+  for (const char* name : {"a.npy", "b.npy"})
+    open.push_back(t.mount->create(npy, name, O_WRONLY, ::getpid()).value().file);
+  open.push_back(t.mount->open(t.mount.ino("first.npy", npy), O_WRONLY, ::getpid()).value());
+  CHECK(errno_of(t.mount->create(npy, "c.npy", O_WRONLY, ::getpid())) == EDQUOT);
+  CHECK(errno_of(t.mount->open(t.mount.ino("second.npy", npy), O_WRONLY, ::getpid())) == EDQUOT);
+  // Another descriptor of the same file takes nothing.
+  open.push_back(t.mount->open(t.mount.ino("first.npy", npy), O_WRONLY, ::getpid()).value());
+  {
+    const Requester neighbour(kNeighbour, 1);
+    open.push_back(t.mount->create(npy, "d.npy", O_WRONLY, ::getpid()).value().file);
+  }
+  for (OpenFile* const file : open) t.mount->release(file);
+  CHECK(t.mount->create(npy, "c.npy", O_WRONLY, ::getpid()));
+}
+
+TEST_CASE_METHOD(Limited, "headers and indexes of checkpoints are limited per user",
+                 "[fs][user_counts][checkpoint]") {
+  const std::string length({'\x20', '\x03', 0, 0, 0, 0, 0, 0});  // 800 bytes
+  const auto make_as = [&](uid_t user, const std::string& name) {
+    const Requester requester(user, 1);
+    return t.mount->create(kViews, name, O_WRONLY, ::getpid()).value().file;
+  };
+  const auto write_as = [&](uid_t user, OpenFile& file) {
+    const Requester requester(user, 1);
+    return errno_of(t.mount->write(file, bytes_of(length), 0, 1));
+  };
+  OpenFile* const first = make_as(kHoarder, ".tmp1");
+  OpenFile* const second = make_as(kHoarder, ".tmp2");
+  OpenFile* const third = make_as(kHoarder, "x.safetensors.index.json");
+  OpenFile* const other = make_as(kNeighbour, "y.safetensors.index.json");
+  CHECK(write_as(kHoarder, *first) == 0);
+  CHECK(write_as(kHoarder, *second) == 0);
+  CHECK(write_as(kHoarder, *third) == EDQUOT);
+  CHECK(errno_of(t.mount->resize(*other, 3 << 20, {})) == EDQUOT);  // one step of a mebibyte fits
+  REQUIRE(t.mount->remove_file(kViews, ".tmp1"));
+  REQUIRE(t.mount->remove_file(kViews, ".tmp2"));
+  t.mount->release(first);  // an open file counts as a file even if its name was removed
+  OpenFile* const fourth = make_as(kHoarder, "z.safetensors.index.json");
+  CHECK(write_as(kHoarder, *fourth) == 0);
+  for (OpenFile* const file : {second, third, fourth, other}) t.mount->release(file);
+}
+
 TEST_CASE_METHOD(Writing, "what a user writes holds a part of the process's descriptors",
                  "[fs][user_counts][open_file]") {
   fill(kHoarder);
@@ -209,7 +286,7 @@ TEST_CASE_METHOD(Writing, "transactions and scratch files take of the same descr
     CHECK(errno_of(t.mount->open(scratch, O_WRONLY, ::getpid())) == EDQUOT);
   }
   open.resize(kMostDescriptors - 2);
-  // A transaction takes one, whatever it stages.
+  // A transaction needs one file descriptor, however many tensors it stages.
   const Ino other = t.begin("other");
   CHECK(write_as(kHoarder, other, "first") == 0);
   CHECK(write_as(kHoarder, other, "second") == 0);

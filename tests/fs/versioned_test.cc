@@ -1,4 +1,4 @@
-// Values that are replaced while calls use them.
+// Tests values that are replaced while calls use them.
 #include "fs/base/versioned.h"
 
 #include <optional>

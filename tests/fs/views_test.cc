@@ -1,4 +1,4 @@
-// `.safetensors/` without a kernel: what is found, listed, read, counted and told to caches.
+// `.safetensors/` without a kernel: its entries are found, listed, read, counted and reported to caches.
 #include "fs/read/views.h"
 
 #include <cstring>
@@ -23,7 +23,7 @@ Place place_of(const DrivenFilesystem& mount) {
   return {views, mount.ino("npy", views), mount.ino("slice", views), mount.ino("float32", views)};
 }
 
-/// A mount of kTwoTensors, and where its views are.
+/// A mount of kTwoTensors, and the inode numbers of its views.
 struct ViewedMount {
   DrivenFilesystem mount;
   Place at = place_of(mount);
@@ -62,7 +62,7 @@ TEST_CASE("stats.json is as large as its text, which each look-up makes anew", "
   CHECK(text.ends_with("}\n"));
   CHECK(text.find("  \n") == std::string::npos);
 
-  // Longer by then: what was opened before stays what it was.
+  // The text is longer now. A file that was opened before does not change.
   mount->activity()->note_error();
   const struct stat second = look_up();
   CHECK(second.st_ino != first.st_ino);
@@ -94,7 +94,7 @@ TEST_CASE("each kind of request has a name in stats.json", "[fs][views]") {
 TEST_CASE("a reason of any length is told whole", "[fs][views]") {
   Activity activity;
   activity.set_problem(std::string(10'000, 'p') + "\xff");
-  // The byte that is not UTF-8 is replaced: JSON may have none.
+  // The byte that is not UTF-8 is replaced, because JSON can't contain it.
   CHECK(activity.take_snapshot(0, 0, false).text.find('"' + std::string(10'000, 'p') + "\xef\xbf\xbd\"") !=
         std::string::npos);
 }
@@ -112,7 +112,7 @@ TEST_CASE("the name of a slice is split at its last bracket", "[fs][views]") {
 }
 
 TEST_CASE("npy lists every tensor under its flat name, from any position on", "[fs][views]") {
-  const FilesystemOptions& layout = GENERATE(FilesystemOptions{}, kTreeLayout);
+  const MountedModelOptions& layout = GENERATE(MountedModelOptions{}, kTreeLayout);
   const DrivenFilesystem mount({{"a.b", "xy"}, {"c/d", "z"}, {std::string(254, 'n'), "long"}}, layout);
   const Place at = place_of(mount);
   const auto names = listed(mount, at.npy);
@@ -141,7 +141,7 @@ TEST_CASE("a name that .npy makes too long is cut between characters, and leads 
     std::string encoded;    // in the file's name
   };
   const Case given = GENERATE(Case{"/", "%2F"}, Case{"\n", "%0A"}, Case{"\xE2\x82\xAC", "\xE2\x82\xAC"});
-  // 84 of them fit a tensor's own file name, 100 do not: that name is cut before `.npy` comes to it.
+  // 84 characters fit the tensor's own file name. 100 do not: that name is cut before `.npy` is added.
   for (const std::size_t count : {84U, 100U}) {
     for (std::size_t shift = 0; shift < 3; ++shift) {
       std::string name(shift, 'a');
@@ -237,7 +237,7 @@ TEST_CASE("a change under a read-only mount tells all views; the header of befor
   const CapturedStderr captured;
   CHECK(mount.notices_change());
   CHECK(told == std::vector<Ino>{npy, header});
-  CHECK(content(mount, npy));  // of a tensor that is where it was
+  CHECK(content(mount, npy));  // the tensor has not moved
   CHECK(errno_of(content(mount, header)) == EIO);
   CHECK(errno_of(content(mount, whole)) == EIO);
   mount.overwrite(8, "[");
@@ -289,7 +289,7 @@ TEST_CASE("a tensor that NumPy can't have is neither in npy nor in float32", "[f
                                 R"("last":{{"dtype":"U8","shape":[1],"data_offsets":[8,9]}}}})",
                                 ones(64), ones(65)),
                     "123456789"));
-  const Filesystem filesystem(Archive::open(path, Access::ReadWrite).value(), {});
+  const MountedModel filesystem(Archive::open(path, Access::ReadWrite).value(), {});
   const Ino views = filesystem.lookup(kRootIno, ".safetensors")->st_ino;
   for (const char* const name : {"npy", "float32"}) {
     const Ino at = filesystem.lookup(views, name)->st_ino;
@@ -325,7 +325,7 @@ TEST_CASE("each part of a float32 view has the bytes of the whole", "[fs][views]
   }
   const std::string path = directory.write(
       "m.safetensors", archive_bytes(R"({"t":{"dtype":"BF16","shape":[19],"data_offsets":[0,38]}})", data));
-  const Filesystem filesystem(Archive::open(path, Access::ReadOnly).value(), kReadOnly);
+  const MountedModel filesystem(Archive::open(path, Access::ReadOnly).value(), kReadOnly);
   const Ino views = filesystem.lookup(kRootIno, ".safetensors")->st_ino;
   const Ino ino = filesystem.lookup(filesystem.lookup(views, "float32")->st_ino, "t.npy")->st_ino;
   const auto part = [&](std::uint64_t offset, std::size_t size_bytes) {
@@ -352,7 +352,7 @@ TEST_CASE("header.json is the text of the archive's own header", "[fs][views]") 
   const std::string json =
       R"({ "t" : {"shape":[2], "dtype":"U8","data_offsets": [0,2]} , "__metadata__":{"a":"b"}})";
   const std::string path = directory.write("m.safetensors", archive_bytes(json + "   ", "xy"));
-  const Filesystem filesystem(Archive::open(path, Access::ReadOnly).value(), kReadOnly);
+  const MountedModel filesystem(Archive::open(path, Access::ReadOnly).value(), kReadOnly);
   const Ino views = filesystem.lookup(kRootIno, ".safetensors")->st_ino;
   const Ino header = filesystem.lookup(views, "header.json")->st_ino;
   CHECK(text_of(filesystem.read(header, 0, 1 << 20)->copy().value()) == json);

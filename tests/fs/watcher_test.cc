@@ -1,4 +1,4 @@
-// Changes by others are noticed, each burst of them at least once.
+// Changes by others are noticed, each burst of changes at least once.
 #include "fs/follow/watcher.h"
 
 #include <array>
@@ -28,7 +28,7 @@ Watcher::Files these(std::vector<std::filesystem::path> files) {
   return [files = std::move(files)] { return files; };
 }
 
-/// Counts what the watcher says, after its first look at everything.
+/// Counts the watcher's calls, after its first check of all files.
 class Heard {
  public:
   Watcher::Next operator()() {
@@ -37,7 +37,7 @@ class Heard {
     changed_.notify_all();
     return std::exchange(next_, Watcher::Next::Wait);
   }
-  /// What the next event is answered with.
+  /// Sets the answer to the next event.
   void answer(Watcher::Next next) {
     const std::scoped_lock lock(mutex_);
     next_ = next;
@@ -45,7 +45,7 @@ class Heard {
   Watcher::OnEvent counting() {
     return [this](auto) { return (*this)(); };
   }
-  /// True once more than `before` events were heard.
+  /// Returns true once there were more than `before` events.
   bool more_than(int before) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kPatience, [&] { return events_ > before; });
@@ -66,7 +66,7 @@ void append(const std::string& file, std::string_view text) {
   std::ofstream(file, std::ios::app | std::ios::binary) << text;
 }
 
-/// A file, and a watcher of it that is started by the test.
+/// A file and its watcher, which the test starts.
 struct WatchedFile {
   void start() {
     REQUIRE(watcher.start(these({file}), heard.counting()));
@@ -111,7 +111,7 @@ TEST_CASE_METHOD(WatchedFile, "cutting, replacing, moving and deleting the archi
 TEST_CASE_METHOD(WatchedFile, "reading the archive is no change", "[fs][watcher]") {
   start();
   CHECK(stfs::test::content_of(file) == "old");
-  append(file, "new");  // what is heard is this, once
+  append(file, "new");  // only this write is reported, once
   REQUIRE(heard.more_than(0));
   CHECK(heard.events() == 1);
 }
@@ -258,7 +258,7 @@ TEST_CASE_METHOD(WatchedFile, "files that change without a pause do not keep it 
     return Watcher::Next::WatchAnew;
   }));
   REQUIRE(heard.more_than(5));
-  watcher.stop();  // fails by never coming back
+  watcher.stop();  // does not return if the test fails
 }
 
 TEST_CASE("a queue that ran over tells of every file", "[fs][watcher]") {
@@ -289,7 +289,7 @@ TEST_CASE("a queue that ran over tells of every file", "[fs][watcher]") {
   REQUIRE(comes([&] { return calls == 1; }));
   append(first, "new");
   const bool waits = comes([&] { return calls == 2; });
-  // Each is two events, and nobody takes them.
+  // Each round causes two events. The watcher does not read them in this time.
   for (unsigned number = 0; waits && number <= room / 2; ++number) {
     std::filesystem::remove(directory.write("other" + std::to_string(number), ""));
   }

@@ -1,4 +1,4 @@
-// Who counts as a writer of what is pending.
+// Tests which processes are writers of pending bytes.
 #include "fs/write/writers.h"
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// `stfs apply` itself, its arguments and its words included, on files that are only in memory: the build
-// links the system's storage to the one here.
+// Runs `stfs apply` with its arguments and its messages, on files in memory only: the build links the
+// system's storage to the storage in this file.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 using View = std::span<const std::byte>;
 
-/// What the last byte of an input says: the bits of a number.
+/// The bits of an input's last byte.
 enum Option : unsigned { kIsDryRun = 1, kIsJson = 2, kIsProcess = 4, kHasNoLocks = 8 };
 
 const std::vector<TensorDraft>& target_tensors() {
@@ -39,7 +39,8 @@ const Bytes& target_bytes() {
   return bytes;
 }
 
-/// Where a tensor's bytes are in the target, in file offsets; nothing where the target has none like it.
+/// Returns the file range of a tensor's bytes in the target, or nothing if the target has no tensor with this
+/// name, dtype and shape.
 std::optional<ByteRange> place_of(const Tensor& wanted) {
   static const std::uint64_t data_offset = kHeaderLengthBytes + number_at(target_bytes(), 0);
   std::uint64_t offset = data_offset;
@@ -55,12 +56,12 @@ std::optional<ByteRange> place_of(const Tensor& wanted) {
   return std::nullopt;
 }
 
-/// What has to come of a delta.
+/// The expected effect of a delta.
 struct Due {
   std::string_view what = "no archive";
   bool fits = false;
   std::size_t tensors = 0;
-  Bytes target;  // afterwards, where it fits
+  Bytes target;  // its bytes afterwards, if the delta fits
 };
 
 Due due_of(View delta) {
@@ -88,7 +89,7 @@ Due due_of(View delta) {
   return due;
 }
 
-/// Two files that are there for who looks at their kind, and whose bytes are in memory.
+/// Two empty files for code that checks the kind of a file. Their bytes are in memory.
 struct Files {
   TemporaryDirectory directory;
   std::filesystem::path path = std::filesystem::canonical(directory.path());
@@ -216,8 +217,8 @@ const FuzzTarget& delta_target() {
   return target;
 }
 
-// What the program asks the system for, it gets from here (tests/CMakeLists.txt: --wrap): the storage, and
-// an id for a journal, which takes longer to draw than all the rest of a commit.
+// These functions replace the program's functions (tests/CMakeLists.txt: --wrap). One returns the storage.
+// The second one returns a journal's id, because a random id takes longer than the rest of a commit.
 Storage& storage_in_memory() __asm__("__wrap__ZN4stfs14system_storageEv");
 Storage& storage_in_memory() {
   return files().storage;

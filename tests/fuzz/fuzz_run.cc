@@ -1,5 +1,5 @@
-// Children make, judge and count. Whatever becomes of one, its parent still knows the seed, and makes its
-// input once more.
+// Child processes make inputs, judge them and count the outcomes. However a child ends, its parent knows the
+// seed, and makes the input again.
 #include "tests/fuzz/fuzz_run.h"
 
 #include <fmt/format.h>
@@ -26,9 +26,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A machine that runs the tests has as many processors.
+// A machine that runs the tests has at least two processors.
 constexpr std::size_t kProcesses = 2;
-// An execution takes microseconds; this is for a machine that has much else to do, under a sanitizer.
+// An execution takes microseconds. The limit allows for a busy machine and a sanitizer.
 constexpr std::chrono::seconds kLongestExecution{30};
 constexpr std::chrono::milliseconds kLookEvery{20};
 constexpr std::uint64_t kFirstLongSeed = 1'000'000'000;
@@ -39,14 +39,14 @@ struct Seeds {
   Clock::time_point deadline = Clock::time_point::max();
 };
 
-/// How far a child is, in memory that its parent sees too.
+/// The progress of a child, in memory that its parent also sees.
 struct Progress {
   struct Count {
-    std::string_view outcome;  // a constant of the program: it lies at the same place in both processes
+    std::string_view outcome;  // a constant of the program, with the same address in both processes
     std::uint64_t times = 0;
   };
   std::atomic<std::uint64_t> seed = 0;
-  std::atomic<bool> is_at_end = false;  // no seed is being executed any more
+  std::atomic<bool> is_at_end = false;  // no seed is executed any more
   std::array<Count, 16> counts{};
   std::array<char, 4000> wrong{};
 
@@ -71,7 +71,8 @@ std::optional<std::uint64_t> number_in_environment(const char* name) {
   return std::strtoull(text, nullptr, 10);
 }
 
-/// Where inputs that fail are left: with the results of the tests, or among the temporary files.
+/// Returns the directory for inputs that fail: the directory of test results, or the directory of temporary
+/// files.
 std::filesystem::path directory_for_inputs() {
   std::error_code ignored;
   if (const char* build = std::getenv("STFS_BUILD_DIR")) {
@@ -87,7 +88,7 @@ FuzzOutcome execute(const FuzzTarget& target, std::uint64_t seed) {
   return target.fuzz_one(input);
 }
 
-/// What failed, and what replays it.
+/// Writes the input to a file. Returns the failure and the commands that replay it.
 std::string describe(const FuzzTarget& target, std::uint64_t seed, std::string_view why) {
   RandomChoices choices(seed);
   const Bytes input = target.make(choices);
@@ -106,12 +107,12 @@ std::string describe_end(int status) {
   return fmt::format("a report of a sanitizer, or an exit: status {}", WEXITSTATUS(status));
 }
 
-/// Every kProcesses-th seed. An exception ends the process: the runner of the tests, which would go on with
-/// the next one, is the parent's business.
+/// Runs every kProcesses-th seed. An exception ends the process, because only the parent may continue with
+/// the next test.
 [[noreturn]] void run_child(const FuzzTarget& target, const Seeds& seeds, std::size_t at,
                             Shared& shared) noexcept {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // Catch2 would report the test as failed, and so would the parent.
+  // With Catch2's handlers, the child would also report the failure that the parent reports.
   for (const int deadly : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTERM, SIGINT})
     std::signal(deadly, SIG_DFL);
   Progress& own = shared.progress.at(at);
@@ -127,10 +128,10 @@ std::string describe_end(int status) {
     break;
   }
   own.is_at_end = true;
-  std::exit(EXIT_SUCCESS);  // temporary directories go, leaks are looked for
+  std::exit(EXIT_SUCCESS);  // removes temporary directories and checks for leaks
 }
 
-/// A child, as its parent sees it.
+/// A child process, for its parent.
 class Child {
  public:
   Child(const FuzzTarget& target, const Seeds& seeds, std::size_t at, Shared& shared)
@@ -138,7 +139,7 @@ class Child {
     if (pid_ == 0) run_child(target, seeds, at, shared);
   }
 
-  /// Looks after it. Its failure, at most once.
+  /// Checks the child. Returns the child's failure, at most once.
   std::optional<std::string> look() {
     if (pid_ < 0) {
       is_running_ = false;
@@ -185,7 +186,7 @@ FuzzReport run_children(const FuzzTarget& target, const Seeds& seeds) {
   void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   auto& shared = *new (memory) Shared;
-  std::fflush(nullptr);  // or each child says it once more
+  std::fflush(nullptr);  // or each child prints the text again
   std::vector<Child> children;
   children.reserve(kProcesses);
   for (std::size_t at = 0; at < kProcesses; ++at) children.emplace_back(target, seeds, at, shared);
@@ -228,7 +229,7 @@ std::string FuzzReport::text() const {
 FuzzReport fuzz(const FuzzTarget& target, std::uint64_t first, std::uint64_t end) {
   const auto seed = number_in_environment("STFS_FUZZ_SEED");
   if (!seed) return run_children(target, {.first = first, .end = end});
-  // In this process, where a debugger and the sanitizers' reports are at hand.
+  // The seed runs in this process, for debuggers and the sanitizers' reports.
   const FuzzOutcome outcome = execute(target, *seed);
   FuzzReport report{.executions = 1, .outcomes = {{outcome.what, 1}}, .failure = {}, .is_replay = true};
   if (!outcome.wrong.empty()) {

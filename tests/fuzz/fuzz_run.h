@@ -1,11 +1,11 @@
-// A million executions in two processes, each execution from a seed of its own that replays it.
+// Runs many executions in two processes. Each execution has a seed that replays it.
 //
-// Whatever becomes of an execution, a wrong answer, a crash, a report of a sanitizer, a hang, its seed is in
-// the failure, and its input in a file that the libFuzzer program of the same name replays too. The
-// environment:
+// An execution can fail with a wrong answer, a crash, a sanitizer's report or a hang. In each case the
+// failure has the seed, and a file has the input. The libFuzzer program of the same name also replays that
+// file. The environment:
 //
-//   STFS_FUZZ_SEED=N       only that seed, in this process; in the long tests the one to begin with
-//   STFS_FUZZ_SECONDS=N    how long each of the long tests goes on (1200)
+//   STFS_FUZZ_SEED=N       only this seed, in this process; for the long tests the first seed
+//   STFS_FUZZ_SECONDS=N    the duration of each long test, in seconds (1200)
 //
 //   STFS_FUZZ_SEED=217 build/release/tests/fuzz_tests '[fuzz]~[.]' -c journal
 #pragma once
@@ -22,19 +22,19 @@ namespace stfs::test {
 struct FuzzReport {
   std::uint64_t executions = 0;
   std::map<std::string_view, std::uint64_t> outcomes;
-  /// The first failure, with what is needed to replay it; empty where there was none.
+  /// The first failure and its replay, or an empty string.
   std::string failure;
-  /// STFS_FUZZ_SEED chose one execution: nothing is to be expected of the outcomes.
+  /// STFS_FUZZ_SEED has chosen one execution, so nothing is expected of the shares of outcomes.
   bool is_replay = false;
 
-  /// Of 100 executions, so many came to this.
+  /// Returns the share of executions with this outcome, in percent.
   [[nodiscard]] double percent(std::string_view outcome) const;
   [[nodiscard]] std::string text() const;
 };
 
-/// Seeds [first, end).
+/// Runs the seeds [first, end).
 FuzzReport fuzz(const FuzzTarget& target, std::uint64_t first, std::uint64_t end);
-/// For as long as the environment says, with seeds that no other test uses.
+/// Runs for the time in the environment, with seeds that no other test uses.
 FuzzReport fuzz_for_long(const FuzzTarget& target);
 
 }  // namespace stfs::test

@@ -1,4 +1,4 @@
-// Hostile input: a million of each kind in a week, and in a run with --long.
+// Runs hostile input: a million inputs of each kind in a week, and in a run with --long.
 #include <algorithm>
 
 #include "tests/fuzz/fuzz_run.h"
@@ -8,7 +8,7 @@
 namespace stfs::test {
 namespace {
 
-/// Today's seventh of the seeds [first, end); all of them with STFS_LONG.
+/// Runs today's seventh of the seeds [first, end), or all of them with STFS_LONG.
 FuzzReport fuzz_share(const FuzzTarget& target, std::uint64_t first, std::uint64_t end) {
   const std::uint64_t size = (end - first + kShares - 1) / kShares;
   FuzzReport all;

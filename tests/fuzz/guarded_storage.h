@@ -1,4 +1,4 @@
-// The files around an index that is fuzzed, on a storage that notes every path that is asked for.
+// The files around a fuzzed index, on a storage that checks every requested path.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@
 
 namespace stfs::test {
 
-// On no disk: whoever asks the system instead of the storage finds nothing.
+// The directory is on no disk. Code that asks the system instead of the storage finds nothing.
 inline constexpr std::string_view kDirectory = "/nonexistent/model";
 inline constexpr std::string_view kIndex = "/nonexistent/model/model.safetensors.index.json";
 
@@ -30,7 +30,7 @@ inline std::string in_directory(std::string_view name) {
 
 using Shards = std::map<std::string, std::vector<TensorDraft>, std::less<>>;
 
-/// Those that are whole. "both" is in two, of which the true index names one; "z" is empty.
+/// The complete shards. Two shards have "both", and the true index names one of them. "z" is empty.
 inline const Shards& whole_shards() {
   static const Shards shards = {
       {"a.safetensors", {{"x", "F32", {2, 3}}, {"both", "U8", {5}}, {"\u00e9/\n\"", "I16", {1, 2}}}},
@@ -39,8 +39,8 @@ inline const Shards& whole_shards() {
   return shards;
 }
 
-/// Passes on what lies in the directory, and remembers the first path that does not. Archives are only read
-/// here, which MemoryStorage allows several threads at a time.
+/// Passes on requests for files in the directory, and notes the first path outside of it. Archives are only
+/// read here, and MemoryStorage allows several threads to read.
 class GuardedStorage final : public Storage {
  public:
   GuardedStorage() {
@@ -97,7 +97,7 @@ class GuardedStorage final : public Storage {
   }
 
  private:
-  /// By the text: what the kernel would make of `..` must not matter.
+  /// Checks the text of the path, because the kernel's meaning of `..` must not matter.
   void check(const std::filesystem::path& path) {
     const std::string& text = path.native();
     const bool is_inside =
@@ -113,7 +113,7 @@ class GuardedStorage final : public Storage {
 
   std::map<std::string, Bytes> contents_;
   MemoryStorage files_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards trespass_
   std::string trespass_;
 };
 

@@ -1,4 +1,4 @@
-// The promises of core/format/header.h, for any file.
+// Checks the promises of core/format/header.h for any file.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace stfs::test {
 namespace {
 
-// A name in a message is at most kQuotedBytes long, and so is what stands around it.
+// A name in a message has at most kQuotedBytes, and the text around the name is no longer than that.
 constexpr std::size_t kLongestMessage = 1000;
 
 const std::vector<TensorDraft>& likely_tensors() {
@@ -35,7 +35,7 @@ void mutate(Bytes& input, Choices& choices) {
   mutate_archive(input, kOther, choices);
 }
 
-/// One printable line that is no essay.
+/// Checks that the message is one printable line, and short.
 std::string judge_refusal(const Error& error) {
   const bool has_control = std::ranges::any_of(
       error.message, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '\x7f'; });
@@ -47,13 +47,14 @@ std::string judge_refusal(const Error& error) {
   return has_control || !is_utf8(error.message) ? "a message that is no text" : "";
 }
 
-/// The tensors cover the data without a hole, each is as large as it must be, and is found by its name alone.
+/// Checks that the tensors cover the data without a hole, that each has the right size, and that its name
+/// finds it.
 std::string judge_tensors(const Header& header, std::uint64_t data_size_bytes) {
   std::uint64_t covered_bytes = 0;
   for (std::uint32_t i = 0; i < header.tensors.size(); ++i) {
     const Tensor tensor = header.tensors[i];
     if (tensor.data.offset != covered_bytes) return "a hole or an overlap was accepted";
-    // Backwards, by division: what has wrapped around does not come out again.
+    // Divides the size by the extents, because a product can wrap around.
     std::uint64_t left = tensor.data.size_bytes * 8;
     bool has_zero = false;
     for (const std::uint64_t size : tensor.shape) {
@@ -70,7 +71,7 @@ std::string judge_tensors(const Header& header, std::uint64_t data_size_bytes) {
   return covered_bytes == data_size_bytes ? "" : "tensors that do not cover the data were accepted";
 }
 
-/// What was read can be written, and read again.
+/// Checks that the header can be written, and read again.
 std::string judge_way_back(const Header& header, std::uint64_t data_size_bytes) {
   std::vector<TensorSpec> tensors;
   for (std::uint32_t i = 0; i < header.tensors.size(); ++i) {
@@ -110,7 +111,7 @@ FuzzOutcome fuzz_one(std::span<const std::byte> input) {
     const bool is_grammar = header.error().code <= ErrorCode::InvalidHeaderDeserialization;
     return {is_grammar ? "no grammar" : "no sense", judge_refusal(header.error())};
   }
-  // Data that are not there, and a byte too much.
+  // One byte of data too many, and one byte too few.
   if (parse_header(json, data_size_bytes + 1) ||
       (data_size_bytes > 0 && parse_header(json, data_size_bytes - 1))) {
     return {"accepted", "the header is accepted over other data as well"};
@@ -124,7 +125,7 @@ FuzzOutcome fuzz_one(std::span<const std::byte> input) {
 
 const FuzzTarget& header_target() {
   static constexpr FuzzShare shares[] = {
-      // Damage that leaves nothing to accept tries nothing but the first checks.
+      // Too much damage would only reach the first checks.
       {"accepted", 10},
       {"no sense", 10},
       {"no grammar", 10},

@@ -1,4 +1,4 @@
-// nlohmann_json reads, and what the house's reader must refuse besides is looked for event by event.
+// Reads an index with nlohmann_json. Errors that only our reader must refuse are found in the events.
 #include "tests/fuzz/index_oracle.h"
 
 #include <algorithm>
@@ -10,13 +10,13 @@ namespace {
 
 constexpr unsigned kMaxDepth = 127;
 
-/// What an index says, read event by event: a document would hide what is given twice.
+/// The content of an index, read event by event, because a document would hide duplicate names.
 class Oracle final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  /// Nothing where the text must be refused.
+  /// Returns nothing if the text must be refused.
   static std::optional<WeightMap> read(std::string_view text, bool& is_sure) {
     Oracle oracle;
-    // nlohmann_json takes a NUL for the end of the text, and passes over a byte order mark.
+    // nlohmann_json takes a NUL as the end of the text, and skips a byte order mark.
     const bool is_odd = text.find('\0') != text.npos || text.starts_with("\xef\xbb\xbf");
     const bool is_json = !is_odd && nlohmann::json::sax_parse(text, &oracle);
     is_sure = !oracle.is_number_too_large_;

@@ -1,5 +1,5 @@
-// An index as hostile input: what core/model/model_index.h and core/model/model.h promise of any text,
-// against a second, simple reader of it, and a storage that notes every path that is asked for.
+// An index as hostile input. Checks the promises of core/model/model_index.h and core/model/model.h for any
+// text, with a second, simple reader, and a storage that checks every requested path.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,14 +17,14 @@
 #include "tests/fuzz/index_oracle.h"
 #include "tests/fuzz/target.h"
 #include "tests/support/archive_mutator.h"
-#include "tools/sync/version_metadata.h"
+#include "tools/sync/version_format.h"
 
 namespace stfs::test {
 namespace {
 
 using namespace std::string_view_literals;
 
-/// Which shard serves a tensor. Nothing: none can, and the index names it.
+/// Maps each tensor of the index to the shard that serves it. Nothing: no shard can serve the tensor.
 using Served = std::map<std::string, std::optional<std::string>>;
 
 Served due_of(const WeightMap& map) {
@@ -135,7 +135,7 @@ FuzzOutcome judge(std::span<const std::byte> input, GuardedStorage& storage) {
   return {(*model)->problems().empty() ? "whole" : "at odds", std::move(wrong)};
 }
 
-/// Of a directory that may be a published version, tools read the metadata first (is_version_directory()).
+/// Tools read the metadata of a directory first if it may be a published version (is_version_directory()).
 std::string judge_metadata(std::string_view text) {
   const auto metadata = sync::parse_version_metadata(text);
   if (metadata) return "";
@@ -155,7 +155,7 @@ FuzzOutcome fuzz_one(std::span<const std::byte> input) {
 
 // ---- what is tried ----
 
-// As they stand in the text, escapes included.
+// The names as they are in the text, with their escapes.
 constexpr std::array kTensors = {
     "x"sv,      "both"sv, "\\u00e9/\\n\\\""sv, "u"sv,          "z"sv,  ""sv,
     "secret"sv, "gone"sv, "__metadata__"sv,    "weight_map"sv, "x "sv, "\\u0078"sv};
@@ -193,7 +193,7 @@ std::string any_shard(Choices& choices) {
   return std::string(one_of(choices, kBadShards));
 }
 
-/// The index that a writer of the two shards would make.
+/// Returns the index that a writer of the shards makes.
 std::string true_index() {
   return R"({"metadata":{"total_size":72},"weight_map":{"x":"a.safetensors","both":"a.safetensors",)"
          R"("\u00e9/\n\"":"a.safetensors","u":"b.safetensors","z":"b.safetensors","":"b.safetensors"}})";
@@ -240,7 +240,7 @@ void mutate(Bytes& input, Choices& choices) {
 
 const FuzzTarget& index_target() {
   static constexpr FuzzShare shares[] = {
-      // Each way that an index can go is gone often.
+      // Each outcome of an index is frequent enough.
       {"whole", 10}, {"at odds", 10}, {"refused", 10}, {"way out", 2}, {"no shard", 1}, {"not sure", 0, 1},
   };
   static constexpr FuzzTarget target{"index", shares, make, mutate, fuzz_one};

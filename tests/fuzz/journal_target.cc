@@ -1,4 +1,5 @@
-// Recovery beside a file that anybody may have written, compared with what the oracle says of it.
+// Recovers an archive beside a file that any program may have written, and compares the result with an
+// oracle.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,15 +20,15 @@ namespace {
 
 using View = std::span<const std::byte>;
 
-/// What the last byte of an input says: the bits of a number.
+/// The bits of an input's last byte.
 enum Setting : unsigned {
   kIsLaneJournal = 1,
   kIsForced = 2,
   kIsInUse = 4,   // its owner lives
   kIsStaged = 8,  // it has the name of one that is still being written
   kIsBadlyNamed = 16,
-  kHasGroupRecord = 32,  // it lies behind the journal, and behind it its size in two bytes
-  kOwnerDies = 64,       // where it is in use: while recovery waits
+  kHasGroupRecord = 32,  // behind the journal, and then its size in two bytes
+  kOwnerDies = 64,       // if it is in use: the owner dies while recovery waits
 };
 constexpr unsigned kSettings = 128;
 
@@ -74,7 +75,7 @@ std::string journal_name(unsigned setting) {
 
 Bytes make(Choices& choices) {
   const JournalSeed* drawn = &one_of(choices, journal_seeds());
-  // Lane journals are large, and take twice as long.
+  // Lane journals are large and take twice as long, so half of them are drawn again.
   if (drawn->is_lane_journal && choices.one_in(2)) drawn = &one_of(choices, journal_seeds());
   const JournalSeed& seed = *drawn;
   unsigned setting = seed.is_lane_journal ? kIsLaneJournal : 0U;
@@ -109,7 +110,7 @@ void mutate(Bytes& input, Choices& choices) {
   input = join(std::move(journal), group_record, setting);
 }
 
-/// One journal beside the archive, and all that may happen to both.
+/// One journal beside the archive, and the calls that both must survive.
 class Execution {
  public:
   Execution(MemoryStorage& storage, const Input& input)
@@ -162,7 +163,7 @@ class Execution {
 
   std::unique_ptr<File> open() { return std::move(*storage_.open(kArchive, Access::ReadWrite)); }
 
-  /// Looking at it comes to the same as the oracle, and changes nothing.
+  /// Checks that a dry run gives the oracle's answer and changes nothing.
   std::string look() {
     const auto archive = open();
     const auto reports =
@@ -181,10 +182,10 @@ class Execution {
                                                             : "it blocks commits and should not, or should";
   }
 
-  /// Who may only read sees the archive as it will be after its recovery.
+  /// Checks that a reader without write access sees the archive as it is after recovery.
   std::string read() {
     const bool is_pending = !has(kIsInUse) && verdict_.after && verdict_.state == JournalState::Committed;
-    // What comes straight from the file needs no look each time.
+    // Reads that come directly from the file are only checked in some executions.
     if (!is_pending && !is_sampled_) return "";
     const View due = is_pending ? View(*verdict_.after) : View(journal_scene().archive);
     const auto archive = Archive::open(kArchive, Access::ReadOnly, storage_);
@@ -201,13 +202,14 @@ class Execution {
     return is_same(*bytes, due) ? "" : "a reader sees what is not to be there";
   }
 
-  /// What a commit is told about it.
+  /// Checks the obstacle that a commit finds.
   std::string commit_beside() {
     const auto archive = open();
     const ByteRange locked{0, kBlockBytes};
     const auto obstacle = find_obstacle(storage_, kArchive, *archive, {&locked, 1});
     if (has(kIsInUse))
-      // A lane journal has its size from the beginning, so one without bytes was cut under its owner.
+      // A lane journal has its full size from the beginning. A lane journal without bytes was therefore cut
+      // while its owner used it.
       return obstacle || verdict_.blocks_commits || storage_.content(path_).empty()
                  ? ""
                  : "a living owner's journal stops commits";
@@ -221,7 +223,7 @@ class Execution {
     return recover(storage_, kArchive, *open(), {.is_dry_run = false, .is_forced = has(kIsForced)});
   }
 
-  /// The archive is as it was, or as the oracle says; what is left of the journal is what must be left.
+  /// Checks that the archive has its old bytes or the oracle's, and that only the right files are left.
   std::string recover_it() {
     const auto reports = recover_for_good();
     if (!reports) return "recovery fails: " + reports.error().message;
@@ -243,18 +245,19 @@ class Execution {
     return storage_.files() == files ? "" : "a file was left behind";
   }
 
-  /// None of the group record's journals is there any more.
+  /// Returns true if none of the group record's journals exists any more.
   [[nodiscard]] bool is_last() const {
     const auto names = read_plain_group_record(*group_record_);
     return names && std::ranges::none_of(
                         *names, [this](const std::string& name) { return storage_.has(kDirectory + name); });
   }
 
-  /// A living owner's journal is his. Where he dies meanwhile, nothing is done, or what his death asks for.
+  /// Checks that a living owner keeps the journal. If the owner dies while recovery waits, recovery does
+  /// nothing, or the work that is due.
   std::string recover_beside_owner() {
     if (has(kOwnerDies)) storage_.set_locked(path_, 1);
     const auto reports = recover_for_good();
-    // Who insists is told of the owner.
+    // A forced recovery is told about the owner.
     const bool is_told = !reports && has(kIsForced) && reports.error().code == ErrorCode::Busy;
     if (!reports && !is_told) return "recovery fails: " + reports.error().message;
     const bool is_over = verdict_.after ? is_same(storage_.content(kArchive), *verdict_.after)
@@ -284,7 +287,7 @@ FuzzOutcome fuzz_one(View input) {
 
 const FuzzTarget& journal_target() {
   static constexpr FuzzShare shares[] = {
-      // Damage must get past the hashes, or nothing behind them is tried.
+      // Damage must get past the hashes. Otherwise the code behind them is not tested.
       {"applied", 10}, {"insisted", 0.3}, {"applied as a part", 0.3},
       {"damaged", 1},  {"foreign", 1},    {"unfinished", 1},
       {"unknown", 1},  {"in use", 1},

@@ -1,11 +1,11 @@
-// libFuzzer on one kind of hostile input, for as long as one likes, with our mutator beside its own. Built by
+// Runs libFuzzer on one kind of hostile input for any time. Our mutator runs beside libFuzzer's. Built by
 // clang:
 //
 //   packaging/compile --preset fuzz -D STFS_FUZZ=ON --target journal_fuzz
 //   build/fuzz/tests/journal_fuzz -max_total_time=60 -max_len=160000
 //
-// What fuzz_tests leaves of a failure is an input for it: `journal_fuzz FILE`. No corpus is needed; a good
-// one of headers:
+// `journal_fuzz FILE` replays the input that a failure of fuzz_tests has left. No corpus is needed. A good
+// corpus of headers:
 //
 //   python3 tests/support/corpus.py build/corpus && build/fuzz/tests/header_fuzz build/corpus
 #include <algorithm>
@@ -17,13 +17,13 @@
 
 #include "tests/fuzz/target.h"
 
-/// libFuzzer's own changes, which know which bytes were compared with what.
+/// libFuzzer's own mutator, which knows which bytes were compared with each other.
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 
 namespace stfs::test {
 namespace {
 
-/// The function of target.h that tests/CMakeLists.txt has chosen.
+/// Calls the function of target.h that tests/CMakeLists.txt has chosen.
 const FuzzTarget& target() {
   return STFS_FUZZ_TARGET();
 }
@@ -40,7 +40,7 @@ std::size_t mutate_input(std::uint8_t* data, std::size_t size, std::size_t most,
   if (choices.one_in(4)) return LLVMFuzzerMutate(data, size, most);
   const auto now = std::as_bytes(std::span(data, size));
   Bytes input(now.begin(), now.end());
-  // Without a corpus to begin with, the mutator's own inputs are one.
+  // Without a corpus, libFuzzer begins with inputs of our mutator.
   if (size < 2 || choices.one_in(16)) {
     input = target().make(choices);
   } else {

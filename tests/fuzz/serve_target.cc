@@ -1,4 +1,5 @@
-// What a stranger on a socket may say, and the manifest that a client maps memory by: refused, or sound.
+// Packets from a stranger on a socket, and the manifest by which a client maps memory. Each input is refused
+// or sound.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -10,9 +11,9 @@
 namespace stfs::test {
 namespace {
 
-using namespace upload;
+using namespace serve;
 
-// An input's last byte: a manifest, or so many descriptors that come with a packet.
+// The last byte of an input: kIsManifest, or the number of file descriptors that a packet brings.
 constexpr std::byte kIsManifest{0xff};
 constexpr unsigned kDescriptors = 4;
 
@@ -35,7 +36,7 @@ ServeMessage some_message(Choices& choices) {
   return message;
 }
 
-/// Two kinds in three are whole: the reader's rules are to be reached, not its first check alone.
+/// Two messages in three are valid, so that the reader's later checks are also reached.
 ServeMessage whole_message(Choices& choices) {
   switch (choices.below(5)) {
     case 0: return {.kind = ServeKind::Attach};
@@ -99,12 +100,12 @@ FuzzOutcome judge_packet(const std::string& packet, std::size_t descriptors) {
     const int why = message.error().errno_value;
     return {"no packet", why == EPROTO || why == EPROTONOSUPPORT ? "" : "refused for another reason"};
   }
-  // What is taken says all that was sent.
+  // An accepted message contains everything that was sent.
   const bool is_same_again = encode(*message, descriptors) == packet;
   return {"packet", is_same_again ? "" : "read otherwise than written"};
 }
 
-/// By division, which never wraps.
+/// Divides, because a product can wrap around.
 bool has_so_many_bytes(const LeasedTensor& tensor) {
   if (std::ranges::find(tensor.shape, 0U) != tensor.shape.end()) return tensor.place.size_bytes == 0;
   std::uint64_t left = tensor.place.size_bytes;

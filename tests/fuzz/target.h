@@ -1,5 +1,5 @@
-// What is fuzzed. One function judges an input, whoever made it: our own mutator in every run of the tests
-// (fuzz_run.h), or libFuzzer (libfuzzer.h).
+// Targets of fuzzing. One function judges an input. The input comes from our mutator in every run of the
+// tests (fuzz_run.h), or from libFuzzer (libfuzzer.cc).
 #pragma once
 
 #include <cstddef>
@@ -12,45 +12,46 @@
 namespace stfs::test {
 
 struct FuzzOutcome {
-  /// What became of it, in a word: counted, so that a test sees what its inputs reach.
+  /// The outcome, in a word. The outcomes are counted, so that a test sees which cases its inputs reach.
   std::string_view what;
-  /// Why that must not be; empty where all is well.
+  /// The reason if the outcome is wrong, or an empty string.
   std::string wrong = {};
 };
 
-/// How often an outcome comes, of 100 executions: what is tried too rarely is not tested.
+/// The expected share of an outcome in percent. A case that is too rare is not tested.
 struct FuzzShare {
   std::string_view what;
   double least = 0;
   double most = 100;
 };
 
-/// A target is used by one thread.
+/// Only one thread may use a target.
 struct FuzzTarget {
   std::string_view name;
-  /// Of many inputs that make() has made.
+  /// The shares for many inputs of make().
   std::span<const FuzzShare> shares;
-  /// The bytes of an input: the same for the same choices, on every machine.
+  /// Returns the bytes of an input: the same bytes for the same choices, on every machine.
   Bytes (*make)(Choices& choices);
   /// Changes an input along its structure, for libFuzzer.
   void (*mutate)(Bytes& input, Choices& choices);
-  /// Any bytes are allowed; depends on nothing but them.
+  /// Judges any bytes. The result depends on the input only.
   FuzzOutcome (*fuzz_one)(std::span<const std::byte> input);
 };
 
-/// A whole file: the reader of headers takes what is an archive, and says why where it takes none.
+/// The input is a whole file. The reader of headers accepts archives, and says why it refuses other files.
 const FuzzTarget& header_target();
-/// A file beside an archive, and behind it a byte that says what lies around it: recovery does to the archive
-/// what a valid journal says, and nothing else.
+/// The input is a file beside an archive. The byte behind the file selects the other files there. Recovery
+/// makes the changes of a valid journal in the archive, and no others.
 const FuzzTarget& journal_target();
-/// DELTA.safetensors, and behind it a byte of options: `stfs apply` changes what a delta that fits says, or
-/// nothing.
+/// The input is DELTA.safetensors, and behind it a byte of options. `stfs apply` makes the changes of a delta
+/// that fits, or none.
 const FuzzTarget& delta_target();
-/// The text of an index beside two shards: what it says and they hold is served, nothing else, and no path
-/// that leads out of its directory is so much as asked for.
+/// The input is the text of an index beside its shards. A tensor is served if the index names it and its
+/// shard has it. No path outside of the directory is requested.
 const FuzzTarget& index_target();
-/// A packet to `stfs serve` or its client, or the manifest of a generation, and behind it a byte that says
-/// which: what is taken means what was sent, and no tensor leads out of its arena.
+/// The input is a packet to `stfs serve` or its client, or the manifest of a generation. The byte behind it
+/// says which. A packet that is accepted has the meaning that was sent, and a manifest has no tensor outside
+/// of its arena.
 const FuzzTarget& serve_target();
 
 }  // namespace stfs::test

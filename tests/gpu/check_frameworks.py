@@ -21,7 +21,7 @@ FAILED = []
 
 
 def check(name, work, *modules):
-    """Runs work(), or says what it lacks."""
+    """Runs work(), or prints the module that is missing."""
     for module in modules:
         try:
             importlib.import_module(module)
@@ -38,7 +38,7 @@ def check(name, work, *modules):
 
 
 def write_model(path):
-    """{name: tensor on the CPU} of every type that PyTorch and the format share."""
+    """Returns {name: tensor on the CPU} with every type that PyTorch and the format share."""
     import torch
     from safetensors.torch import save_file
     torch.manual_seed(1)
@@ -51,7 +51,7 @@ def write_model(path):
 
 
 def bits(tensor):
-    """As bytes on the CPU, so that NaNs are compared too."""
+    """Returns the bytes on the CPU, so that NaNs are also compared."""
     import torch
     return tensor.cpu().contiguous().view(torch.uint8)
 
@@ -82,7 +82,7 @@ class Frameworks:
         assert (numpy.asarray(array) == self.due["large"].numpy()).all(), "other bytes"
 
     def refused_by_jax(self):
-        """JAX 0.11 asks for DLPack of before 1.0, which can't say that leased memory is read-only."""
+        """JAX 0.11 uses DLPack before 1.0, which can't express that leased memory is read-only."""
         try:
             self.in_jax()
         except BufferError as error:
@@ -95,7 +95,7 @@ class Frameworks:
 
 
 def keeps_the_current_device(model):
-    """The caller's device is the last GPU; the upload goes to DEVICE."""
+    """The caller's current device is the last GPU, and the upload is to DEVICE."""
     import stfs
     import torch
     last = torch.cuda.device_count() - 1
@@ -109,7 +109,7 @@ def keeps_the_current_device(model):
 
 
 def converts(model, due):
-    """bf16 of a tensor of many slots, as PyTorch rounds it."""
+    """Converts a tensor of many slots to bf16, with the same rounding as PyTorch."""
     import torch
     tensor = torch.from_dlpack(model.upload(["large"], device=DEVICE, dtype="BF16")["large"])
     assert bits(tensor).equal(bits(due["large"].to(torch.bfloat16))), "other values than PyTorch's"
@@ -120,14 +120,14 @@ def outlives(tensors, due):
     kept = torch.from_dlpack(tensors["large"])
     del tensors
     gc.collect()
-    torch.empty(1 << 28, device=DEVICE).fill_(7)  # would take the place of what was freed
+    torch.empty(1 << 28, device=DEVICE).fill_(7)  # would reuse freed memory
     if DEVICE != "cpu":
         torch.cuda.synchronize()
     assert kept.cpu().equal(due["large"]), "the arena has gone before its tensor"
 
 
 class Server:
-    """`stfs serve`, from the moment on at which it has uploaded its model."""
+    """A running `stfs serve` that has uploaded its model."""
     def __init__(self, path, directory):
         self.socket = str(directory / "socket")
         self.process = subprocess.Popen([BUILD / "stfs", "serve", path, "--device", DEVICE, "--socket", self.socket],
@@ -168,7 +168,7 @@ for _ in range(3):
 
 
 def attach(path, directory):
-    """The first time includes the start of CUDA in the new process."""
+    """Measures three attaches. The first one includes the start of CUDA in the new process."""
     server = Server(path, directory)
     try:
         done = subprocess.run([sys.executable, "-c", ATTACH, str(BUILD / "python"), server.socket], check=True, text=True,

@@ -1,4 +1,4 @@
-/* Differences as C has them: of a copy of the archive, and of the archive after edits. */
+/* Differences in C: between the archive and a copy, and after edits. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>

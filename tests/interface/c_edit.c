@@ -1,4 +1,4 @@
-/* Edits as C has them: each kind of change, what stays of tensors that were taken before, and errors. */
+/* Edits in C: each kind of change, tensors that were opened before an edit, and errors. */
 #include <errno.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ static int has(const stfs_model* model, const char* name) {
   return stfs_model_find(model, name, strlen(name), &position, NULL) == 0;
 }
 
-/* Whether a tensor has these bytes, now and when the model is opened again. */
+/* Returns true if the tensor of this name has these bytes. */
 static int holds(const stfs_model* model, const char* name, const void* due, size_t size_bytes) {
   char bytes[64];
   stfs_tensor* tensor = open_tensor(model, name);
@@ -31,7 +31,7 @@ const char* edits_a_model(const char* path) {
   stfs_error error;
   stfs_model* model = open_writable(path, &error);
   EXPECT(model != NULL);
-  /* In place: nothing moves. */
+  /* The edit is in place: nothing moves. */
   uint64_t shape[] = {3, 4};
   stfs_edit* edit = stfs_edit_begin(model, NULL, &error);
   EXPECT(edit != NULL);
@@ -41,7 +41,7 @@ const char* edits_a_model(const char* path) {
   EXPECT(stfs_edit_commit(edit, &error) == -1 && error.errno_value == EINVAL);
   stfs_edit_close(edit);
 
-  /* All kinds at once. */
+  /* One edit has all kinds of changes. */
   const stfs_edit_options options = {.struct_bytes = sizeof options, .patience_ns = 1000000000};
   edit = stfs_edit_begin(model, &options, &error);
   EXPECT(edit != NULL);
@@ -90,7 +90,7 @@ const char* keeps_tensors_of_before_an_edit(const char* path) {
     if (turn == 0) {
       EXPECT(stfs_edit_remove(edit, "big", 3, &error) == 0);
     } else {
-      /* The space of "big" is not used as long as the old tensor exists. */
+      /* The space of "big" is not used again as long as the old tensor exists. */
       uint64_t count = 60;
       char bytes[60] = {1};
       EXPECT(stfs_edit_put(edit, "new", 3, STFS_U8, 1, &count, bytes, 60, &error) == 0);
@@ -109,6 +109,25 @@ const char* keeps_tensors_of_before_an_edit(const char* path) {
   stfs_edit_close(edit);
   model = stfs_model_open(path, NULL, &error);
   EXPECT(model != NULL && stfs_model_tensor_count(model) == 3 && !has(model, "four"));
+  stfs_model_close(model);
+  return NULL;
+}
+
+const char* opens_an_unchanged_model_once(const char* path) {
+  stfs_error error;
+  stfs_model* model = open_writable(path, &error);
+  EXPECT(model != NULL);
+  stfs_tensor* before = open_tensor(model, "big");
+  EXPECT(before != NULL);
+  const void* data = stfs_tensor_data(before, &error);
+  stfs_edit* edit = stfs_edit_begin(model, NULL, &error);
+  EXPECT(data != NULL && edit != NULL);
+  /* Another opening would have another map. */
+  stfs_tensor* during = open_tensor(model, "big");
+  EXPECT(during != NULL && stfs_tensor_data(during, &error) == data);
+  stfs_tensor_close(during);
+  stfs_edit_close(edit);
+  stfs_tensor_close(before);
   stfs_model_close(model);
   return NULL;
 }

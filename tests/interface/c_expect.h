@@ -1,5 +1,5 @@
-/* What the functions of c_program.h look at tensors with. A condition that does not hold ends them, and is
- * their result. */
+/* Checks for the functions of c_program.h. If a condition does not hold, the function ends and returns the
+ * condition's text. */
 #ifndef STFS_TESTS_C_EXPECT_H
 #define STFS_TESTS_C_EXPECT_H
 

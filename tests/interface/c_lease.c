@@ -1,4 +1,4 @@
-/* Leases as C has them. */
+/* Leases in C. */
 #include <errno.h>
 #include <poll.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 #include "tests/interface/c_expect.h"
 #include "tests/interface/c_program.h"
 
-/* 0 where nothing comes for long. */
+/* Returns 0 if nothing comes for 20 seconds. */
 static int wait_for_news(const stfs_lease* lease) {
   struct pollfd polled = {.fd = stfs_lease_descriptor(lease), .events = POLLIN};
   return poll(&polled, 1, 20000) == 1;
@@ -49,7 +49,7 @@ const char* leases_what_a_server_keeps(const char* socket, void (*end_server)(vo
   EXPECT(stfs_lease_wait(newer, 1, &newest, &error) == 0 && newest == 0);
   EXPECT(strcmp(stfs_lease_version(newer), "000042") == 0 && stfs_lease_changed_count(newer) == 0);
 
-  /* The tensor "b" is shared by both generations, "a" has changed. */
+  /* Both generations share the tensor "b". The tensor "a" has changed. */
   stfs_lease* renewed = stfs_lease_attach(socket, NULL, &error);
   EXPECT(renewed != NULL && stfs_lease_renew(renewed, 0, &error) == 0);
   EXPECT(stfs_lease_generation(renewed) == 2 && stfs_lease_changed_count(renewed) == 0);

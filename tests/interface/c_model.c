@@ -1,4 +1,4 @@
-/* Models as C has them: what they hold, the errors that they tell, and structures of other versions. */
+/* Models in C: their content, their errors, and structures of other versions. */
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
@@ -52,7 +52,7 @@ const char* tells_errors(const char* path) {
   for (size_t at = 0; at < sizeof directory - 1; at += 2) memcpy(directory + at, "\xc3\xa4", 2);
   directory[sizeof directory - 1] = '\0';
   EXPECT(stfs_model_open(directory, NULL, &error) == NULL && error.errno_value == ENAMETOOLONG);
-  /* Cut, and not within a character. */
+  /* The message is cut, and not within a character. */
   EXPECT(strlen(error.message) >= sizeof error.message - 2);
   EXPECT((unsigned char)error.message[strlen(error.message) - 1] == 0xa4);
 

@@ -1,4 +1,4 @@
-/* Weight sync as C has it: a copy of the archive is changed, published as a version, and pulled. */
+/* Weight sync in C: a copy of the archive is changed, published as a version, and pulled. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,7 +37,7 @@ static int look(void* context, uint64_t done_bytes, uint64_t total_bytes) {
   return to->stops;
 }
 
-/* Whether the tensor "m" of the archive has these 12 bytes. */
+/* Returns true if the tensor "m" of the archive has these 12 bytes. */
 static int has_m(const char* path, const char* due) {
   stfs_error error;
   stfs_model* model = stfs_model_open(path, NULL, &error);
@@ -74,7 +74,7 @@ const char* publishes_and_pulls(const char* path) {
   publish.context = &progress;
   EXPECT(stfs_sync_publish(before, after, published, &publish, &error) == -1 &&
          error.errno_value == ECANCELED && progress.looks == 1);
-  /* Nothing of the cancelled version is left. */
+  /* The cancelled version has left no file. */
   progress.stops = 0;
   EXPECT(stfs_sync_publish(before, after, published, &publish, &error) == 0);
   EXPECT(progress.looks >= 3 && progress.done_bytes == 12 + 4 + 256 * 256 * 4 &&

@@ -1,4 +1,4 @@
-/* Tensors as C has them: mapped, sliced, private, forgiving, read, gathered, cut, and on many threads. */
+/* Tensors in C: mapped, sliced, private, forgiving, read, gathered, cut, and on many threads. */
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
@@ -112,7 +112,7 @@ const char* keeps_what_is_written_to_itself(const char* path) {
   float first = 9;
   EXPECT(stfs_tensor_read(tensor, 0, &first, sizeof first, NULL) == 0 && first == 0);
   EXPECT(stfs_tensor_read(mine, 0, &first, sizeof first, NULL) == 0 && first == -1);
-  /* A small one, and one that is not one run, are copies. */
+  /* The private tensor of a slice that is small or has several runs is a copy. */
   stfs_tensor* column = stfs_tensor_slice(tensor, ":, 3", NULL);
   stfs_tensor* my_column = stfs_tensor_private(column, NULL);
   EXPECT(my_column != NULL && info_of(my_column).flags == STFS_WRITABLE);

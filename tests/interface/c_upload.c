@@ -1,4 +1,4 @@
-/* Plans and uploads as C has them, and the devices that there are. */
+/* Plans, uploads and devices in C. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -92,7 +92,7 @@ const char* tells_what_is_wrong_with_an_upload(const char* path) {
   options.dtype = "F99";
   EXPECT(stfs_plan_make(model, &options, &error) == NULL && strstr(error.message, "F99") != NULL);
 
-  /* Canceled by its progress, or done before that was asked; not both. */
+  /* The progress function cancels the upload, or the upload is done before that. */
   stfs_upload* upload = stfs_upload_start(plan, NULL, &error);
   EXPECT(upload != NULL);
   int calls = 0;
@@ -100,12 +100,12 @@ const char* tells_what_is_wrong_with_an_upload(const char* path) {
   EXPECT(resident != NULL ? calls >= 1 : error.errno_value == ECANCELED);
   stfs_resident_close(resident);
   stfs_upload_close(upload);
-  /* Closed while it is under way. */
+  /* The upload is closed while it runs. */
   upload = stfs_upload_start(plan, NULL, &error);
   EXPECT(upload != NULL);
   stfs_upload_cancel(upload);
   stfs_upload_close(upload);
-  /* Cut after the plan. */
+  /* The archive is cut after the plan was made. */
   EXPECT(truncate(path, 5000) == 0);
   upload = stfs_upload_start(plan, NULL, &error);
   if (upload != NULL) {

@@ -1,4 +1,4 @@
-// libstfs as C uses it (c_program.h), on archives that are built here.
+// Runs the C program of c_program.h on archives that are built here.
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t kBigBytes = 256 * 256 * 4;
 
-/// As c_program.h describes it. "big" begins at a page.
+/// The archive that c_program.h describes. "big" begins at a page.
 struct Archive {
   Archive() {
     const std::string end = std::to_string(16 + kBigBytes);
@@ -24,7 +24,7 @@ struct Archive {
                        R"("big":{"dtype":"F32","shape":[256,256],"data_offsets":[16,)" +
                        end + R"(]},"empty":{"dtype":"I64","shape":[0,2],"data_offsets":[)" + end + "," + end +
                        "]}}";
-    text.resize(4096 - 8 - 16, ' ');  // of the header's length and of what lies before "big"
+    text.resize(4096 - 8 - 16, ' ');  // for the header's length and the bytes before "big"
     std::string data;
     for (int row = 0; row < 3; ++row) {
       for (int column = 0; column < 4; ++column) data += static_cast<char>(10 * row + column);
@@ -118,6 +118,10 @@ TEST_CASE("interface keeps tensors that were taken before an edit", "[interface]
   expect_success(keeps_tensors_of_before_an_edit);
 }
 
+TEST_CASE("interface opens a model that has not changed only once", "[interface]") {
+  expect_success(opens_an_unchanged_model_once);
+}
+
 TEST_CASE("interface tells what is wrong with an edit, and changes nothing", "[interface]") {
   const Archive archive;
   const std::string before = test::content_of(archive.path);
@@ -125,6 +129,14 @@ TEST_CASE("interface tells what is wrong with an edit, and changes nothing", "[i
   INFO((wrong == nullptr ? "nothing is wrong" : wrong));
   CHECK(wrong == nullptr);
   CHECK(test::content_of(archive.path) == before);
+}
+
+TEST_CASE("interface writes new archives, whole or not at all", "[interface]") {
+  expect_success(writes_new_archives);
+}
+
+TEST_CASE("interface tells what is wrong with a new archive", "[interface]") {
+  expect_success(tells_what_is_wrong_with_a_new_archive);
 }
 
 TEST_CASE("interface compares models", "[interface]") {

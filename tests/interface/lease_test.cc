@@ -1,4 +1,4 @@
-// Leases as C has them (c_lease.c), of a server on a thread of this test.
+// Runs the leases of c_lease.c, with a server on a thread of this test.
 #include <string>
 #include <thread>
 
@@ -21,7 +21,7 @@ void end_server(void* server) {
 TEST_CASE("interface leases what a server keeps", "[interface][serve]") {
   const test::TemporaryDirectory directory;
   test::RunningServer server(directory / "s");
-  const upload::Generation first = test::generation_of(test::resident("hello"), 1);
+  const serve::Generation first = test::generation_of(test::resident("hello"), 1);
   server.publish(test::served(first));
   std::thread changes([&] {
     test::eventually([&] { return server.leases() == 1; });

@@ -1,6 +1,5 @@
-# Archives as the tests see them: made by the reference library or byte by byte, and taken apart by a
-# second, deliberately simple reader, so that what the driver shows is checked against neither itself
-# nor its own code.
+# Archives of the tests, made by the reference library or byte by byte. A second, deliberately simple reader parses them, so
+# the tests do not check the mount against its own code.
 import json
 import os
 import struct
@@ -24,7 +23,7 @@ NUMPY_TYPES = {
 
 
 def random_bytes(size_bytes, seed):
-    """size_bytes bytes, the same for the same seed, none of them zero: zeros are what a bug shows."""
+    """size_bytes bytes, the same for the same seed. No byte is zero, because bugs often show zeros."""
     return np.random.default_rng(seed).integers(1, 256, size_bytes, dtype=np.uint8).tobytes()
 
 
@@ -54,7 +53,7 @@ def sample_tensors():
 
 
 def save_with_reference(path, tensors=None, metadata=None):
-    """An archive written by the reference library; the sample's tensors where none are given."""
+    """An archive written by the reference library; by default with the sample's tensors."""
     save_file(sample_tensors() if tensors is None else tensors, path,
               metadata={"format": "pt", "title": "a sample"} if metadata is None else metadata)
     return path
@@ -86,7 +85,7 @@ def write_bytes_tensors(path, contents, metadata=None):
 
 
 class ArchiveFile:
-    """An archive as it is on the disk now, parsed anew with each call."""
+    """An archive as it is on the disk now. Each call parses it again."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -124,7 +123,7 @@ class ArchiveFile:
 
 
 class Expectation:
-    """The archive byte for byte as it is now, and as it must be after the changes that a test makes."""
+    """The expected bytes of an archive: its bytes now, with the changes that a test notes."""
 
     def __init__(self, archive):
         self.archive = archive
@@ -139,7 +138,7 @@ class Expectation:
         return bytes(self.image[begin:end])
 
     def change(self, name, data, at=0):
-        """From now on the tensor's bytes from `at` must be these."""
+        """Notes a change: the tensor must have these bytes from `at` on."""
         _, _, begin, end = self.layout[name]
         assert begin + at + len(data) <= end, "the test itself writes past the tensor"
         self.image[begin + at:begin + at + len(data)] = data
@@ -148,7 +147,7 @@ class Expectation:
         return self.archive.content() == bytes(self.image)
 
     def check(self):
-        """The archive is what is expected, everywhere, and the reference library reads it so."""
+        """Checks all bytes of the archive, and the tensors that the reference library reads."""
         found = self.archive.content()
         if found != bytes(self.image):
             raise AssertionError(self.difference(found))

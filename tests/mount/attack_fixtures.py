@@ -10,7 +10,7 @@ def kind(request):
 
 @pytest.fixture(params=[0, attack.ALICE], ids=["root", "alice"])
 def scene(request, kind):
-    """An archive of root's, or of another user's, whose tools then run as its owner."""
+    """An archive of root or of another user. Its tools run as its owner."""
     yield from attack.scene_in(kind, request.param)
 
 

@@ -21,7 +21,7 @@ def as_user(uid, command):
     return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--", *command]
 
 
-# What each program of the attacker starts with: it tells when it is ready, and stays until its input ends.
+# The beginning of each program of the attacker. stay() prints that the program is ready, and waits for the end of its input.
 PROLOGUE = """
 import fcntl, os, signal, socket, stat, struct, sys
 signal.signal(signal.SIGIO, signal.SIG_IGN)  # the kernel's wish that a lease ends
@@ -73,7 +73,7 @@ class Scene:
         self.seed = 100
 
     def mount_point(self):
-        """Where every user can get."""
+        """A place that every user can reach."""
         path = Path(self.directory) / "mnt"
         path.mkdir()
         return path
@@ -104,7 +104,7 @@ class Scene:
         return done
 
     def write(self, mount, name):
-        """Writes a tensor through a mount of root's."""
+        """Writes a tensor through root's mount."""
         data, _ = self.fresh()
         with open(mount / name, "r+b") as file:
             file.write(data)

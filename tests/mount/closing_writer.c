@@ -11,7 +11,7 @@
 //   close   closes the descriptor, and then exits; with 5 where that fails
 //   sync    calls fsync, and then exits; with 5 where that fails
 //   wait    prints "ready" and sleeps
-// With NOT_DUMPABLE in the environment nobody but root may look into it, as with a setuid program.
+// With NOT_DUMPABLE in the environment only root may inspect the process, as with a setuid program.
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-# What every mounted test starts from: a kernel that lets us, a sample archive, and mounts that are
-# taken down whatever happens.
+# Fixtures of all tests with mounts: a check that the kernel allows mounts, a sample archive, and mounts that are always
+# unmounted at the end.
 import contextlib
 import os
 import pwd
@@ -24,7 +24,7 @@ import written_tensor  # noqa: E402
 
 
 def why_not_mountable():
-    """The reason for which nothing can be mounted here, or None."""
+    """The reason why nothing can be mounted here, or None."""
     if not mounted.BINARY.exists():
         return f"{mounted.BINARY} is not built"
     if not os.path.exists("/dev/fuse"):
@@ -100,7 +100,7 @@ def mount(archive, mounts):
 
 @pytest.fixture
 def expected(mount):
-    """What the archive of `mount` must hold, to be changed along with it."""
+    """The expected content of the archive of `mount`. A test changes it when it changes the archive."""
     return archive_file.Expectation(mount.archive)
 
 
@@ -127,7 +127,7 @@ def model(tmp_path):
 
 @pytest.fixture
 def open_fd():
-    """os.open that is undone at the end, so that a failing test leaves no busy mount."""
+    """os.open whose descriptors are closed at the end, so that a failing test leaves no busy mount."""
     opened = []
 
     def open_(path, flags=os.O_RDONLY, mode=0o666):
@@ -149,14 +149,14 @@ class OrdinaryUser:
         self.directory = Path(directory)
         self.uid = pwd.getpwnam("nobody").pw_uid
         self.gid = pwd.getpwnam("nobody").pw_gid
-        # Before a command that nobody runs.
+        # The start of a command line: setpriv runs the command as this user.
         self.before = [shutil.which("setpriv"), f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups", "--"]
         self.binary = self.directory / "safetensorsfs"
         shutil.copy2(mounted.BINARY, self.binary)
         os.chmod(self.directory, 0o755)
         os.chown(self.directory, self.uid, self.gid)
-        # udev gives /dev/fuse to everybody; containers often don't. The daemon then gets a mount
-        # namespace where it is so, which changes nothing for anybody else.
+        # udev lets all users open /dev/fuse; containers often don't. Then the daemon runs in a mount namespace in which all
+        # users may open it. Other processes are not affected.
         self.in_namespace = os.stat("/dev/fuse").st_mode & 0o006 != 0o006
         self.before_daemon = self.before
         self.device = "true"  # the shell command for it
@@ -181,7 +181,7 @@ class OrdinaryUser:
         return self.own(path)
 
     def mount(self, mounts, source, options=""):
-        """nobody mounts a source; .sh(SCRIPT) of the result is what nobody then does in it."""
+        """Mounts a source as this user; .sh(SCRIPT) of the result runs a script in the mount as this user."""
         mount = mounts(source, options, path=self.make_mount_point(), before=self.before_daemon, binary=self.binary,
                        in_namespace=self.in_namespace)
         mount.sh = lambda script: subprocess.run(

@@ -1,4 +1,4 @@
-# An archive that is cut short, and grows again, while it is read: for test_cut_under_readers.py and
+# An archive that is cut short and grows again while programs read it: for test_cut_under_readers.py and
 # test_cut_under_tools.py.
 import errno
 import os
@@ -20,7 +20,7 @@ READERS = 3
 
 
 class CutArchive:
-    """An archive of three tensors that none of the bytes of is zero; one of them is to be read."""
+    """An archive of three tensors without zero bytes. Tests read one of them."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -33,13 +33,13 @@ class CutArchive:
         self.random = random.Random(1)
 
     def cut(self):
-        """To some place in its data; the place."""
+        """Cuts the file at a random place in its data. @return the place."""
         to = self.random.randrange(self.data_at, len(self.content))
         os.truncate(self.path, to)
         return to
 
     def restore(self):
-        """What is missing, in order: nobody can read a byte that was never written."""
+        """Writes the missing bytes in order, so a reader never finds a hole of zeros."""
         fd = os.open(self.path, os.O_WRONLY)
         try:
             at = os.fstat(fd).st_size
@@ -49,10 +49,10 @@ class CutArchive:
             os.close(fd)
 
     def cut_while(self, rounds, is_over):
-        """Cuts and restores it so many times, and until is_over()."""
+        """Cuts and restores the file at least `rounds` times, and until is_over()."""
         done = 0
         while done < rounds or not is_over():
-            # Most are cut in the middle of a read; what is slow, as with a sanitizer, ends in a long pause.
+            # Most pauses are short, so cuts come in the middle of reads; slow reads, as with a sanitizer, end in a long pause.
             time.sleep(0.05 * mounted.SLOWER if done % 4 == 3 else self.random.uniform(0, 0.004))
             self.cut()
             time.sleep(self.random.uniform(0, 0.002))
@@ -67,7 +67,7 @@ def cut_archive(tmp_path):
 
 
 def read_direct(path, buffer):
-    """All of a file past the kernel's cache for it, so that the daemon answers."""
+    """Reads a whole file without the kernel's cache, so that the daemon answers."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
         done = 0
@@ -79,8 +79,8 @@ def read_direct(path, buffer):
 
 
 def run_readers(archive, read, due, rounds=ROUNDS, readers=READERS, hashes=False):
-    """read() in several threads while the archive is cut: its errors are EIO, its results are `due`. One that
-    hashes the whole tensor gives up with EBUSY where that changes again and again."""
+    """Calls read() in several threads while the archive is cut: its errors are EIO, its results are `due`. A read that
+    hashes the whole tensor may also fail with EBUSY, because the tensor changes repeatedly."""
     wrong, outcomes, is_over = [], {"right": 0, "EIO": 0}, threading.Event()
 
     def read_on(number):
@@ -104,7 +104,7 @@ def run_readers(archive, read, due, rounds=ROUNDS, readers=READERS, hashes=False
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + 30 * mounted.PATIENCE
-    # Both outcomes are seen, or it was no test of them.
+    # The test is only valid if both outcomes are seen.
     archive.cut_while(rounds, lambda: wrong or (outcomes["right"] and outcomes["EIO"]) or time.monotonic() > deadline)
     is_over.set()
     for thread in threads:
@@ -125,7 +125,7 @@ def difference(got, due):
 
 
 def run_verb(archive, command, judge, rounds=ROUNDS, is_needed=("done", "failed")):
-    """The command while the archive is cut, so many times. judge(result) of those that ended with 0."""
+    """Runs the command repeatedly while the archive is cut. Calls judge(result) for each run that ended with 0."""
     outcomes = {"done": 0, "failed": 0}
     deadline = time.monotonic() + 30 * mounted.PATIENCE
     while sum(outcomes.values()) < rounds or (not all(outcomes[kind] for kind in is_needed)

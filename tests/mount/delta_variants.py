@@ -1,4 +1,4 @@
-# Variants of one base, and their deltas: what the tests of delta mounts start from.
+# Variants of one base and their deltas, for the tests of delta mounts.
 import json
 import os
 import subprocess
@@ -39,7 +39,7 @@ def quantized(base):
 
 
 def renamed(base):
-    """Every tensor is removed or new, but one."""
+    """All tensors but one are removed or new."""
     return {("embed" if name == "embed" else f"model.{name}"): array for name, array in base.items()}
 
 
@@ -47,7 +47,7 @@ VARIANTS = {"tuned": tuned, "quantized": quantized, "renamed": renamed}
 
 
 class Variants:
-    """A base and its deltas in directories of their own, and the variants as the reference library reads them."""
+    """A base and its deltas in separate directories, and the variants as the reference library reads them."""
 
     def __init__(self, directory, is_sharded):
         self.tensors = archive_file.sample_tensors()
@@ -139,7 +139,7 @@ def slow(tmp_path):
 
 
 def delta_of(path, base, **keys):
-    """A delta that was not made by this program, for this base."""
+    """A delta for this base that another program made."""
     names = {"": "1", ".base": base.name, ".base_tensors": "0" * 32, ".base_bytes": "0" * 32, ".removed": "[]"} | keys
     archive_file.write_bytes_tensors(path, {"small": b"1234"}, {f"safetensorsfs.delta{key}": value for key, value in names.items()})
     return path

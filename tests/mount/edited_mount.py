@@ -1,5 +1,5 @@
-# A mounted archive that a test edits, and what it must hold: checked by the reference library in the archive's file and
-# in archive.safetensors, by `stfs verify`, and file by file.
+# A mounted archive that a test edits, and its expected content. The reference library checks the archive's file and
+# archive.safetensors, `stfs verify` checks the archive, and the test compares the files of the mount.
 import ctypes
 import os
 import random
@@ -17,7 +17,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def renameat2(old, new, flags):
-    """The errno; 0 where it succeeds."""
+    """The errno; 0 for a success."""
     if _libc.renameat2(-100, os.fsencode(str(old)), -100, os.fsencode(str(new)), flags) == 0:
         return 0
     return ctypes.get_errno()
@@ -41,7 +41,7 @@ def u8(data):
 
 
 def write_tensor(path, data):
-    """Makes a U8 tensor of a new file, or gives one new bytes of any number."""
+    """Makes a U8 tensor of a new file, or gives a tensor new bytes of any number."""
     with open(path, "wb", buffering=0) as file:
         os.setxattr(file.fileno(), "user.safetensors.dtype", b"U8")
         os.setxattr(file.fileno(), "user.safetensors.shape", f"[{len(data)}]".encode())
@@ -75,7 +75,7 @@ class EditedMount:
         return found
 
     def check(self, files=None):
-        """files: {name of the file: name of the tensor}; the tensors' names where none are given."""
+        """files: {name of the file: name of the tensor}; by default the files have the tensors' names."""
         assert self.stored() == self.due
         self.check_shown(files)
         for archive in self.archives:

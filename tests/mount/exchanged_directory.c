@@ -1,5 +1,6 @@
-// To be preloaded into a tool: when it has made the directory $EXCHANGED, that is renamed to $EXCHANGED.moved, and a link to
-// $EXCHANGED_FOR gets its name, as another user could do who may write the directory above.
+// A library to preload into a tool: after the tool has made the directory $EXCHANGED, the library renames it to
+// $EXCHANGED.moved, and makes a link to $EXCHANGED_FOR in its place. Another user who may write the directory above could do
+// the same.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

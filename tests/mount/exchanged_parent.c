@@ -1,5 +1,6 @@
-// To be preloaded into a program that mounts: just before mount(2) the directory $EXCHANGED is renamed to
-// $EXCHANGED.moved, and a link to $EXCHANGED_FOR gets its name, as another user could do who may write the directory above.
+// A library to preload into a program that mounts: just before mount(2) it renames the directory $EXCHANGED to
+// $EXCHANGED.moved, and makes a link to $EXCHANGED_FOR in its place. Another user who may write the directory above could do
+// the same.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-# A disk that loses what lies behind some place of it: a loop device whose image is cut short gives EIO for that, to who
-# reads and, where the image must not grow, to who writes. For test_failing_disk.py and test_failing_disk_tools.py.
+# A disk that loses all bytes after some place: a loop device whose image is cut short gives EIO there. Reads fail, and writes
+# fail if the image must not grow. For test_failing_disk.py and test_failing_disk_tools.py.
 import contextlib
 import errno
 import fcntl
@@ -23,7 +23,7 @@ NEEDS_LOOP_DISKS = pytest.mark.skipif(loop_disk.why_unavailable("ext4") is not N
 
 
 class FailingDisk:
-    """An archive on a read-only file system, on a disk that loses what lies behind some place, and gets it back."""
+    """An archive on a read-only file system, on a disk that loses all bytes after some place, and gets them back."""
 
     def __init__(self, image, directory):
         self.image = Path(image)
@@ -34,8 +34,8 @@ class FailingDisk:
     def cut(self):
         with open(self.path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        # The tables of the file system lie in front. At a whole page: where the end of its image cuts a page, a loop
-        # device gives stale bytes and no error.
+        # The tables of the file system are at the beginning, before the cut. The cut is at a whole page, because a loop device
+        # whose image ends within a page gives stale bytes and no error.
         os.truncate(self.image, self.random.randrange(IMAGE_BYTES // 8, IMAGE_BYTES) & -4096)
 
     def restore(self):
@@ -60,7 +60,7 @@ class DiskForWriters:
 
     @contextlib.contextmanager
     def use(self):
-        """(path of the archive, fail()). What reaches behind a disk's end then is EIO, to read and to write."""
+        """(path of the archive, fail()). After fail(), reads and writes past the disk's end give EIO."""
         memory = os.memfd_create("disk", os.MFD_ALLOW_SEALING)
         try:
             os.pwrite(memory, self.image, 0)
@@ -81,7 +81,7 @@ class DiskForWriters:
 
     @contextlib.contextmanager
     def repaired(self):
-        """The path of the archive after use(), on a disk that is whole again."""
+        """The path of the archive after use(), on a disk that works again."""
         memory = os.memfd_create("disk")
         try:
             os.pwrite(memory, self.left, 0)
@@ -126,7 +126,7 @@ def disk_for_writers(tmp_path):
 
 
 def outcome(read, due):
-    """Whether it is right; EIO is no error."""
+    """Whether the bytes are right; EIO is no error."""
     try:
         got = read()
     except OSError as error:

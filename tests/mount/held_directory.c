@@ -1,6 +1,6 @@
-// held_directory FILE DIRECTORY: says "ready", waits for a line, and holds the kernel's lock of a directory for as long as
-// the process that serves the mount of FILE is stopped: the kernel writes the listing into a map of FILE, and waits for its
-// bytes.
+// held_directory FILE DIRECTORY: prints "ready", waits for a line, and holds the kernel's lock of a directory while the
+// process that serves the mount of FILE is stopped: the kernel writes the listing into a map of FILE, and waits for the
+// bytes of FILE.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-# What the kernel does with a FUSE file system, asked without our program: an empty directory, served by hand. Tests of
-# what one kernel has and another has not decide by this which outcome is the right one.
+# Probes features of the kernel's FUSE with an empty directory that this file serves, without our program. Tests of features
+# that not every kernel has use these probes to choose the expected outcome.
 import errno
 import fcntl
 import os
@@ -21,7 +21,7 @@ ATTR_OUT = struct.Struct("=QII6Q10I")
 
 
 class EmptyDirectory:
-    """Mounted, and served by a thread, within `with`. Every attribute is said to be missing."""
+    """Mounted and served by a thread within `with`. It answers that every attribute is missing."""
 
     def __init__(self, path):
         self.path = path

@@ -1,4 +1,5 @@
-# Models on which kill storms rage, and the tools' commands that change them: each knows the model before and after it.
+# Models for the tests with random kills, and commands of the tools that change them. Each command knows the model before and
+# after it.
 import json
 import os
 import random
@@ -12,11 +13,11 @@ from edited_mount import STFS, content
 from mounted import PATIENCE
 from safetensors.numpy import save_file
 
-LIMIT = 20 * PATIENCE  # seconds in which whatever does not hang ends
+LIMIT = 20 * PATIENCE  # a program that takes more seconds hangs
 
 
 class StoredModel:
-    """Archives in a directory of their own: one, or the shards of an index."""
+    """Archives in a separate directory: one, or the shards of an index."""
 
     def __init__(self, directory, shards=1, seed=1):
         self.directory = Path(directory)
@@ -74,7 +75,7 @@ class StoredModel:
 
 
 class Commands:
-    """Each returns the words of a command of stfs, after it has changed `tensors` and `metadata` to what comes of it."""
+    """Each method returns the words of a command of stfs, and changes `tensors` and `metadata` as the command does."""
 
     KINDS = ("put", "put_many", "create", "rm", "rm_shard", "mv", "set_metadata", "set_shape", "compact")
 
@@ -155,7 +156,7 @@ class Storm:
         self.kills = self.done = self.undone = 0
 
     def kill(self, kind, words):
-        """Runs a command and kills it. @return whether it has said that it is done."""
+        """Runs a command and kills it. @return whether the command reported success."""
         seconds = self.seconds.setdefault(kind, 0.03)
         began = time.monotonic()
         command = subprocess.Popen([STFS, *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-# Mounts whose daemon is killed: what their programs and their mount points do then, and the guard that sees to it.
+# Mounts whose daemon is killed: helpers to examine their programs, their mount points and the guard.
 import contextlib
 import os
 import shutil
@@ -55,7 +55,7 @@ class Place:
                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def answer(self):
-        """What statvfs of the mount point says: "alive", an error, or "hangs"."""
+        """The result of statvfs of the mount point: "alive", an error, or "hangs"."""
         probe = self.start("import os, sys\n"
                            "try: os.statvfs(sys.argv[1]); print('alive')\n"
                            "except OSError as error: print(error.strerror)\n")
@@ -65,7 +65,7 @@ class Place:
             return "hangs"
 
     def is_dead(self):
-        """Whether the mount point says that its daemon is gone. A request on its way was aborted."""
+        """Whether the mount point gives the error of a dead daemon. Running requests were aborted."""
         assert eventually(lambda: self.answer() != "Software caused connection abort")
         return self.answer() == "Transport endpoint is not connected"
 
@@ -73,12 +73,12 @@ class Place:
         subprocess.run([*self.space.inside, "umount", "-l", str(self.path)], check=True, capture_output=True)
 
     def rescue(self):
-        """Ends what hangs, so that a test that fails leaves nothing behind."""
+        """Ends hanging processes, so that a failing test leaves nothing behind."""
         subprocess.run([*self.space.inside, "umount", "-f", str(self.path)], capture_output=True)
 
 
 def kill(mount, place):
-    """kill -9; fails where the daemon hangs. The seconds until it has ended."""
+    """kill -9; fails if the daemon hangs. Returns the seconds until it has ended."""
     began = time.monotonic()
     mount.may_die = True
     mount.process.kill()
@@ -115,7 +115,7 @@ def guards_of(path):
 
 
 def wait_asleep(guard):
-    """Until the guard has begun to wait for its daemon's end."""
+    """Returns when the guard has begun to wait for its daemon's end."""
     def sleeps():
         return (Path(f"/proc/{guard}/comm").read_text() == "stfs-guard\n"
                 and "sigtimedwait" in Path(f"/proc/{guard}/wchan").read_text())
@@ -138,7 +138,7 @@ def unmount(path):
 
 
 def copy_for(user, path):
-    """The archive, as a file of the user's."""
+    """The archive, owned by the user."""
     if user is None:
         return path
     return user.own(shutil.copy(path, user.directory / Path(path).name))

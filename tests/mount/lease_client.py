@@ -61,7 +61,7 @@ class Connection:
 
 
 def read_document(descriptor, size_bytes):
-    # Its position is shared by all who have it: it is read by place.
+    # All processes with the descriptor share its position, so pread is used.
     text = os.pread(descriptor, size_bytes + 1, 0)
     os.close(descriptor)
     assert len(text) == size_bytes
@@ -78,7 +78,7 @@ class Lease(Connection):
         """Asks for a generation, and maps the arenas that are new to this client."""
         self.socket.send(packet(request))
         kind = NEWER
-        while kind in (NEWER, STUCK):  # news that were on their way
+        while kind in (NEWER, STUCK):  # news that the server sent before the answer
             kind, self.generation, document_bytes, _, _, descriptors = self.receive()
         assert kind == GRANT
         self.manifest = read_document(descriptors[0], document_bytes)
@@ -206,7 +206,7 @@ class Server:
         return status
 
     def finish(self):
-        """What was wrong with it, or None."""
+        """The server's problem, or None."""
         self.watchdog.cancel()
         if self.process.poll() is None:
             self.end()

@@ -1,5 +1,5 @@
-# A FUSE file system of another user's that tells root as the owner of its symbolic links. It speaks to the kernel by itself:
-# fuse.h of Linux, version 7.31.
+# Another user's FUSE file system that reports root as the owner of its symbolic links. It uses the kernel's protocol directly
+# (fuse.h of Linux, version 7.31).
 import contextlib
 import errno
 import os

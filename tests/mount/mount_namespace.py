@@ -1,8 +1,8 @@
-# Mount namespaces of tests. A new one has a copy of every mount there is, and a file system lives as long as its
-# last copy: one that another test unmounts meanwhile would go on, and write to its image while that is used anew.
+# Mount namespaces of tests. A new namespace has a copy of every existing mount, and a file system lives as long as its last
+# copy. A file system that another test unmounts would still run in the copy, and write to an image that is already used again.
 from pathlib import Path
 
-# But what lies above the working directory is needed.
+# Unmounts the copies, except for mounts above the working directory.
 _FORGET_COPIES = """
 while read -r from at type rest; do
   case "$type $from" in fuse*|*" /dev/loop"*) case "$PWD/" in "$at"/*) ;; *) umount -l "$at" ;; esac ;; esac
@@ -11,7 +11,7 @@ done </proc/self/mounts
 
 
 def in_namespace(before, *options):
-    """The beginning of a command: the rest runs in a mount namespace of its own, after the shell command `before`."""
+    """The start of a command line: the rest runs in a new mount namespace, after the shell command `before`."""
     return ["unshare", "--mount", "--propagation", "private", *options, "sh", "-c",
             f'{_FORGET_COPIES}{before} && exec "$@"', "sh"]
 
@@ -23,7 +23,7 @@ def holders(mount_point):
         try:
             mounts = (process / "mounts").read_text()
             name = (process / "comm").read_text().strip()
-        except OSError:  # it ended, or is nobody's business of ours
+        except OSError:  # the process has ended, or may not be inspected
             continue
         if any(line.split(" ")[1] == str(mount_point) for line in mounts.split("\n") if line):
             found.append(f"{process.name} ({name})")

@@ -1,4 +1,4 @@
-# The mounts of a test, taken down at its end whatever happens, which fails where one of them was not well.
+# The mounts of a test. At its end all are unmounted, and the test fails if one of them has a problem.
 import contextlib
 import itertools
 
@@ -10,7 +10,7 @@ import pytest
 def mounts_below(directory):
     """mounts(SOURCE, options) -> Mount, as many as a test wants."""
     made = []
-    numbers = itertools.count()  # those that failed to mount have had one too
+    numbers = itertools.count()  # failed mounts also use a number
 
     def make(source, options="", path=None, **kwargs):
         number = next(numbers)

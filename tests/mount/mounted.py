@@ -32,7 +32,7 @@ def is_sanitized():
 # speed.
 SLOWER = 5 if is_sanitized() else 1
 PATIENCE = 3 * SLOWER
-# What a test may take, in seconds; tests/run says it.
+# The time limit of a test in seconds; tests/run sets it.
 LIMIT = int(os.environ.get("STFS_TEST_LIMIT", 150 * PATIENCE))
 
 
@@ -41,8 +41,8 @@ def unescape_mount(text):
 
 
 def mount_entry(path, pid="self"):
-    """(source, type, options) of what is mounted at path, from the kernel's table, or None. Asks the
-    table and not the file system, which may be dead or not ours to enter."""
+    """(source, type, options) of the mount at path, from the kernel's table, or None. Does not ask the file
+    system, because it may be dead, or closed to this user."""
     path = os.path.realpath(os.path.dirname(str(path))) + "/" + os.path.basename(str(path))
     found = None
     with open(f"/proc/{pid}/mounts", encoding="utf-8", errors="surrogateescape") as table:
@@ -54,7 +54,7 @@ def mount_entry(path, pid="self"):
 
 
 def eventually(condition, seconds=60):
-    """Waits for a condition that becomes true by itself; its last value."""
+    """Waits until the condition is true. Returns its last value."""
     deadline = time.monotonic() + seconds * PATIENCE
     while True:
         value = condition()
@@ -64,7 +64,7 @@ def eventually(condition, seconds=60):
 
 
 def errno_of(action, *arguments, **kwargs):
-    """0 where it succeeds."""
+    """The errno; 0 for a success."""
     try:
         action(*arguments, **kwargs)
     except OSError as error:
@@ -103,7 +103,7 @@ def where_threads_wait(pid):
 
 
 class Mount:
-    """safetensorsfs -f on a source. Ends well only if finish() says so."""
+    """safetensorsfs -f on a source. finish() says whether it ended well."""
 
     def __init__(self, source, path, log_path, options="", before=(), binary=None, flags=(),
                  in_namespace=False):
@@ -118,10 +118,10 @@ class Mount:
             command += ["-o", options]
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        # Before a command that must see the mount where the daemon has a mount namespace of its own.
+        # The start of a command line that must see the mount of a daemon in a separate mount namespace.
         self.inside = ["nsenter", f"--mount=/proc/{self.process.pid}/ns/mnt", "--"] if in_namespace else []
-        # A request that is never answered can't be interrupted by a signal; the daemon's death ends it.
-        # Shortly before the test's own limit: a test that only waits for something slow has its time.
+        # A signal can't interrupt a request that is never answered; the daemon's death ends it. The watchdog runs shortly before
+        # the test's own limit, so it does not end tests that are only slow.
         self.watchdog = threading.Timer(LIMIT * 0.9, self._hang)
         self.watchdog.daemon = True
         self.watchdog.start()
@@ -167,7 +167,7 @@ class Mount:
         return self.process.pid
 
     def descriptors(self):
-        """What the daemon has open."""
+        """The targets of the daemon's descriptors."""
         directory = f"/proc/{self.pid}/fd"
         found = []
         for name in os.listdir(directory):
@@ -185,7 +185,7 @@ class Mount:
         return [file for file in found if file.endswith("(deleted)") and ".safetensors" in file]
 
     def kill(self):
-        """As a crash or the kernel's out-of-memory killer would."""
+        """Kills the daemon, as a crash or the kernel's out-of-memory killer does."""
         self.may_die = True
         self.process.kill()
         self.process.wait()
@@ -212,7 +212,7 @@ class Mount:
         raise AssertionError(f"{self.path} does not unmount: {result.stderr}")
 
     def finish(self):
-        """Takes the mount down whatever its state; what was wrong with it, or None."""
+        """Unmounts in any state of the mount. Returns its problem, or None."""
         wrong = None
         try:
             if self.process.poll() is None and self.is_mounted():
@@ -245,13 +245,13 @@ class Mount:
 
 
 def run_python(code, *arguments, before=(), timeout=60, **kwargs):
-    """A separate process, for what must not happen to pytest itself (SIGBUS, being killed)."""
+    """Runs code in a separate process, so that SIGBUS or a kill does not hit pytest."""
     return subprocess.run([*before, sys.executable, "-c", code, *map(str, arguments)],
                           capture_output=True, text=True, timeout=timeout * PATIENCE, **kwargs)
 
 
 def start_python(code, *arguments):
-    """The same, running beside the test, which waits for a line "ready" by wait_ready()."""
+    """Starts code in a separate process beside the test. wait_ready() waits for its line "ready"."""
     return subprocess.Popen([sys.executable, "-u", "-c", code, *map(str, arguments)],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             text=True)

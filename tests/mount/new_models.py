@@ -1,4 +1,4 @@
-# A mounted directory of models, and what each of them must be.
+# A mounted directory of models, and the expected content of each model.
 import os
 
 import numpy as np

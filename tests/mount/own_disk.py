@@ -1,4 +1,4 @@
-# A file system of a test's own: ext4, xfs and btrfs on loop devices, and tmpfs.
+# A separate file system for a test: ext4, xfs and btrfs on loop devices, and tmpfs.
 import contextlib
 import os
 import subprocess
@@ -18,7 +18,7 @@ MEMORY_BYTES = 64 << 20
 
 @contextlib.contextmanager
 def own_disk(kind, place):
-    """An empty file system of that kind, mounted at `place`; the path of its root. Skips where there can be none."""
+    """An empty file system of that kind, mounted at `place`. Returns the path of its root; skips if it can't be made."""
     if kind == "tmpfs":
         if os.geteuid() != 0:
             pytest.skip("mounting a tmpfs needs root")
@@ -39,7 +39,7 @@ def own_disk(kind, place):
 
 @contextlib.contextmanager
 def full_but_for(disk, left_bytes):
-    """Fills the disk up to about so many bytes; 0 fills it wholly, also what ext4 keeps for root."""
+    """Fills the disk but for about so many bytes; 0 fills it wholly, with the space that ext4 reserves for root."""
     filler = disk / "filler"
     with open(filler, "wb", buffering=0) as file:
         for piece in (1 << 20, 4096):

@@ -69,7 +69,7 @@ class Mapped:
 
 
 def publish(published, number, old, new, *, encoding="xor", checksum_format="xxh3-128", base=None, change=None):
-    """Publishes what leads from one set of tensors to another: {name: bytes as uint8}.
+    """Publishes the difference between two sets of tensors: {name: bytes as uint8}.
 
     change: gets {name: (diff, checksum)} before it is written, to damage it.
     """
@@ -176,7 +176,7 @@ class Trainer:
         return None
 
     def version_of(self, directory):
-        """The version whose tensors a model has; None if it has none whole."""
+        """The version whose tensors a model has; None if it has no whole version."""
         there = Mapped(directory).tensors
         found = [number for number, state in enumerate(self.states)
                  if all(np.array_equal(there[name], content) for name, content in state.items())]

@@ -1,5 +1,5 @@
-# What the tests of `stfs serve` start from, as fixtures to be imported: an archive, a place for the socket, servers
-# that are ended whatever happens.
+# Fixtures of the tests of `stfs serve`, to be imported: an archive, a place for the socket, and servers that always end with
+# the test.
 import shutil
 import subprocess
 import tempfile

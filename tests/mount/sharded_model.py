@@ -9,7 +9,7 @@ import safetensors
 
 
 class ShardedModel:
-    """A directory of shards and their index; the tensors and what the index says are lists to be changed."""
+    """A directory of shards and their index. A test may change the lists of tensors and of the index's entries."""
 
     def __init__(self, directory, shards=3, tensors=None):
         self.directory = Path(directory)
@@ -76,7 +76,7 @@ def is_equal(one, other):
 
 
 def check_tree(mount, model):
-    """The mount shows every tensor of the model, and where it lies."""
+    """Checks that the mount shows every tensor of the model, and its place."""
     reference = model.reference()
     assert sorted(os.listdir(mount.path)) == sorted(reference)
     for name, (dtype, shape, data) in reference.items():

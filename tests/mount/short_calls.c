@@ -1,8 +1,8 @@
-// To be preloaded: system calls that do less than they were asked for, or are interrupted, as any kernel may
-// let them. SHORT_CALLS names what is refused altogether, of: tmpfile reserve copy. Each third of the other
-// calls is cut short, each seventh is EINTR. With `end` in SHORT_CALLS, files are said to be served by a
-// program (FUSE), and each fifth read finds the end of its file, as with a size that is out of date. At its
-// end the process says on stderr how many there were, where SHORT_CALLS_TELL is set.
+// A library to preload: system calls do less than they were asked for, or are interrupted, as any kernel may do.
+// SHORT_CALLS names the calls that are refused: tmpfile reserve copy. Each third of the other
+// calls is cut short, each seventh fails with EINTR. With `end` in SHORT_CALLS, files seem to be served by a
+// program (FUSE), and each fifth read finds the end of its file, as with a stale size. With SHORT_CALLS_TELL,
+// the process prints at its end on stderr how many such calls there were.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -25,7 +25,7 @@ static int is_refused(const char* what) {
   return 1;
 }
 
-/// 0 where the call is interrupted; else how many bytes it may be about.
+/// The number of bytes that the call may process; 0 if it is interrupted.
 static size_t allowed(size_t size_bytes) {
   const unsigned number = ++calls;
   if (number % 7 == 0) {
@@ -40,7 +40,7 @@ static size_t allowed(size_t size_bytes) {
 
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-/// Whether a read is told that the file ends here.
+/// True for a read that must find an early end of the file.
 static int ends_early(void) {
   static atomic_uint reads;
   return ++reads % 5 == 0 && is_refused("end");

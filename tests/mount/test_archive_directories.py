@@ -1,6 +1,5 @@
-# A directory of archives: each is a directory of the mount, and what happens to one is no matter of the others. What
-# follows a change, and a bad archive among them: test_replacement.py, tests/fs/source_test.cc. Changes beside
-# them: test_new_models.py.
+# A directory of archives: each archive is a directory of the mount, and its changes and errors do not affect the others.
+# test_replacement.py and tests/fs/source_test.cc test changed and bad archives; test_new_models.py tests other files beside them.
 import errno
 import mmap
 import os

@@ -1,5 +1,5 @@
-# Extended attributes: what a tensor is, without reading it. Which there are, what each says and when it changes:
-# tests/fs/filesystem_attributes_test.cc.
+# Extended attributes describe a tensor without a read of it. tests/fs/filesystem_attributes_test.cc tests the list of
+# attributes, their values and their changes.
 import ctypes
 import errno
 import os
@@ -116,7 +116,7 @@ def test_what_ls_and_write_ask_for_is_enodata(mount, name):
 
 @pytest.mark.parametrize("name", ["system.posix_acl_access", "system.posix_acl_default"])
 def test_an_access_control_list_is_what_the_kernel_makes_of_enodata(mount, tmp_path, name):
-    # The kernel may answer by itself that it does not do them, in a user namespace say.
+    # The kernel may refuse attributes without asking the daemon, for example in a user namespace.
     with EmptyDirectory(tmp_path / "other") as other:
         due = errno_of(os.getxattr, other.path, name)
     for path in (mount / "odd", mount.path):

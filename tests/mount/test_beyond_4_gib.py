@@ -12,7 +12,7 @@ pytestmark = pytest.mark.sequential
 ROWS, COLUMNS = 6, 1 << 29  # of BF16: each row is a GiB
 ROW_BYTES = 2 * COLUMNS
 BIG_BYTES = ROWS * ROW_BYTES
-# In the tensor: around 2 and 4 GiB, in the middle of the last row, at both ends. A mark is a BF16 of its own each.
+# Places in the tensor: around 2 and 4 GiB, in the middle of the last row, at both ends. Each mark is a different BF16 number.
 PLACES = [0, (2 << 30) - 4, 1 << 31, (4 << 30) - 2, 4 << 30, (4 << 30) + 8, (5 << 30) + 12346, BIG_BYTES - 2]
 MARKS = {place: struct.pack("<H", 0x3f81 + number) for number, place in enumerate(PLACES)}
 

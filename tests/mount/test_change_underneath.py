@@ -1,5 +1,5 @@
-# The archive changes while it is mounted: cut, deleted, replaced, written by others. Never zeros that
-# are not in it, never a crash, never a write into the wrong file.
+# The archive changes while it is mounted: cut, deleted, replaced, written by other programs. Reads never give zeros that are
+# not in the archive; the daemon never crashes, and never writes into the wrong file.
 import errno
 import json
 import mmap
@@ -74,7 +74,7 @@ def test_a_cut_archive_gives_eio_where_it_is_cut_and_bytes_elsewhere(in_order):
 
 
 def test_slices_of_what_is_cut_are_eio_and_of_the_rest_right(in_order):
-    """They are gathered out of the map, where a page that is gone is a signal."""
+    """These views are gathered from the map, where a missing page is a signal."""
     slices = in_order / ".safetensors" / "slice"
     os.truncate(in_order.source, 500_000)
     for turn in range(3):

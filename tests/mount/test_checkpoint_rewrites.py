@@ -1,5 +1,5 @@
-# A checkpoint of which most bytes differ, as after training, becomes a new file in the archive's place: one write, no filler. Who
-# has the old archive open goes on reading it.
+# A checkpoint of which most bytes differ, as after training, becomes a new file in the archive's place: one write, no filler.
+# Readers that have the old archive open still read the old archive.
 import errno
 import mmap
 import os
@@ -90,7 +90,7 @@ def test_it_is_written_once(saved):
 
     before = written()
     save_file(values(2), whole(mount.path), metadata=FORMAT)
-    # An eighth is staged before it counts as one of which most bytes differ.
+    # An eighth of the checkpoint is staged before the mount decides that most bytes differ.
     assert written() - before < 1.2 * os.stat(path).st_size
 
 

@@ -74,7 +74,7 @@ def test_a_checkpoint_may_have_other_tensors_forms_and_metadata(saved):
     save_file(due, whole(mount), metadata={"format": "np", "step": "1"})
     check(mount, path, due)
     assert safetensors.safe_open(path, "np").metadata() == {"format": "np", "step": "1"}
-    # A reader of the model before goes on.
+    # A reader still reads the model that it opened before.
     assert is_same({name: reader.get_tensor(name) for name in reader.keys()}, before)
 
 

@@ -1,4 +1,5 @@
-# user.safetensors.checksum of a tensor that takes long to read: nobody waits for it, and it ends with its reader.
+# user.safetensors.checksum of a tensor that takes long to read: other requests do not wait for the checksum, and it ends with
+# its reader.
 import errno
 import json
 import os

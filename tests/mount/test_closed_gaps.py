@@ -1,4 +1,4 @@
-"""What a mount leaves of deleted tensors for other programs: nothing, or a filler that its log names."""
+"""After deletions in a mount, other programs find no rest of the tensors, or a filler that the mount's log names."""
 import os
 import signal
 

@@ -1,5 +1,5 @@
-# A caller may close standard input, output and error (`>&-`). The number of a closed one must not become that of an archive:
-# what a program says would go into it.
+# A caller may close standard input, output and error (`>&-`). An archive must not get the number of a closed stream, because
+# the program's messages would be written into the archive.
 import errno
 import itertools
 import os

@@ -1,5 +1,5 @@
-# Whose close decides: what the kernel tells of closes by forked children, handed-on descriptors and mappings, for the
-# rows of the table in fs/write/close_decision.h. After each test the whole archive is compared.
+# The close that decides: the kernel's requests for closes by forked children, passed descriptors and mappings, for the rows of
+# the table in fs/write/close_decision.h. After each test the whole archive is compared.
 import errno
 import multiprocessing
 import os

@@ -1,5 +1,5 @@
 # Another user makes files in root's mount (allow_other) while their names lead to a victim's private files, and changes files
-# of a delta that lie over them. Rows of packaging/doc/threats.md.
+# of a delta that replace such files. Rows of packaging/doc/threats.md.
 import ctypes
 import os
 import shutil
@@ -137,14 +137,14 @@ def test_the_owner_of_a_delta_does_not_own_the_files_of_the_source(ground, mount
         assert "PermissionError" in said, said
     said, _ = mallory("import sys; open(sys.argv[1], 'r+b').write(b'x')", pretrained / "secret.json").communicate()
     assert "PermissionError" in said, said
-    # What both allow to read may be written, again and again, in a copy.
+    # A file that both modes allow to read may be written repeatedly, in a copy.
     for _ in range(2):
         said, _ = mallory("import sys; open(sys.argv[1], 'r+b').write(b'[]')", pretrained / "public.json").communicate()
         assert said == ""
     assert (pretrained / "public.json").read_bytes() == b"[]"
     assert (source / "public.json").read_bytes() == b"{}"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-    # A copy keeps the source's owner, who alone changes its mode.
+    # A copy keeps the source's owner, and only the owner may change its mode.
     said, _ = mallory("import os, sys; os.chmod(sys.argv[1], 0o666)", pretrained / "public.json").communicate()
     assert "PermissionError" in said, said
     assert mount.unmount() == 0

@@ -31,7 +31,7 @@ def same(content):
     return content
 
 
-# The file that is read, the bytes due, and what of the file's content is compared with them.
+# The file to read, its expected bytes, and a function that takes the bytes to compare from the file's content.
 VIEWS = {
     "tensor": ("b", lambda data: data["b"], same),
     "npy": (".safetensors/npy/b.npy", lambda data: data["b"], body_of_npy),
@@ -65,7 +65,7 @@ def test_a_checksum_while_the_archive_is_cut_is_right_or_eio(cut_archive, mounts
     due = mount.attribute("b", "checksum")
 
     def read(number):
-        # What is known of an older generation does not count.
+        # A new modification time discards the checksum of the older generation.
         os.utime(cut_archive.path)
         return mount.attribute("b", "checksum")
 
@@ -78,14 +78,14 @@ def test_a_transaction_checks_its_tensors_while_the_archive_is_cut(cut_archive, 
     transactions = mount / ".safetensors" / "transactions"
 
     def stage(number):
-        """To open a tensor there reads all of it, to know later whether somebody else has changed it."""
+        """Opening a tensor in a transaction reads all of it, so that the mount later knows whether others have changed it."""
         directory = transactions / f"t{number}"
         os.utime(cut_archive.path)
         os.mkdir(directory)
         try:
             os.close(os.open(directory / "b", os.O_WRONLY))
         finally:
-            # The kernel tells of a close after close(2) has returned: until then it is open for writing.
+            # The kernel sends the release after close(2) has returned; until then the file is open for writing.
             assert eventually(lambda: errno_of(os.unlink, directory / "b") != errno.EBUSY)
             os.rmdir(directory)
         return True
@@ -96,7 +96,7 @@ def test_a_transaction_checks_its_tensors_while_the_archive_is_cut(cut_archive, 
 
 def test_a_mapping_of_a_mount_while_the_archive_is_cut_is_right_or_sigbus(cut_archive, mounts):
     mount = mounts(cut_archive.path)
-    # Written before the first reader starts: none of them finds half of it.
+    # The file is written before the first reader starts, so no reader finds half of it.
     due = mounted.Path(cut_archive.path + ".b")
     due.write_bytes(cut_archive.contents["b"])
     for _ in range(ROUNDS):

@@ -48,7 +48,7 @@ def test_verify_of_an_archive_that_is_cut(cut_archive):
 
 
 def test_diff_of_an_archive_that_is_cut(cut_archive, tmp_path):
-    """Zeros in place of bytes that are gone would differ."""
+    """Zeros in place of missing bytes would be a difference."""
     whole = tmp_path / "whole.safetensors"
     whole.write_bytes(cut_archive.content)
     for models in ([cut_archive.path, whole], [whole, cut_archive.path]):
@@ -128,7 +128,7 @@ def test_serve_of_an_archive_that_is_cut(cut_archive):
             finally:
                 wrong = server.finish()
             assert wrong is None, wrong
-            # SIGTERM, where it was still trying.
+            # SIGTERM ended a server that was still retrying.
             assert server.process.returncode in (0, 1, -signal.SIGTERM), server.errors
     assert set(events) <= {"serving", None}
 
@@ -169,8 +169,7 @@ PYTHON_READERS = {
 @pytest.mark.skipif(mounted.is_sanitized(), reason="a module with a sanitizer can't be loaded into a Python without")
 @pytest.mark.parametrize("reader", PYTHON_READERS)
 def test_what_python_copies_of_an_archive_that_is_cut_is_right_or_oserror(cut_archive, tmp_path, reader):
-    """Pages that a program has asked for, and reads itself, are SIGBUS where they are gone:
-    packaging/doc/python-and-c.md says so."""
+    """A program that reads missing pages of a map itself gets SIGBUS, as packaging/doc/python-and-c.md documents."""
     code, selected = PYTHON_READERS[reader]
     array = np.frombuffer(cut_archive.contents["b"], "<u2").reshape(1024, -1)
     (tmp_path / "due").write_bytes(eval("array" + selected, {"array": array}).tobytes())

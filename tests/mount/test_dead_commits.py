@@ -24,7 +24,7 @@ def test_a_commit_of_a_killed_receiver_is_shown_whole(tmp_path, mounts):
     chance = random.Random(3)
 
     def left_in_the_middle():
-        """Whether a kill has left a commit that is promised and not applied everywhere. Else undoes what is there."""
+        """Applies a version and kills the command. @return whether that left a promised commit that is not applied everywhere."""
         process = subprocess.Popen([STFS, "apply", "--durability", "process", trainer.model, forth],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while process.poll() is None and not any(name.endswith(".group") for name in os.listdir(trainer.model)):

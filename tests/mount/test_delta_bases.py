@@ -54,7 +54,7 @@ def test_a_changed_base_is_refused_by_its_name(variants, mounts):
         assert refused.value.status == 1
         assert f"{variants.base}: is not the base of {variants.deltas['tuned']}: the bytes of some tensors" in refused.value.log
         assert f"{file}: was last changed at " in refused.value.log
-    # What the delta has of its own may be anything, and so may a tensor that it removes.
+    # The base may have any bytes in tensors that the delta contains or removes.
     layout = {name: place[2:] for path in variants.files for name, place in archive_file.ArchiveFile(path).layout().items()}
     write_later(file, archive_file.ArchiveFile(file).layout()["embed"][2], variants.tensors["embed"].tobytes()[:5])
     assert layout and variants.mount(mounts, "tuned").attribute(None, "delta") == str(variants.deltas["tuned"])

@@ -21,8 +21,8 @@ def shown(tmp_path, mounts):
 
 
 def settled(variant):
-    """Another program has changed a header: archive.safetensors gives EIO, also under a name that the kernel still knows, until
-    the mount has opened the model anew."""
+    """After another program has changed a header, archive.safetensors gives EIO, also by a name that the kernel has cached, until
+    the mount has opened the model again."""
     def is_shown():
         try:
             return (sorted(os.listdir(variant.mount.path)) == sorted(variant.due) and content(variant.view) == variant.due
@@ -82,6 +82,16 @@ def test_a_mounted_delta_is_not_committed(single, mounts):
     assert "renamed or retyped 1 tensor" in stfs("commit", "--base", single.base, delta)
     plain = mounts(single.base)
     assert (plain / "embedding").read_bytes() == single.tensors["embed"].tobytes() and not (plain / "embed").exists()
+
+
+def test_a_delta_is_committed_right_after_its_unmount(single, mounts):
+    delta = single.deltas["tuned"]
+    mount = single.mount(mounts, "tuned")
+    os.rename(mount / "embed", mount / "embedding")
+    # The command returns before the process of the mount has ended.
+    subprocess.run(["fusermount3", "-u", mount.path], check=True)
+    assert "renamed or retyped 1 tensor" in stfs("commit", "--base", single.base, delta)
+    mount.wait()
 
 
 def test_commit_finds_the_base_where_the_mount_found_it(shown):

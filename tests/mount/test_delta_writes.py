@@ -230,7 +230,7 @@ def test_a_delta_is_as_private_as_its_base_and_is_made_once(lone, mounts, tmp_pa
     assert os.stat(variant / "a").st_mode & 0o777 == 0o600
     variant.patch("a", 0, b"x")
     os.unlink(delta)
-    # The mount still shows what it has, and makes no other delta in place of the one that is gone.
+    # The mount still shows the delta's content, and makes no new delta in place of the deleted one.
     assert (variant / "a").read_bytes() == variant.due["a"][2]
     assert not delta.exists()
 
@@ -269,7 +269,7 @@ def test_an_edited_delta_knows_a_copy_by_its_times(lone, mounts, tmp_path):
 
 
 def test_a_delta_of_stfs_diff_is_edited(single, mounts):
-    """It has a digest of what the variant keeps; an edit that keeps all of it leaves the digest."""
+    """The delta has a digest of the tensors that the variant keeps. An edit that keeps all of them does not change the digest."""
     delta = single.deltas["tuned"]
     base = single.state()[1][0]
 

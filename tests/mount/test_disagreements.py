@@ -1,4 +1,4 @@
-# An index and shards that do not agree: what is told by name, what is mounted all the same, and what is refused.
+# An index and shards that do not agree: the messages with names, the mountable cases, and the refused cases.
 import errno
 import os
 

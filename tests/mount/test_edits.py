@@ -144,7 +144,7 @@ def test_editors_and_writers_take_turns(archive, mounts):
         _, said = editor.communicate(timeout=120)
         if editor.returncode == 0 and at % 2 == 0:
             created.add(f"n{at // 2}")
-        # Who has opened the archive before another's edit is told so, and may try again.
+        # An editor that opened the archive before another edit fails with a message, and may retry.
         assert editor.returncode == 0 or "header" in said, said
     assert created
     found = content(path)

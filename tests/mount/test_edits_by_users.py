@@ -1,15 +1,22 @@
 # Edits of another user in a mount that root has made (allow_other): the right to write the archive is the right to edit it.
+import contextlib
+import errno
+import io
 import os
+import signal
+import time
 
+import numpy as np
 import pytest
 from edited_mount import EditedMount, save, u8
-from mounted import eventually, in_child
+from mounted import errno_of, eventually, in_child
+from safetensors.numpy import save as to_bytes
 from test_permissions import model, shards, visit  # noqa: F401
 
 pytestmark = [pytest.mark.needs_root, pytest.mark.sequential]
 
 SIZES = {"large": 300_001, "b": 3, "c": 70_001, "d": 4096}
-# What it does to the tensors. A pair is an attribute and its value.
+# Commands and their effects on the tensors. A pair is an attribute and its value.
 EDITS = {
     "rm large": lambda due: due.pop("large"),
     "mv c renamed": lambda due: due.update(renamed=due.pop("c")),
@@ -23,7 +30,7 @@ EDITS = {
 
 
 def refusal(there, edit, *arguments):
-    """What the user nobody is told; empty where the edit works."""
+    """The error for the user "nobody"; empty if the edit works."""
     if isinstance(edit, str):
         done = there.run(edit, *arguments)
         assert bool(done.returncode) == bool(done.stderr), done.stderr
@@ -107,3 +114,89 @@ def test_edits_of_shards_take_the_right_to_each_of_them(model, visit):  # noqa: 
         assert "ermission denied" in refusal(there, script), script
     assert before == {name: (model.directory / name).read_bytes() for name in model.names}
     assert there.may_write(writable) and not there.may_write(fixed)
+
+
+def test_a_close_makes_no_tensor_in_a_shard_that_its_program_may_not_write(model, visit):  # noqa: F811
+    # A new tensor is put into the last shard. A tensor that is gone would be made anew there.
+    for name, mode in zip(model.names, (0o666, 0o644)):
+        os.chmod(model.directory / name, mode)
+    there = visit(model.index)
+    plain, numpy = model.tensors_of(model.names[0])[:2]
+    last = (model.directory / model.names[1]).read_bytes()
+
+    def close_after_removal(path, name, write):
+        os.setgroups([])
+        os.setresgid(*[there.nobody.gid] * 3)
+        os.setresuid(there.nobody.uid, there.nobody.uid, 0)
+        file = os.open(there.mount / path, os.O_WRONLY | os.O_TRUNC)
+        write(file)
+        os.seteuid(0)
+        os.unlink(there.mount / name)
+        os.seteuid(there.nobody.uid)
+        assert errno_of(lambda: os.close(file)) == errno.ESTALE
+
+    def write_plain(file):
+        os.setxattr(file, "user.safetensors.shape", b"[7]")
+        os.setxattr(file, "user.safetensors.dtype", b"U8")
+        os.write(file, b"nobody!")
+
+    def write_numpy(file):
+        buffer = io.BytesIO()
+        np.save(buffer, np.full(7, 5, "u1"))
+        os.write(file, buffer.getvalue())
+
+    in_child(lambda: close_after_removal(plain, plain, write_plain))
+    in_child(lambda: close_after_removal(f".safetensors/npy/{numpy}.npy", numpy, write_numpy))
+    assert (model.directory / model.names[1]).read_bytes() == last
+    assert not (there.mount / plain).exists() and not (there.mount / numpy).exists()
+
+
+def in_background(user, function):
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(*[user.gid] * 3)
+            os.setresuid(*[user.uid] * 3)
+            function()
+        finally:
+            os._exit(1)
+    return child
+
+
+def edit_without_end(mount, name):
+    """Sends requests that the kernel checks with the mode of the mount's root."""
+    for number in range(1 << 30):
+        for edit in (lambda: os.setxattr(mount.path, "user.safetensors.metadata.k", b"%d" % number),
+                     lambda: os.remove(mount / name), lambda: os.rename(mount / name, mount / "renamed")):
+            with contextlib.suppress(OSError):
+                edit()
+        with contextlib.suppress(OSError):
+            assert os.getxattr(mount.path, "user.safetensors.metadata.tag") != b"private"
+
+
+def test_a_private_archive_that_replaces_a_public_one_is_not_edited(tmp_path, visit, nobody):  # noqa: F811
+    tensors = {"t": np.zeros(5000, "u1"), "u": np.ones(5000, "u1")}
+    public, private = (to_bytes(tensors, {"tag": tag}) for tag in ("public", "private"))
+    path = tmp_path / "m.safetensors"
+
+    def replace_by(content, mode):
+        (tmp_path / "next").write_bytes(content)
+        os.chmod(tmp_path / "next", mode)
+        os.rename(tmp_path / "next", path)
+
+    replace_by(public, 0o666)
+    mount = visit(path).mount
+    children = [in_background(nobody, lambda: edit_without_end(mount, "u")) for _ in range(2)]
+    try:
+        for _ in range(40):
+            replace_by(private, 0o600)
+            time.sleep(0.15)
+            assert path.read_bytes() == private
+            replace_by(public, 0o666)
+            time.sleep(0.1)
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGTERM)
+        ends = [os.waitpid(child, 0)[1] for child in children]
+    assert ends == [signal.SIGTERM] * 2

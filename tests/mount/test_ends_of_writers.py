@@ -1,5 +1,5 @@
-# How a program that has written ends, with threads and in other pid namespaces: what the kernel tells of exits and
-# signals. The table is in fs/write/close_decision.h; after each test the whole archive is compared.
+# Ends of programs that have written, with threads and in other pid namespaces: the kernel's requests after exits and signals.
+# The table is in fs/write/close_decision.h; after each test the whole archive is compared.
 import os
 import shutil
 import signal
@@ -47,7 +47,7 @@ def test_python_with_a_daemon_thread_and_a_redirection_commits(mount, expected):
         whole(expected).check()
 
 
-# One that is not dumpable nobody may look into.
+# Other processes may not inspect a process that is not dumpable.
 @pytest.mark.parametrize("environment", [[], ["env", "NOT_DUMPABLE=1"]])
 @pytest.mark.parametrize("threads", [0, 3])
 def test_a_mount_of_an_ordinary_user_tells_an_exit_from_a_signal(archive, mounts, nobody, writer, threads, environment):

@@ -17,7 +17,7 @@ STFS = mounted.BUILD / "stfs"
 W = np.arange(12, dtype="f4").reshape(3, 4)
 TENSORS = {"w": W, "b": W + 1}
 
-# A command with long options and a blank before each value, and what its output has.
+# Commands with long options and a blank before each value, and a pattern for their output.
 COMMANDS = [
     ("ls m.safetensors", r"b +F32 +\[3,4\] +48 B\n"),
     ("ls --sort name m.safetensors", r"^b .*\nw "),
@@ -28,6 +28,7 @@ COMMANDS = [
     ("info m.safetensors", r"tensors +2\n"),
     ("info --bytes m.safetensors", r"F32.* 96\b"),
     ("info --json m.safetensors", r'"tensors": ?2'),
+    ("info --plot --svg out.svg --force m.safetensors", r"bytes by layer and dtype"),
     ("cat --force m.safetensors w", "^" + re.escape(W.tobytes().decode("latin-1")) + "$"),
     ("slice --force --raw --output out.npy m.safetensors w[0]", r"out\.npy: w\[0\]: F32 \[4\], 16 B"),
     ("slice --npy --output - m.safetensors w[1,:2]", r"^.NUMPY"),
@@ -37,9 +38,11 @@ COMMANDS = [
     ("verify --force --record out.json m.safetensors", r"^read 2 tensors, 96 B: recorded in out\.json"),
     ("verify --against sums.json --threads 2 m.safetensors", r"^read 2 tensors, 96 B: as recorded in sums\.json"),
     ("verify --finite --json m.safetensors", r'"problems": ?\[\]'),
+    ("verify --plot --svg out.svg --force m.safetensors", r"values by magnitude"),
     ("diff m.safetensors d.safetensors", r"^compared 2 tensors, 96 B: equal\n$"),
     ("diff --brief --threads 2 m.safetensors d.safetensors w", r"^compared 1 tensor, 48 B: equal\n$"),
     ("diff --json m.safetensors d.safetensors", r'"equal": ?true'),
+    ("diff --plot --svg out.svg --force m.safetensors d.safetensors", r"relative change by layer"),
     ("diff --out new.safetensors --force m.safetensors d.safetensors", r"wrote new\.safetensors: 0 tensors, 0 B\n$"),
     ("diff --encoding overwrite --version 42 --base 7 --checksum adler32 --out published m.safetensors d.safetensors",
      r"^published published/weight_v000042: 0 of 2 tensors changed, 0 B of 96 B\n$"),
@@ -87,6 +90,7 @@ COMMANDS = [
     ("upload --device cpu --select w --select b[0] --dtype bf16 --cast --json m.safetensors", r'"BF16"'),
     ("devices", r"^device .*\ncpu "),
     ("devices --json", r'"why_no_cuda"'),
+    ("devices --names", r"^cpu\b"),
     ("sample --force --layers 1 --hidden 8 --seed 7 new.safetensors", r"wrote new\.safetensors: "),
     ("sample --odd --force new.safetensors", r"wrote new\.safetensors: "),
     ("repack --dequantize --dtype F16 --force m.safetensors new.safetensors", r"^wrote new\.safetensors: "),
@@ -95,7 +99,7 @@ COMMANDS = [
     ("serve --status socket", r"^socket .*\nprocess "),
     ("serve --status socket --json", r'"generation":1,'),
 ]
-# These hold the same tensors. What names the mount's own copy of the archive can be read alone.
+# Targets with the same tensors. The mount's file archive.safetensors can only be read.
 TARGETS = ["sharded", "sharded/model.safetensors.index.json", "one", "mnt", "mnt/.safetensors/archive.safetensors"]
 READING = ("ls", "info", "cat", "slice", "verify", "diff", "repack", "recover", "upload")
 
@@ -117,7 +121,9 @@ def options_of(verb):
     return {line[2]: (line[1], line[3] is not None) for line in found if line}
 
 
-OPTIONS = {verb: options_of(verb) for verb in verbs()} if STFS.exists() else {}
+# test_mounts_verbs.py and test_top.py use all options of these.
+OF_MOUNTS = {"mounts", "top", "umount"}
+OPTIONS = {verb: options_of(verb) for verb in verbs() if verb not in OF_MOUNTS} if STFS.exists() else {}
 
 
 def parts(command):
@@ -206,7 +212,7 @@ def test_every_command_with_a_target(directory, mounts, target):
 
 
 def test_the_table_has_every_verb_and_every_option():
-    """But what makes a server: test_serve.py does."""
+    """Except for options that start a server, which test_serve.py tests."""
     used = {verb: {"--help"} for verb in OPTIONS}
     for command, _ in COMMANDS:
         verb, options, _ = parts(command)

@@ -31,7 +31,7 @@ for number in itertools.count():
 
 
 def test_a_journal_takes_no_access_from_a_file_that_gets_the_archives_name_meanwhile(scene, mallory):
-    """Writes in the moment of an exchange fail. No journal is Mallory's, or for Mallory to write."""
+    """Writes during an exchange fail. Mallory owns no journal, and may write none."""
     os.chmod(scene.archives, 0o777)
     own = Path(scene.archives) / "own"
     own.write_text("no archive: nobody makes a journal for it")

@@ -1,4 +1,4 @@
-# A user who may write the directory above a mounted directory of models puts another one at its path. The mount goes on with the
+# A user who may write the directory above a mounted directory of models puts another directory at its path. The mount keeps the
 # directory that it has opened.
 import os
 

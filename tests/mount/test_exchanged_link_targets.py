@@ -1,5 +1,5 @@
-# Mallory's link in a mounted directory of models leads to an archive of hers. Then she gives the path of that archive's
-# directory to somebody else's directory, or to a file system whose program never answers.
+# Mallory's link in a mounted directory of models leads to Mallory's archive. Then Mallory gives the path of the archive's
+# directory to another user's directory, or to a file system whose program never answers.
 import json
 import os
 import shutil
@@ -132,7 +132,7 @@ def test_a_link_to_an_open_file_of_a_mount_that_does_not_answer_holds_nobody(sce
 
 
 def test_in_a_user_namespace_that_does_not_know_root_the_links_of_proc_are_followed(scene):
-    # There /proc/self belongs to an unknown user, as every file of root's.
+    # In this user namespace an unknown user owns /proc/self and all files of root.
     shards = scene.own / "sharded"
     shards.mkdir()
     for number in (1, 2):

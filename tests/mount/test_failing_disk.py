@@ -1,6 +1,5 @@
-# The disk under an archive fails: a loop device whose image is cut short gives EIO for what lies behind the cut, where a
-# map has a signal. Each way of reading gives the right bytes or EIO; the daemon lives on, and reads all when the disk
-# is whole again.
+# The disk under an archive fails: a loop device whose image is cut short gives EIO after the cut, and a map gives a signal
+# there. Each way of reading gives the right bytes or EIO. The daemon survives, and reads everything when the disk works again.
 import mmap
 import subprocess
 
@@ -20,7 +19,7 @@ def test_what_is_read_of_a_mount_on_a_failing_disk_is_right_or_eio(disk, mounts)
     outcomes = {view: [] for view in [*views, "checksum"]}
     sums = None
     for _ in range(ROUNDS):
-        # A page that was read once stays in the map, so each round has a mount of its own.
+        # A page that was read once stays in the map, so each round makes a new mount.
         mount = mounts(disk.path, "ro")
         sums = sums or mount.attribute("b", "checksum")
         mount.unmount()
@@ -36,7 +35,7 @@ def test_what_is_read_of_a_mount_on_a_failing_disk_is_right_or_eio(disk, mounts)
         for name, data in disk.contents.items():
             assert read_direct(mount / name, buffer) == data, name
         assert mount.unmount() == 0
-    # Both outcomes were seen of each, or it was no test of it.
+    # The test is only valid if each way has given both outcomes.
     assert all(len(set(seen)) == 2 for seen in outcomes.values()), outcomes
 
 

@@ -30,7 +30,7 @@ def run(*command):
     return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=LIMIT)
 
 
-# ---- what is read fails ----
+# ---- reads fail ----
 
 @pytest.mark.parametrize("verb", ["put", "put --raw", "apply"])
 def test_a_change_from_a_failing_disk_is_whole_or_none(disk, tmp_path, verb):  # noqa: F811
@@ -93,7 +93,7 @@ def test_a_diff_of_a_failing_disk_is_right_or_says_why_not(disk, tmp_path):  # n
             assert done.stdout.endswith(": equal\n") and not done.stderr, done
             continue
         assert done.returncode == 1 and disk.path in done.stderr and "Input/output error" in done.stderr, done
-        # An archive that opens is not called different for bytes that nobody has read.
+        # The tool does not report a difference in bytes that it could not read.
         assert not done.stdout or done.stdout.endswith(" unreadable\n"), done
     assert set(codes) == {0, 1}, codes
 
@@ -147,7 +147,7 @@ def test_serve_whose_disk_fails_under_a_newer_state_keeps_the_old_one_and_says_w
         finally:
             wrong = server.finish()
         assert wrong is None, wrong
-        # SIGTERM, where it was still trying.
+        # SIGTERM ended a server that was still retrying.
         assert server.process.returncode in (0, -signal.SIGTERM), server.errors
 
 
@@ -199,7 +199,7 @@ def test_what_python_reads_of_a_failing_disk_is_right_or_oserror(disk, reader): 
     assert set(codes) == {0, 3}, codes
 
 
-# ---- what is written fails ----
+# ---- writes fail ----
 
 @pytest.fixture(params=["put", "apply"])
 def change(request, disk_for_writers, tmp_path):  # noqa: F811

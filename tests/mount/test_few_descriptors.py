@@ -1,4 +1,4 @@
-# A mount that may open few files: what one user stages costs no descriptor per tensor, and stops nobody else's write.
+# A mount that may open few files: staging by one user takes no descriptor for each tensor, and stops no other user's write.
 import errno
 import os
 import resource

@@ -1,5 +1,5 @@
-# What other programs do to a mounted archive, and that the mount goes on from what is there: each way to change it,
-# more changes than inotify's queue holds, journals that another process has finished, archives behind links.
+# Other programs change a mounted archive, and the mount follows: each way to change it, more changes than inotify's queue
+# holds, journals that another process has finished, archives behind links.
 import errno
 import os
 import signal
@@ -24,7 +24,7 @@ def journals_in(directory):
     return sorted(name for name in os.listdir(directory) if ".stj." in name)
 
 
-# ---- a change that somebody else makes while a transaction is open ----
+# ---- a change by another program while a transaction is open ----
 
 def by_put(archive, data, tmp_path, mounts):
     put(archive.path, "b", data, tmp_path)

@@ -1,5 +1,5 @@
-# A real framework on what a mount shows: PyTorch loads a model through the reference library from
-# `.safetensors/archive.safetensors`, and computes with it to the bit what it computes from the plain files.
+# A real framework on a mount: PyTorch loads a model through the reference library from `.safetensors/archive.safetensors`, and
+# computes the same bits as from the plain files.
 import json
 import os
 import shutil
@@ -66,7 +66,7 @@ def test_pytorch_computes_the_same_through_the_mount_before_and_after_a_patch(to
     patched = {"load_file": due["patched_logits"], "safe_open": due["patched_logits"]}
     assert torch("run", merged) == patched
 
-    # And so says another mount, of what is on the disk; of the plain file, every other reader.
+    # The patch is on the disk: another mount shows it, and other readers find it in the plain file.
     assert mount.unmount() == 0
     again = mounts(directory / saved, "ro") / ".safetensors" / "archive.safetensors"
     assert torch("run", again) == patched

@@ -1,4 +1,4 @@
-# Generations of `stfs serve`: what changes the archive leads to a new one, and the old one stays for those who have it.
+# Generations of `stfs serve`: a change of the archive makes a new generation, and leases keep the old one.
 import os
 
 import archive_file

@@ -1,5 +1,5 @@
-# The guard: after kill -9 the mount point gives ENOTCONN and can be unmounted, also where a thread of the daemon waits in
-# the kernel for what a program has locked. It is in nobody's way before.
+# The guard: after kill -9 the mount point gives ENOTCONN and can be unmounted, also if a thread of the daemon waits in the
+# kernel for a lock of a program. Before the kill the guard disturbs no program.
 import errno
 import os
 import shutil
@@ -70,7 +70,7 @@ def test_a_killed_mount_of_root_gives_enotconn(places, archive, prepare):
 
 @pytest.mark.needs_root
 def test_a_killed_mount_of_root_in_a_container_of_a_user_gives_enotconn(places, archive):
-    """Nobody mounts fusectl there, but umount2(MNT_FORCE) is allowed."""
+    """fusectl is not mounted in this namespace, but umount2(MNT_FORCE) is allowed."""
     place = places("true", options=["--user", "--map-root-user"])
     Stuck(place, archive).kill()
     assert place.is_dead()
@@ -174,7 +174,7 @@ def test_a_mount_in_the_background_has_a_guard(archive, tmp_path):
 @pytest.mark.needs_root
 @pytest.mark.parametrize("prepare", [WITH_FUSECTL, WITHOUT_FUSECTL], ids=["fusectl", "no-fusectl"])
 def test_a_slow_guard_leaves_the_next_mount_alone(places, archive, prepare):
-    """The next mount has the place and the device number of the guard's own."""
+    """The next mount has the mount point and the device number of the guard's mount."""
     place = places(prepare)
     first = place.mount(archive.path)
     assert eventually(lambda: guards_of(place.path))

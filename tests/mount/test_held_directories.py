@@ -1,5 +1,5 @@
-# A user who may only list a mount holds the kernel's lock of its root, by a listing into a map of a file of their own mount,
-# whose daemon they stop. Notices of names wait for that lock; nothing else does, and the mount ends.
+# A user who may only list a mount holds the kernel's lock of its root: the user lists it into a map of a file of another mount,
+# whose daemon the user has stopped. Notices of names wait for that lock; nothing else does, and the mount ends.
 import os
 import shutil
 import signal
@@ -39,7 +39,7 @@ class Held:
             assert eventually(lambda: {state for _, state in thread_states(self.mallorys.pid)} == {"T"})
             self.holder.stdin.write("go\n")
             self.holder.stdin.flush()
-            # It waits in getdents64(2), by its numbers on x86-64 and on arm64: not for a page of its own program.
+            # The holder waits in getdents64(2) (its numbers on x86-64 and on arm64), and not for a page of its program.
             assert eventually(lambda: Path(f"/proc/{self.holder.pid}/syscall").read_text().split()[0] in ("217", "61")
                               and "D" in dict(thread_states(self.holder.pid)).values())
             edit()

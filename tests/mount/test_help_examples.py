@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.once, pytest.mark.library]
 
 STFS = mounted.BUILD / "stfs"
 VERBS = ["ls", "info", "cat", "slice", "verify", "diff", "put", "rm", "mv", "set", "apply", "pull", "commit", "compact", "repack", "recover", "upload", "devices", "serve",
-         "sample"]
+         "mounts", "top", "umount", "sample"]
 HAS_MODULE = bool(list((mounted.BUILD / "python" / "stfs").glob("_stfs.*so"))) and not mounted.is_sanitized()
 
 
@@ -28,7 +28,7 @@ def help_of(*verb):
 
 
 def examples_of(help_text):
-    """The commands, without what is said beside them."""
+    """The commands, without the explanations beside them."""
     lines = help_text.split("Examples:\n")[1].splitlines()
     return [re.split(r" {2,}", line.strip())[0] for line in lines if line.startswith("  ")]
 
@@ -52,13 +52,16 @@ def sample(tmp_path_factory):
     tensors = {name: numbers.standard_normal((128, 64), "f4") for name in
                ["lm_head.weight", "model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
                 "model.layers.0.self_attn.k_proj.weight", "model.layers.0.mlp.up_proj.weight"]}
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        tensors[name] = numbers.standard_normal((128, 256), "f4")  # as many numbers as 256 rows of 128
     tensors["model.norm.weight"] = np.ones(64, "f4")
-    return archive_file.save_with_reference(tmp_path_factory.mktemp("sample") / "model.safetensors", tensors)
+    return archive_file.save_with_reference(tmp_path_factory.mktemp("sample") / "model.safetensors", tensors,
+                                            metadata={"format": "pt", "author": "me"})
 
 
 @pytest.fixture
 def directory(sample):
-    """Short, for the socket in it; with all that examples name."""
+    """A directory with all files that the examples name. Its path is short, because it holds a socket."""
     directory = Path(tempfile.mkdtemp(prefix="stfs-help-"))
     for name in ("model", "lora-merged", "delta", "tuned", "copy", "checkpoint", "fp8"):
         shutil.copy(sample, directory / f"{name}.safetensors")

@@ -1,5 +1,5 @@
-# /proc hides other users' processes from the mount of an ordinary user (hidepid): nobody can tell it whether a writer
-# closes, exits or is killed in the middle of its bytes. What such a writer leaves is never committed; what it syncs is.
+# /proc hides other users' processes from the mount of an ordinary user (hidepid), so the mount cannot know whether a writer
+# closes, exits or is killed during its writes. The mount never commits the unsynced bytes of such a writer, but commits a sync.
 import os
 import shutil
 import signal

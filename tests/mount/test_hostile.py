@@ -103,7 +103,7 @@ def test_each_file_of_the_corpus_gets_its_verdict(corpus, tmp_path):
     assert wrong == [], "\n".join(wrong)
 
 
-# ---- what a hostile archive could reach beyond itself ----
+# ---- effects of a hostile archive outside of itself ----
 
 def test_a_deep_name_in_the_tree_layout_is_no_danger(tmp_path, mounts):
     name = ".".join("d" for _ in range(3000))

@@ -1,5 +1,5 @@
-# -o io=: archives that are read and not mapped, as on NFS. All that a mount promises holds in both ways, so tests of
-# the other files run here once more, on mounts with io=pread; and what lies on FUSE is not mapped by itself.
+# -o io=: archives that are read and not mapped, as on NFS. All promises of a mount hold in both ways, so this file runs tests of
+# other files again, on mounts with io=pread. An archive on FUSE is not mapped by default.
 import errno
 import json
 import os
@@ -152,7 +152,7 @@ def test_a_map_on_fuse_is_there_for_who_insists(stacked, mounts, archive):
 
 
 def test_a_store_that_fails_is_eio_and_the_mount_lives_on(stacked, archive):
-    """What would be a SIGBUS for who has mapped it."""
+    """A program that has mapped such a file gets SIGBUS."""
     name = "layers.1.weight"
     _, _, begin, _ = archive.layout()[name]
     os.truncate(archive.path, begin + 5)
@@ -181,12 +181,12 @@ def test_reads_in_order_are_fetched_ahead_and_others_are_not(tmp_path, mounts, o
     randomly, before, read = random.Random(1), served_bytes(lower), 0
     for _ in range(64):
         read += len(os.pread(fd, 4096, randomly.randrange(size_bytes // 2 // 4096) * 4096))
-    # The kernel fetches at most 128 KiB of its own for each.
+    # The kernel reads at most 128 KiB ahead for each read.
     assert served_bytes(lower) - before <= read + 64 * 128 * 1024
     before = served_bytes(lower)
     for at in range(size_bytes // 2, size_bytes // 2 + 2 * MIB, 512 * 1024):
         assert os.pread(fd, 512 * 1024, at) == contents["long"][at:at + 512 * 1024]
-    for _ in range(30):  # and no more: each question reads a page, too
+    for _ in range(30):  # and no more: each check also reads a page
         served = served_bytes(lower) - before
         if served >= (2 + 4) * MIB:
             return

@@ -160,7 +160,7 @@ def test_commits_show_at_once_to_a_process_that_reads_in_turn(mount, expected):
 
 
 def test_an_open_right_after_a_refused_close_starts_afresh(mount, expected):
-    """The kernel releases the refused descriptor later; whoever opens in between has nothing to do with it."""
+    """The kernel releases the refused descriptor later. A descriptor that is opened before the release is not affected."""
     for number in range(200):
         fd = os.open(mount / T, os.O_RDWR | os.O_TRUNC)
         os.write(fd, b"short")

@@ -1,4 +1,5 @@
-# Whoever may write an archive can see and settle its journals, whoever made them. Whoever can't see one is stopped.
+# A user who may write an archive can read and settle its journals, even if another user made them. Commands fail for a user who
+# cannot read a journal.
 import json
 import os
 import shutil
@@ -120,7 +121,7 @@ def test_who_has_left_the_group_is_not_believed_any_more(shared):
         data = random_bytes(20_000, 5)
         done = shared.put(ALICE, GROUP, "c", data, names.before)
         assert f"belongs to user {BOB}" in done.stderr and why in done.stderr
-        # A file of a user who certainly has no right stops nobody.
+        # A file of a user who certainly may not write the archive stops no commit.
         assert done.returncode == (0 if BOB in members else 1)
         if BOB in members:
             shared.old.change("c", data)
@@ -155,7 +156,7 @@ def test_a_journal_that_the_sticky_bit_keeps_is_finished_and_in_nobodys_way(stic
     done = put_as_bob(sticky, "c", 5)
     assert f"{journal}: applied" in done.stderr and f"only user {ALICE} or root" in done.stderr
     assert is_void(journal)
-    # Nothing is left to be done, and nobody is told again and again.
+    # Nothing is left to do, and later commands print no message.
     for seed in (6, 7):
         assert put_as_bob(sticky, "a", seed).stderr == ""
     for verb in ("recover", "ls", "info", "verify"):
@@ -164,7 +165,7 @@ def test_a_journal_that_the_sticky_bit_keeps_is_finished_and_in_nobodys_way(stic
     found = json.loads(is_run_by(BOB, GROUP, [sticky.stfs, "recover", "--json", sticky.path]).stdout)
     assert found["left_undone"] == 0 and found["journals"][0]["is_left_void"] is True
     assert os.path.exists(journal)
-    # Who may remove it does.
+    # A user who may remove the journal removes it.
     assert is_run_by(ALICE, GROUP, [sticky.stfs, "recover", sticky.path]).returncode == 0
     assert not os.path.exists(journal)
     sticky.new.check()
@@ -221,7 +222,7 @@ def test_a_journal_that_a_user_can_not_read_stops_his_put_and_says_whom_to_ask(s
         read = is_run_by(ALICE, ALICE, [shared.stfs, verb, shared.path])
         assert read.returncode == 1, verb
         assert "a newer commit may not be shown" in read.stderr
-    # Who is named can do it.
+    # The user that the message names can settle the journal.
     assert subprocess.run([shared.stfs, "recover", shared.path], capture_output=True).returncode == 0
     shared.new.check()
     assert shared.put(ALICE, ALICE, "c", random_bytes(20_000, 5)).returncode == 0

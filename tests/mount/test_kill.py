@@ -34,7 +34,7 @@ def works_on(mount, expected):
 @pytest.mark.parametrize("deadly", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("kind", ["patch", "whole", "read-write", "read-write whole"])
 def test_a_killed_writer_commits_nothing(mount, expected, deadly, kind):
-    # Of new content all has come, of the others a part.
+    # New content has come as a whole, other writes in part.
     writer = start_python(WRITER, mount / T, kind, expected.size(T) // 4 if kind == "whole" else 10_000)
     wait_ready(writer)
     writer.send_signal(deadly)

@@ -1,4 +1,4 @@
-# kill -9 at random moments, again and again: of mounts, of the tools, of pull. Nothing hangs, every archive stays valid, the
+# Repeated kill -9 at random moments: of mounts, of the tools, of pull. Nothing hangs, every archive stays valid, the
 # model is the old one or the new one, and no file of ours is left. A run with --long makes 10,000 kills, together with
 # test_killed_mounts.py.
 import os
@@ -26,7 +26,7 @@ def kills(in_long_runs, ordinary):
     return int(os.environ.get("STFS_KILLS", in_long_runs if LONG else ordinary))
 
 
-# What programs do in a mount while its daemon is killed; m is the mount point, b a buffer.
+# Loops of programs in a mount while its daemon is killed; m is the mount point, b a buffer.
 LOOPS = {
     "mv": "os.rename(m + '/t9', m + '/u9'); os.rename(m + '/u9', m + '/t9')",
     "create": "n += 1; open(f'{m}/n{n % 50}', 'wb').write(b'x' * 100)",
@@ -64,7 +64,7 @@ def test_a_daemon_that_is_killed_in_a_loop_hangs_nobody(tmp_path, nobody, who, l
         for _ in range(kills(200, 2)):
             path = archive_file.save_with_reference(tmp_path / "m.safetensors", arrays)
             mount = place.mount(killed_daemon.copy_for(user, path))
-            # Only with a writer is there anything that readers' caches must forget.
+            # Readers run beside a writer, so that their caches have something to forget.
             programs = [start(place, each) for each in ([loop, "write"] if loop in ("read", "mapped") else [loop])]
             time.sleep(storm.rng.random() * 0.2)
             try:

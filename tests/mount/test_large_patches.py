@@ -42,7 +42,7 @@ def archive(directory):
 
 
 def staged_files(mount, directory):
-    """What the daemon has open of files without a name: they vanish when they are closed."""
+    """The daemon's open files without a name. They vanish when they are closed."""
     return [name for name in mount.descriptors() if name.startswith(f"{directory}/#")]
 
 
@@ -72,7 +72,7 @@ def test_threads_write_places_of_one_tensor_side_by_side(mount, expected, open_f
         try:
             for at in mine:
                 piece = data[at:at + step]
-                # One place again and again: the last write counts.
+                # Several writes at one place: the last one must be there.
                 for old in (b"x" * len(piece), piece[:5000], b"y" * min(9000, len(piece)), piece):
                     assert os.pwrite(fd, old, at) == len(old)
         except Exception as error:  # raised below

@@ -1,4 +1,4 @@
-# The limits of the format and of file names, through a mount: what lies beyond is refused with its reason and changes nothing.
+# The limits of the format and of file names, through a mount: a request beyond a limit fails with a reason and changes nothing.
 import errno
 import json
 import os

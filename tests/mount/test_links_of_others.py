@@ -1,5 +1,5 @@
-# A user who may write a directory of somebody else's models plants links there, to files in a private directory. Root's mount
-# shows nothing of them, and root's tools change nothing.
+# A user who may write the directory of another user's models plants links there, to files in a private directory. Root's mount
+# shows none of these files, and root's tools do not change them.
 import contextlib
 import json
 import os
@@ -93,7 +93,7 @@ def test_an_archive_that_comes_later_is_refused_as_well(scene, mounts):
     mount = mounts(scene.models, "allow_other", path=scene.point)
     link = scene.link("link", scene.secret)
     as_mallory('mv "$1" "$2"', link, scene.models / "x.safetensors")
-    # An archive that comes after it is shown.
+    # The mount shows an archive that is added later.
     new = write_bytes_tensors(Path(scene.directory, "new"), {"a": b"bytes"})
     shutil.move(new, scene.models / "y.safetensors")
     assert eventually(lambda: errno_of(os.stat, mount / "y/a") == 0), mount.log()
@@ -199,10 +199,32 @@ def test_tools_of_root_change_nothing_behind_a_link(scene, plant, command):
     done = scene.as_victim(*command(scene, path))
     assert done.returncode == 1 and REFUSED in done.stderr and f"belongs to user {MALLORY}" in done.stderr, done
     assert scene.secret.read_bytes() == before
-    # Who names the file itself means it. Who only reads may name the link.
+    # Reading through the link is allowed. A command that names the file itself may change it.
     assert scene.as_victim("ls", path).returncode == 0
     done = scene.as_victim(*command(scene, scene.secret))
     assert done.returncode == 0 and scene.secret.read_bytes() != before, done
+
+
+COPIES = {"put": ("key.bin", lambda path, source: ["put", path, "a", source]),
+          "put from an archive": ("like.safetensors", lambda path, source: ["put", path, "a", source]),
+          "put a new tensor": ("key.bin", lambda path, source: ["put", "--create", "--dtype", "U8", path, "new", source]),
+          "set": ("config.json", lambda path, source: ["set", path, "--metadata", f"card=@{source}"]),
+          "apply": ("like.safetensors", lambda path, source: ["apply", path, source])}
+
+
+@planted
+@pytest.mark.parametrize("name, command", COPIES.values(), ids=COPIES.keys())
+def test_tools_of_root_copy_nothing_from_behind_a_link(scene, plant, name, command):
+    """Mallory may read the archive that the tool changes."""
+    (scene.private / "key.bin").write_bytes(random_bytes(20_000, 4))
+    write_bytes_tensors(scene.private / "like.safetensors", {"a": random_bytes(20_000, 5)})
+    source = plant(scene, name, scene.private / name)
+    before = Path(scene.path).read_bytes()
+    done = scene.as_victim(*command(scene.path, source))
+    assert done.returncode == 1 and REFUSED in done.stderr and f"belongs to user {MALLORY}" in done.stderr, done
+    assert Path(scene.path).read_bytes() == before
+    done = scene.as_victim(*command(scene.path, scene.private / name))
+    assert done.returncode == 0 and Path(scene.path).read_bytes() != before, done
 
 
 def test_a_tool_changes_what_a_link_of_the_files_owner_leads_to(scene):
@@ -232,7 +254,7 @@ def test_tools_of_root_do_not_write_where_another_users_mount_says(scene, foreig
     def write():
         return is_run_by(0, 0, [scene.stfs, *map(str, command(scene, mount.path))], mount.inside, timeout=60)
 
-    # The mount names an archive of its own user.
+    # The mount names an archive that its own user owns.
     done = write()
     # An edit that needs room fails while a mount has the archive open, but the mount is believed.
     assert done.returncode == 0 or "has the archive open" in done.stderr, done

@@ -1,5 +1,5 @@
-# Several writers of one archive: mounts beside each other, and a process that holds a lock. What becomes of a commit
-# that waits for it: test_waiting.py, tests/fs/filesystem_waiting_test.cc.
+# Several writers of one archive: two mounts, and a process that holds a lock. test_waiting.py and
+# tests/fs/filesystem_waiting_test.cc test a commit that waits for such a lock.
 import contextlib
 import threading
 
@@ -23,7 +23,7 @@ def two(archive, mounts):
 
 
 def write_in_threads(jobs):
-    """Runs every job of (path, [content, ...]) in a thread of its own; their errors."""
+    """Runs each job of (path, [content, ...]) in a separate thread. Returns their errors."""
     errors = []
 
     def work(path, contents):
@@ -41,7 +41,7 @@ def write_in_threads(jobs):
     return errors
 
 
-# Tensors of their own blocks, tensors of one block, and one tensor: that is the last content of either.
+# Tensors in separate blocks, tensors that share a block, and one tensor of both, which keeps the last content of either mount.
 @pytest.mark.parametrize("names", [["layers.0.weight", "layers.1.weight", "embed", "odd"],
                                    ["dtype.U8", "dtype.I8", "dtype.I16", "dtype.U16", "small", "scalar"],
                                    ["embed", "embed"]])

@@ -1,5 +1,5 @@
-# Names that do not exist, by the million: a program that searches a path, a crawler, a guess. Nothing of them may stay
-# in the daemon.
+# Millions of look-ups of names that do not exist, as by a program that searches a path, or by a crawler. The daemon must keep
+# nothing of these names.
 import json
 import os
 
@@ -18,8 +18,8 @@ def resident_bytes(process):
 
 
 def look_for(mount, first, end):
-    """Each name is another one, so that the kernel can't know; from several processes, and in every place where names
-    are looked up in a way of its own."""
+    """Each name is new, so the kernel can't answer from its cache. Several processes look up names in each kind of
+    directory."""
     places = [("", "gone.{}.weight"), ("", ".{}"), (".safetensors", "gone{}"), (".safetensors/npy", "gone.{}.npy"),
               (".safetensors/npy", "odd{}"), (".safetensors/float32", "gone.{}.npy"),
               (".safetensors/slice", "gone.{}[0:1]"), (".safetensors/slice", "odd[{}:"),
@@ -46,7 +46,7 @@ def asked(mount):
 
 @pytest.mark.parametrize(("layout", "lookups"), [("flat", 200_000), ("tree", 100_000)])
 def test_names_that_are_not_there_leave_no_trace(archive, mounts, layout, lookups):
-    # A sanitizer keeps freed memory for a while: no measure of ours then, but its own reports.
+    # A sanitizer keeps freed memory for a while, so the test then relies on its reports and does not measure memory.
     lookups = lookups // 10 if is_sanitized() else lookups * 5 if "STFS_LONG" in os.environ else lookups
     mount = mounts(archive.path, f"layout={layout}")
     look_for(mount, 0, WARM_UP)

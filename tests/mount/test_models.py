@@ -1,5 +1,5 @@
-# Models of many shards through a real mount and the reference library: what is mounted, views, writes, changes
-# underneath. What belongs to one shard and stays there: tests/fs/filesystem_model_test.cc.
+# Models of many shards through a real mount and the reference library: the mounted tree, views, writes, changes of the source.
+# tests/fs/filesystem_model_test.cc tests state that each shard keeps separately.
 import errno
 import json
 import os
@@ -27,7 +27,7 @@ def sharded(model, mounts):
     return mount
 
 
-# ---- what is mounted ----
+# ---- the mounted tree ----
 
 def test_an_index_mounts_as_one_tree(sharded):
     check_tree(sharded, sharded.model)

@@ -204,7 +204,7 @@ def test_a_form_that_is_set_beside_an_idle_writer_stays_when_it_closes(edited):
         os.setxattr(edited / name, "user.safetensors.shape", value.encode())
         os.close(idle)
         edited.due[name] = ("U8", due, data)
-        # The release comes after close(2) has returned, and what the kernel keeps is told after that.
+        # The kernel sends the release after close(2) has returned; the notice to drop its cache follows the release.
         assert eventually(lambda: edited.form(name) == ("U8", "[64,64]"))
         assert eventually(lambda: content(edited.view) == edited.due)
         edited.check()

@@ -1,5 +1,5 @@
-# Several programs edit one model at once: two mounts, and `stfs`. Each operation of each of them is done, and a tensor that
-# nobody else has touched never fails with ESTALE.
+# Several programs edit one model concurrently: two mounts, and `stfs`. Each operation of each program is done, and a tensor
+# that no other program changes never gives ESTALE.
 import os
 import subprocess
 import threading

@@ -1,5 +1,5 @@
-# Edits of the structure through a mount while others read, list and write: nobody waits for ever, and each read shows a whole
-# content. What readers keep of what was deleted, and when its space comes back.
+# Edits of the structure through a mount while other programs read, list and write: no program hangs, and each read shows one
+# whole content. Readers keep deleted tensors that they have open; later the space is free again.
 import contextlib
 import errno
 import mmap
@@ -17,7 +17,7 @@ SIZE = 50_001
 
 
 def whole(seed):
-    """A content that tells of each of its pieces which one it is."""
+    """A content with its number in each of its pieces."""
     return (b"%08d" % seed) * (SIZE // 8) + b"."
 
 
@@ -85,7 +85,7 @@ GONE = (errno.ENOENT, errno.ESTALE)
 
 
 def racers(mount, names, numpy=True):
-    """What others do meanwhile."""
+    """The work of other programs."""
     views = mount / ".safetensors"
 
     def read(rng):

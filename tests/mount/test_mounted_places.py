@@ -1,13 +1,13 @@
-# A user who may write the directory of somebody else's archive mounts a FUSE file system where a mount or a tool keeps files of
-# its own. The kernel asks that user's daemon for everything that is in it, and waits: this one never answers.
+# A user who may write the directory of another user's archive mounts a FUSE file system where a mount or a tool keeps its own
+# files. The kernel sends every request there to the FUSE daemon of that user, and waits: the daemon never answers.
 import contextlib
 import errno
 import os
 import subprocess
 
 import pytest
-from archive_file import random_bytes
-from mounted import errno_of, eventually
+from archive_file import random_bytes, write_bytes_tensors
+from mounted import BUILD, errno_of, eventually
 from test_journal_users import ALICE, Shared, is_run_by
 from test_planted_files import MALLORY, VICTIMS, as_mallory
 from test_planted_syncs import Host, check_refused
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.needs_root
 
 @contextlib.contextmanager
 def silent_mount(path, *more, user=MALLORY, of_file=False):
-    """As fusermount3 mounts for Mallory, on a directory, on a file, or on a copy of one; with allow_other the kernel lets other users
-    wait, too."""
+    """Mounts as fusermount3 does for Mallory: on a directory, on a file, or on a copy of one. With allow_other requests of other
+    users also wait."""
     as_mallory({True: 'touch "$1"', False: 'mkdir "$1"'}.get(of_file, 'cp "$2" "$1"'), path, of_file)
     try:
         device = os.open("/dev/fuse", os.O_RDWR)
@@ -215,7 +215,7 @@ def test_a_pull_that_follows_waits_for_no_mount_on_a_version(planted_ground, vic
 
 
 def descriptors_of(pid):
-    """What its descriptors are, as far as they stay."""
+    """The targets of its descriptors, without those that close."""
     found = []
     for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -268,3 +268,21 @@ def test_a_fuse_mount_of_ones_own_is_entered(shared, mounts, tmp_path):
     (models / "view.safetensors").symlink_to(inner / ".safetensors" / "archive.safetensors")
     done = runs(0, shared.stfs, "ls", models / "view.safetensors")
     assert done.returncode == 0, done
+
+
+def test_a_mount_that_a_delta_names_as_the_place_of_its_base_holds_up_no_commit(planted_ground):
+    directory, ground = planted_ground
+    own = ground / "own"
+    own.mkdir()
+    os.chown(own, MALLORY, MALLORY)
+    stfs, silent, delta = BUILD / "stfs", own / "silent", os.path.join(directory, "delta.safetensors")
+    for name, data in (("base", b"old"), ("tuned", b"new")):
+        write_bytes_tensors(ground / f"{name}.safetensors", {"t": data})
+    made = subprocess.run([stfs, "diff", ground / "base.safetensors", ground / "tuned.safetensors", "--out", delta])
+    assert made.returncode == 0
+    os.setxattr(delta, "user.safetensorsfs.base_path", os.fsencode(silent / "base.safetensors"))
+    os.chown(delta, MALLORY, MALLORY)
+    with silent_mount(silent, "allow_other"):
+        for more in ((), ("-n",)):
+            done = subprocess.run([stfs, "commit", delta, *more], capture_output=True, text=True, timeout=60)
+            assert done.returncode == 1, done

@@ -1,5 +1,5 @@
-# A mount of a directory changes nothing beside its models: the log names the directory to write to, and what comes there is
-# shown.
+# A mount of a directory makes no files beside its models: the log names the directory to write to, and the mount shows new
+# models there.
 import errno
 import os
 import subprocess

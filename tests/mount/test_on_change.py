@@ -1,4 +1,4 @@
-# -o on_change=fail: a file that is open gives the bytes of one version, or ESTALE.
+# -o on_change=fail: an open file gives the bytes of one version, or ESTALE.
 import errno
 import hashlib
 import os
@@ -81,7 +81,7 @@ def test_no_file_is_read_half_old_and_half_new(trainer, mounts, kills):
                     process.send_signal(signal.SIGKILL)
                 error = process.communicate()[1]
                 assert process.returncode in ((0, -signal.SIGKILL) if kills else (0,)), error
-            # What has settled can be read, whoever has died.
+            # The settled archive can be read, whichever process was killed.
             assert eventually(lambda: read_in_pieces(mount.path / "a") is not None)
     finally:
         is_over.set()

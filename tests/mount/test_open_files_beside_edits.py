@@ -16,7 +16,7 @@ SIZES = {"a": 300_001, "b": 4096, "c": 70_001, "d": 4097}
 
 
 def roomy(path):
-    """An archive with room in its header, so that tools can edit it while it is open; what it holds."""
+    """An archive with room in its header, so that tools can edit it while it is open, and its expected content."""
     due = save(path, SIZES)
     stfs("set", path, "--metadata", "room=made")
     return due
@@ -46,7 +46,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def open_all(mounts):
-    """open_all(mount, due): what is open, closed at the end, before the mount."""
+    """open_all(mount, due) -> the open files. They are closed at the end, before the mount."""
     opened = []
     yield lambda mount, due: opened.append(Opened(mount, due)) or opened[-1]
     for each in opened:
@@ -54,7 +54,7 @@ def open_all(mounts):
 
 
 def is_shown(mount, due):
-    """Whether new files show what is due."""
+    """Whether new opens show the expected content."""
     try:
         return sorted(os.listdir(mount.path)) == sorted(due) and all(
             (mount / name).read_bytes() == data for name, (_, _, data) in due.items())

@@ -44,7 +44,7 @@ class Layers:
         self.below = save_with_reference(self.lower / "model.safetensors")
         self.original = (self.lower / "model.safetensors").read_bytes()
         self.archive = ArchiveFile(self.below)
-        # Without xino the copy has another inode number where the layers lie on two file systems.
+        # Without xino the copy has another inode number if the layers are on two file systems.
         options = f"lowerdir={self.lower},upperdir={self.upper},workdir={root}/above/work,xino=off"
         done = command("mount", "-t", "overlay", "overlay", "-o", options, self.merged)
         if done.returncode != 0:

@@ -1,5 +1,5 @@
-# -o passthrough: the kernel reads archive.safetensors from the archive, and the daemon is out of the way. That it
-# is shows where the daemon stands still and the bytes come all the same.
+# -o passthrough: the kernel reads archive.safetensors from the archive without the daemon. The tests stop the daemon to prove
+# it: reads still work.
 import ctypes
 import json
 import mmap
@@ -24,7 +24,7 @@ def whole(mount):
 
 
 def write_aligned(path, seed=1, size=3 * MIB, padding=0):
-    """Its data begin at a page, or `padding` bytes behind one."""
+    """An archive whose data begin at a page, or `padding` bytes after one."""
     header = json.dumps({"a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
     header = header.ljust(4096 - 8 + padding)
     with open(path, "wb") as file:
@@ -32,7 +32,7 @@ def write_aligned(path, seed=1, size=3 * MIB, padding=0):
 
 
 def has_libfuse_with_passthrough():
-    """Whether the libfuse that the program loads has it."""
+    """Whether the libfuse that the program loads has passthrough."""
     libraries = subprocess.run(["ldd", BINARY], capture_output=True, text=True, check=True).stdout
     return hasattr(ctypes.CDLL(re.search(r"libfuse3\S* => (\S+)", libraries)[1]), "fuse_passthrough_open")
 
@@ -67,7 +67,7 @@ def passing(tmp_path, mounts, obstacle):
 
 
 class Halted:
-    """The daemon, while it does nothing."""
+    """Stops the daemon within `with`."""
 
     def __init__(self, mount):
         self.pid = mount.pid

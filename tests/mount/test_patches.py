@@ -1,5 +1,5 @@
-# Patches: what is written into a part of a tensor, by offset or through a mapping, leaves the rest as it was. Many of
-# them in one open, and over each other: test_large_patches.py, test_stress.py, tests/core/staging_test.cc.
+# Patches: a write into a part of a tensor, by offset or through a mapping, keeps the other bytes. test_large_patches.py,
+# test_stress.py and tests/core/staging_test.cc test many and overlapping writes in one open.
 import ctypes
 import mmap
 import os

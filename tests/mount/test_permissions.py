@@ -1,5 +1,5 @@
-# Who may read and write a mount that others may enter (allow_other): what each shard's own mode and owner say, as they
-# are now. Each test is a row of packaging/doc/threats.md.
+# Permissions in a mount with allow_other: the present mode and owner of each shard decide who may read and write it. Each test
+# is a row of packaging/doc/threats.md.
 import errno
 import os
 import shutil

@@ -41,7 +41,7 @@ class Scene:
         self.private = self.models / name
 
     def check_closed(self, place):
-        """Mallory gets nothing by the path in the mount."""
+        """Checks that the path in the mount gives Mallory no access."""
         for command in ('cat "$1/keys.json"', 'echo x > "$1/keys.json"', 'rm "$1/keys.json"', 'mv "$1/keys.json" "$1/mine"',
                         'touch "$1/planted"'):
             done = is_run_by(MALLORY, MALLORY, ["sh", "-c", command, "sh", place], timeout=60)

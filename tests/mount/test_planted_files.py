@@ -1,5 +1,5 @@
-# A user who may write the directory of somebody else's archive plants files there: journals, group records, and what looks like
-# them. Root's tool, another user's tool and root's mount must neither believe nor follow them, nor wait for them.
+# A user who may write the directory of another user's archive plants files there: journals, group records, and other kinds of
+# files with their names. Root's tool, another user's tool and root's mount must not believe, follow or wait for them.
 import json
 import os
 import socket
@@ -105,7 +105,7 @@ def test_a_forged_journal_is_not_applied(shared, forge, victim):
         assert done.returncode == 1 and journal in done.stdout + done.stderr, done
     shared.old.check()
     assert os.path.exists(journal)
-    # Without it, all goes on.
+    # Without the journal, commits work again.
     os.unlink(journal)
     assert shared.put(victim, victim, "c", random_bytes(20_000, 5)).returncode == 0
 
@@ -247,7 +247,7 @@ def record_of(journal, numbers=b""):
 
 
 def own_record(path, journal):
-    """What a transaction of Alice's leaves: it tells its own inode number and time of birth."""
+    """Writes a group record as Alice's transaction leaves it. It stores its own inode number and birth time."""
     path.touch()
     birth = subprocess.run(["stat", "-c", "%.9W", path], capture_output=True, text=True, check=True).stdout.strip()
     seconds, nanoseconds = birth.split(".") if "." in birth else ("0", "0")
@@ -279,7 +279,7 @@ def test_a_planted_group_record_does_not_commit_a_crashed_transaction(shared, ma
     assert GROUP_NAME in done.stdout and why in done.stdout
     shared.old.check()
     assert not os.path.exists(journal) and os.path.lexists(record)
-    # It is in nobody's way.
+    # The record blocks no commit.
     assert shared.put(victim, victim, "c", random_bytes(20_000, 5)).returncode == 0
 
 
@@ -306,7 +306,7 @@ def test_the_transactions_own_group_record_commits_it(shared, victim):
 
 
 def test_a_second_name_of_a_group_record_decides_nothing(shared):
-    """Neither the one way nor the other: the transaction may be committed."""
+    """Recovery must neither apply nor remove the journal, because the transaction may be committed."""
     journal = shared.leave_journal(0, 0, GROUP_NAME)
     record = Path(shared.archives, GROUP_NAME)
     own_record(record, journal)

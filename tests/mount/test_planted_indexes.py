@@ -1,5 +1,5 @@
-# A user who may write a directory of models plants an index there. What a mount of the directory shows, and which model a tool
-# takes, is not that user's to choose, or to stop.
+# A user who may write a directory of models plants an index there. This user must not choose or stop the content of a mount of
+# the directory, or the model that a tool takes.
 import json
 import os
 from pathlib import Path

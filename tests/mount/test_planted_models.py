@@ -1,4 +1,4 @@
-# Another user's archives in a mounted directory of models: they hide nobody's files, and don't fill the mount's memory.
+# Another user's archives in a mounted directory of models: they hide no other user's files, and don't fill the mount's memory.
 # Rows of packaging/doc/threats.md.
 import os
 import struct

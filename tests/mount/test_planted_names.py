@@ -1,5 +1,5 @@
-# Names like those of journals that an unprivileged user plants beside other users' archives: they stop nobody, and cost
-# each opening a look at the name.
+# An unprivileged user plants names that look like journals' beside other users' archives: they stop no commit, and each opening
+# only examines the name.
 import ctypes
 import json
 import os
@@ -103,7 +103,7 @@ def test_a_thousand_planted_names_take_no_descriptors(scene, mallory, mounts):
 
 
 def test_a_thousand_leftovers_of_a_dead_writer_take_few_descriptors(scene, kind):
-    """These are the owner's own, so each has to be looked at."""
+    """The owner owns these files, so each must be examined."""
     for number in range(1100):
         path = scene.planted(number, ".staged")
         with open(path, "wb") as file:

@@ -1,5 +1,5 @@
 # A user who may write the directory of an output plants links under its name: to a set-id program, to a private file, to nothing.
-# What root's tools and another user's write replaces the link, or is refused, and takes no mode from what the link names.
+# The outputs of tools of root and of another user replace the link, or are refused, and never take the mode of the link's target.
 import os
 import shutil
 import signal
@@ -230,11 +230,94 @@ def test_an_output_of_a_private_shard_does_not_get_the_mode_of_a_renamed_public_
     done = place.run(words, out, "--force")
     assert done.returncode == 0, done
     assert not can_mallory_read(out)
-    # In a directory of the victim's only, the victim has chosen the mode.
+    # The same in a directory of the victim's only: another user may exchange the directory.
     place.outputs.chmod(0o755)
     out.chmod(0o644)
     assert place.run(words, out, "--force").returncode == 0
-    assert os.lstat(out).st_mode & 0o777 == 0o644
+    assert os.lstat(out).st_mode & 0o777 == 0o600
+    # Outputs of public shards keep their mode.
+    for path in (place.model, place.other):
+        path.chmod(0o644)
+    for kept in (0o644, 0o640, 0o600):
+        out.chmod(kept)
+        assert place.run(words, out, "--force").returncode == 0
+        assert os.lstat(out).st_mode & 0o777 == kept
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777, 0o1777])
+@pytest.mark.parametrize("verb", FROM_SHARDS)
+def test_an_output_of_roots_private_shard_does_not_go_to_the_owner_of_the_replaced_file(planted_ground, verb, mode):
+    """The directory and the output are Mallory's, and so are the links to root's archives, which root's tool follows."""
+    place = Place(*planted_ground, 0)
+    name, words = OUTPUTS[verb]
+    out = place.outputs / name
+    os.chown(place.outputs, MALLORY, MALLORY)
+    place.outputs.chmod(mode)
+    links = []
+    for path in (place.model, place.other):
+        path.chmod(0o600)
+        links.append(place.outputs / f"link-{path.name}")
+        as_mallory('ln -s "$1" "$2"', path, links[-1])
+    as_mallory('echo > "$1"; chmod 0644 "$1"', out)
+    words = [word.format(model=links[0], other=links[1], out=out) for word in words]
+    done = place.run(words, None, "--force")
+    assert done.returncode == 0, done
+    assert not can_mallory_read(out)
+    made = os.lstat(out)
+    assert (made.st_uid, made.st_mode & 0o777) == (0, 0o600)
+
+
+@pytest.mark.parametrize("verb", FROM_SHARDS)
+def test_an_output_of_root_from_a_users_shards_stays_that_users(planted_ground, verb):
+    place = Place(*planted_ground, 0)
+    name, words = OUTPUTS[verb]
+    out = place.outputs / name
+    os.chown(place.outputs, ALICE, ALICE)
+    place.outputs.chmod(0o755)
+    out.touch()
+    for path in (place.model, place.other, out):
+        os.chown(path, ALICE, GROUP)
+        path.chmod(0o640)
+    done = place.run(words, out, "--force")
+    assert done.returncode == 0, done
+    made = os.lstat(out)
+    assert (made.st_uid, made.st_gid, made.st_mode & 0o777) == (ALICE, GROUP, 0o640)
+
+
+@pytest.mark.parametrize("ends", [signal.SIGCONT, signal.SIGINT], ids=["finished", "interrupted"])
+def test_a_slice_stays_in_the_directory_that_it_has_opened(planted_ground, ends):
+    """Mallory may write the directory above, and exchanges the directory while the slice is made."""
+    place = Place(*planted_ground, 0)
+    source, private = planted_ground[0] / "large.safetensors", planted_ground[1] / "private"
+    archive_file.save_with_reference(source, {"t": archive_file.random_array("u1", (16 << 20,), 1)})
+    private.mkdir(mode=0o700)
+    before = os.stat(private).st_mtime_ns
+    for attempt in range(20):
+        made = planted_ground[1] / f"made{attempt}"
+        made.mkdir()
+        with subprocess.Popen([place.stfs, "slice", source, "t[::2]", "-o", made / "out.bin"], stderr=subprocess.DEVNULL) as tool:
+            while not os.listdir(made) and tool.poll() is None:
+                pass
+            if tool.poll() is not None:
+                assert tool.returncode == 0
+                os.remove(made / "out.bin")  # the tmpfs is small
+                continue
+            tool.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, tool.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            is_early = not (made / "out.bin").exists()
+            as_mallory('mv "$1" "$1.moved" && ln -s "$2" "$1"', made, private)
+            if ends != signal.SIGCONT:
+                tool.send_signal(ends)
+            tool.send_signal(signal.SIGCONT)
+        assert os.listdir(private) == [] and os.stat(private).st_mtime_ns == before
+        left = os.listdir(f"{made}.moved")
+        assert left == ["out.bin"] or (left == [] and tool.returncode != 0)
+        # A slice may be too far to be stopped, or to be interrupted.
+        if is_early and (left == ["out.bin"]) == (tool.returncode == 0) == (ends == signal.SIGCONT):
+            return
+        for name in left:
+            os.remove(f"{made}.moved/{name}")
+    pytest.fail("no slice was stopped in time")
 
 
 def test_a_repack_stays_in_the_directory_that_it_has_opened(planted_ground):
@@ -319,7 +402,7 @@ def test_a_version_is_not_published_in_a_planted_directory(planted_ground, victi
     done = is_run_by(victim, victim, publish)
     assert done.returncode == 1 and f"{planted}: belongs to user {MALLORY}" in done.stderr, done
     assert os.listdir(planted) == []
-    # An unfinished version of a publisher who is the owner of the published directory goes on.
+    # An unfinished version of a publisher who owns the published directory is finished.
     os.chown(place.outputs, MALLORY, MALLORY)
     done = is_run_by(victim, victim, publish)
     assert done.returncode == 0, done
@@ -358,7 +441,7 @@ def test_a_delta_of_another_user_does_not_choose_its_base(planted_ground, victim
     refused = place.run(["commit", "{out}"], out)
     assert refused.returncode == 1 and f"belongs to user {MALLORY}" in refused.stderr and "--base" in refused.stderr, refused
     assert place.model.read_bytes() == before
-    # Nor does a link of another user, beside a delta that is the victim's.
+    # Another user's link beside the victim's delta is also not taken as the base.
     os.chown(out, victim, victim)
     moved = place.outputs / out.name
     shutil.copy2(out, moved)

@@ -85,6 +85,21 @@ def test_a_link_in_place_of_the_state_is_not_followed(host, name):
     assert host.private_files() == before and os.path.islink(host.model / name)
 
 
+@pytest.mark.parametrize("make, why", [('ln -s "$1" "$2"', "is a symbolic link"), ('mkfifo "$2"', "is not a regular file"),
+                                       ("", "has several names")], ids=["a link", "a pipe", "a second name"])
+def test_a_lock_that_leads_elsewhere_is_not_taken(planted_ground, make, why):
+    """The model is Mallory's, and root updates it. A lock on root's private file would stop the pulls of another model."""
+    host = Host(*planted_ground, 0)
+    own(host.model, MALLORY)
+    lock = host.model / ".weight_sync/lock"
+    as_mallory('mkdir "$1"', lock.parent)
+    if make:
+        as_mallory(make, host.private / "lock", lock)
+    else:
+        os.link(host.private / "lock", lock)
+    check_refused(host, host.pull(), f"{lock}: {why}")
+
+
 SWAPS = """
 import itertools, os, sys
 place, private = sys.argv[1:]
@@ -126,7 +141,7 @@ def test_a_state_of_a_user_who_may_not_write_the_model_is_not_believed(host):
         done = host.pull(*options)
         check_refused(host, done, ".weight_sync: ", f"user {MALLORY}")
         assert "000001" not in done.stdout
-    # Nor where there is no model yet.
+    # The same holds if there is no model yet.
     shutil.rmtree(host.model)
     host.model.mkdir()
     own(host.model, host.victim)
@@ -387,6 +402,28 @@ def test_a_link_in_place_of_the_model_gives_no_access(planted_ground, victim):
     assert (other / "model.safetensors").read_bytes() == before
 
 
+# --- versions of Mallory's in a directory with the sticky bit ---------------------------------------------
+
+
+def test_a_strangers_version_beside_those_of_the_publisher_is_left_out(host):
+    """Mallory may make versions in the directory, but not replace the publisher's: neither his tensors nor his damage count."""
+    own(host.published, host.victim)
+    host.published.chmod(0o1777)
+    version, empty = version_directory(host.published, 1), version_directory(host.published, 999_999_999_999)
+    save(version, NEW)
+    own(version, MALLORY)
+    as_mallory('mkdir "$1"', empty)
+    done = host.pull()
+    assert done.returncode == 0 and f"{empty}: belongs to user {MALLORY}" in done.stderr, done
+    assert tensors_of(host.model) == {name: array.tobytes() for name, array in OLD.items()}
+    check_refused(host, host.pull("--to", "1", "--wait", "0"), f"{version}: belongs to user {MALLORY}")
+    # The owner of the directory may publish there, also for other users.
+    own(version, host.victim)
+    done = host.pull("--to", "1")
+    assert done.returncode == 0, done
+    assert tensors_of(host.model) == {name: array.tobytes() for name, array in NEW.items()}
+
+
 # --- a model of Mallory's in a directory with the sticky bit ----------------------------------------------
 
 
@@ -469,7 +506,7 @@ def check_names_stay(host, done):
     check_refused(host, done, "switch.json: ")
     assert (host.model / "precious").read_text() == "precious" and (host.model / "other").read_text() == "other"
     assert not (host.model / "shown").exists()
-    # Whoever may write the directory removes it, and nothing else stands in the way.
+    # A user who may write the directory removes the file, and then nothing blocks the pull.
     os.unlink(host.place / "switch.json")
     host.step()
     done = host.pull()
@@ -501,3 +538,49 @@ def test_a_file_of_the_victim_that_is_linked_as_a_note_renames_nothing(open_mode
     notes.write_text(json.dumps(NOTE))
     os.link(notes, open_model.place / "switch.json")
     check_names_stay(open_model, open_model.pull())
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+@pytest.mark.parametrize("name", ["notes.txt", "model.safetensors", INDEX])
+def test_a_private_file_that_the_publisher_has_moved_to_a_version_is_not_copied(host, planted_ground, name, mode):
+    shared = planted_ground[1] / "shared"
+    save(shared, {"SECRET": OLD["a"]})
+    for other in ("notes.txt", INDEX):
+        (shared / other).write_text(json.dumps({"metadata": {"SECRET": "x"}, "weight_map": {"SECRET": "model.safetensors"}}))
+    own(shared, host.victim)
+    shared.chmod(0o777)
+    (shared / name).chmod(mode)
+    version = version_directory(host.published, 3)
+    save(version, NEW)
+    own(host.published, MALLORY)
+    as_mallory('mv -f "$1" "$2"', shared / name, version / name)
+    done = host.pull()
+    check_refused(host, done, f"{version / name}: belongs to user {host.victim}", f"user {MALLORY} may write its directory")
+    check_nothing_private(host)
+    # A file that the publisher may read has nothing to hide.
+    (version / name).chmod(0o644)
+    assert "may write its directory" not in host.pull().stderr
+
+
+def test_versions_of_usual_publishers_are_pulled(host):
+    """A publisher with umask 077, one who shares the directory with a group, root, and the user of the pull."""
+    ways = [(MALLORY, MALLORY, 0o700, 0o600)] if host.victim == 0 else []
+    ways += [(MALLORY, host.victim, 0o2775, 0o664), (0, 0, 0o755, 0o644), (host.victim, host.victim, 0o700, 0o600),
+             (host.victim, host.victim, 0o2775, 0o600)]
+    for number, (uid, gid, directory_mode, mode) in enumerate(ways, 1):
+        version = version_directory(host.published, number)
+        save(version, NEW if number % 2 else OLD)
+        (version / "config.json").write_text("{}")
+        for path in [*version.iterdir(), version]:
+            os.chown(path, uid, gid)
+            path.chmod(directory_mode if path == version else mode)
+        done = host.pull()
+        assert done.returncode == 0, (number, done)
+    # A file of another member of the group, which all users may read.
+    version = version_directory(host.published, 9)
+    save(version, NEW)
+    (version / "model.safetensors").chmod(0o644)
+    os.chown(version, MALLORY, host.victim)
+    version.chmod(0o2775)
+    done = host.pull()
+    assert done.returncode == 0, done

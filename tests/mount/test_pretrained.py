@@ -20,7 +20,7 @@ LEFT_OUT = ["other.safetensors", "pytorch.safetensors.index.json", f".model.safe
 
 
 def furnish(directory):
-    """What a model's directory holds besides its weights, and what must not be seen of it."""
+    """Writes the files of a model's directory other than its weights, and names that must not be shown."""
     for name, data in FILES.items():
         (directory / name).write_bytes(data)
     (directory / "1_Pooling").mkdir()
@@ -74,7 +74,7 @@ def furnished(archive_path, tmp_path):
     return source
 
 
-# ---- what is shown ----
+# ---- the shown files ----
 
 @pytest.mark.parametrize("options", ["", "ro", "layout=tree", "ro,passthrough", "threads=1"])
 def test_the_directory_of_an_archive(furnished, mounts, options):
@@ -140,7 +140,7 @@ def test_each_model_of_a_directory_has_its_own(furnished, mounts):
     assert len(inodes) == 2
 
 
-# ---- what changes ----
+# ---- changes ----
 
 def test_files_that_come_and_go_are_seen_at_once(furnished, mounts):
     path = of(mounts(furnished / "model.safetensors").path)
@@ -200,7 +200,7 @@ def test_a_replaced_archive_is_seen_in_the_model(furnished, mounts):
     assert eventually(lambda: not mount.deleted_files())
 
 
-# ---- what is refused ----
+# ---- refusals ----
 
 def test_every_change_of_a_read_only_mount_is_refused(furnished, mounts):
     path = of(mounts(furnished / "model.safetensors", "ro").path)

@@ -1,15 +1,17 @@
-# What programs write to `.safetensors/pretrained/`: a mount with a delta makes private copies beside the delta, every
-# other writable mount changes the files of the source. A read-only mount: test_pretrained.py.
+# Writes to `.safetensors/pretrained/`: a mount with a delta makes private copies beside the delta, every other writable mount
+# changes the files of the source. test_pretrained.py tests read-only mounts.
 import errno
 import json
 import mmap
 import os
 import shutil
 import stat
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from mounted import errno_of, eventually, shell
+from mounted import PATIENCE, errno_of, eventually, shell
 from safetensors.numpy import save_file
 from test_planted_outputs import let_mallory_read
 
@@ -246,3 +248,35 @@ def test_a_private_directory_of_another_user_is_refused(source, delta, mounts, n
     assert errno_of(open, path / "config.json", "w") in (errno.ELOOP, errno.ENOTDIR)
     os.unlink(private)
     assert eventually(lambda: (path / "config.json").read_bytes() == CONFIG)
+
+
+TRUNCATION = """
+import mmap, os, sys
+shown, real = sys.argv[1:]
+file = os.open(shown, os.O_RDWR)
+pages = mmap.mmap(file, 8192)
+pages[0] = 65
+with open(real, "r+b") as other:
+    other.seek(9000)
+    other.write(b"other")
+pages[1] = 66
+os.ftruncate(file, 12288)
+pages.flush()
+assert os.pread(file, 5, 9000) == b"other"
+"""
+
+
+def test_a_truncation_of_a_file_that_another_program_changes_ends(source, mounts):
+    # The kernel sends no written page before the truncation is answered, so the answer must not wait for a page.
+    (source / "notes.txt").write_bytes(bytes(16384))
+    mount = mounts(source / "model.safetensors")
+    shown = mount / ".safetensors/pretrained/notes.txt"
+    program = subprocess.Popen([sys.executable, "-c", TRUNCATION, shown, source / "notes.txt"])
+    try:
+        assert program.wait(60 * PATIENCE) == 0
+    except subprocess.TimeoutExpired:
+        subprocess.run(["umount", "-f", mount.path])  # no signal ends the program
+        program.wait()
+        raise
+    data = (source / "notes.txt").read_bytes()
+    assert len(data) == 12288 and data[:2] == b"AB" and data[9000:9005] == b"other"

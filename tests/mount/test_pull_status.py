@@ -1,4 +1,4 @@
-# stfs pull --status: how far a model is behind, with and without a receiver, from a look that changes nothing.
+# stfs pull --status reports how far a model is behind, with and without a receiver, and changes nothing.
 import fcntl
 import json
 import os

@@ -1,5 +1,5 @@
-# packaging/quickstart from its first line to the mount, and what it tells a person to type next. In a copy of the
-# tree at the same path, so that what is built there already is used, and without a network.
+# packaging/quickstart from its first line to the mount, and the commands that it suggests next. It runs in a copy of the tree
+# at the same path, so that it uses the existing build, and without a network.
 import json
 import os
 import re
@@ -78,7 +78,7 @@ def test_quickstart_builds_mounts_and_shows_what_to_do(copy):
     for text, mounted in ((first, f"  {sample}/model.safetensors is now at {sample}/mnt\n"),
                           (again, f"  {sample}/mnt: already mounted\n")):
         begin, _, rest = text.partition("Some of its")
-        # What the build tells depends on what is built already.
+        # The output of the build depends on the files that are built already.
         begin = re.sub(r"(the first time\)\n)(?:  .*\n)*?(  build/release/safetensorsfs and)", r"\1BUILD\2", begin)
         assert begin == steps + mounted + "\n"
         table, _, rest = rest.partition("\n\nThe attributes of one of them, by  getfattr -d :\n")

@@ -1,5 +1,5 @@
-# A user who may only read an archive can hold read locks on it. Nobody who reads waits for that user; a writer waits for a
-# bounded time, changes nothing, and names the process. The locks of pulls are on a file that readers can't open.
+# A user who may only read an archive can hold read locks on it. Readers do not wait for that user. A writer waits for a bounded
+# time, then changes nothing and names the process. The locks of pulls are on a file that such a user can't open.
 import errno
 import os
 import shutil
@@ -71,7 +71,7 @@ def test_a_readers_lock_holds_up_writers_for_ten_seconds_and_readers_never(scene
         said["edit"] = edit.stderr
     for text in said.values():
         assert "busy" in text or "holds a lock" in text, said
-    # Root sees every process. Others see those that the kernel names.
+    # Root sees the process of every lock. Other users see only a process that the kernel names.
     for which in ("mount",) if scene.owner != 0 and lock == "description" else said:
         assert f"process {holder.pid}" in said[which] and f"of user {attack.MALLORY}" in said[which], said
     scene.expected.check()

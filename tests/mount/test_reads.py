@@ -1,4 +1,4 @@
-# Reading: whatever the way, the bytes are those that the reference library finds in the archive.
+# Reading: each way to read gives the bytes that the reference library finds in the archive.
 import hashlib
 import mmap
 import os

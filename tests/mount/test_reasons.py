@@ -1,4 +1,4 @@
-# Reasons of refusals, where a person finds them without a system log: .safetensors/log, -o log=, stats.json.
+# Reasons of refusals in places that a user can read without a system log: .safetensors/log, -o log=, stats.json.
 import errno
 import json
 import os

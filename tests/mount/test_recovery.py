@@ -1,5 +1,5 @@
-# What a writer that died has left is finished by the next mount; what can't be believed is left alone and said. Each
-# kind of journal: tests/core/recovery_test.cc; what a read-only mount shows: test_io.py, test_foreign_writers.py.
+# The next mount finishes the commit of a dead writer; it leaves an untrusted journal alone, and logs it.
+# tests/core/recovery_test.cc tests each kind of journal; test_io.py and test_foreign_writers.py test read-only mounts.
 import errno
 import os
 import shutil

@@ -1,4 +1,4 @@
-# What is not a write of a tensor: changes of the structure, space set aside, and mounts that do not write.
+# Requests that are no write of a tensor: changes of the structure, preallocation of space, and writes on read-only mounts.
 import ctypes
 import errno
 import os

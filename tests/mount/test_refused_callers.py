@@ -1,5 +1,5 @@
-# Requests of another user in root's mount (allow_other), one of each kind: the caller's own user and groups decide, the
-# supplementary ones too. Rows of packaging/doc/threats.md.
+# Requests of another user in root's mount (allow_other), one of each kind: the caller's user and groups decide, also the
+# supplementary groups. Rows of packaging/doc/threats.md.
 import errno
 import os
 
@@ -18,7 +18,7 @@ def open_to_write(path):
 
 
 def errno_as(user, groups, action):
-    """What the user's program gets; 0: it works."""
+    """The errno that the user's program gets; 0 for a success."""
     read_end, write_end = os.pipe()
 
     def act():

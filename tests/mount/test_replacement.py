@@ -1,4 +1,4 @@
-# What is mounted is replaced: the tree follows, open files stay what they were, nothing is torn, nothing leaks.
+# The mounted archive is replaced: the tree follows, open files keep their content, nothing is torn, nothing leaks.
 import errno
 import json
 import mmap
@@ -24,7 +24,7 @@ def replace(path, tensors):
 
 
 def is_said(mount, message):
-    """Said once the kernel has forgotten what it knew: from then on every path shows what is so now."""
+    """Waits for a line of the log. By then the kernel has dropped its cache, so every path shows the new state."""
     return eventually(lambda: message in mount.log())
 
 
@@ -126,7 +126,7 @@ def test_journals_of_the_old_archive_go_with_it(mount):
     assert open(mount.source, "rb").read().endswith(b"again")
 
 
-# ---- by what is no archive ----
+# ---- by a file that is no archive ----
 
 def test_an_invalid_archive_is_eio_with_its_reason_until_it_is_mended(mount):
     fd = os.open(in_tree(mount, "layer.a"), os.O_RDONLY)

@@ -1,4 +1,4 @@
-# What root's daemon may do while it serves a mount (fs/base/capabilities.h), and that the work of a mount needs no more.
+# The capabilities of root's daemon while it serves a mount (fs/base/capabilities.h), and a check that a mount needs no others.
 import os
 import signal
 import stat
@@ -32,7 +32,7 @@ def threads_of(pid):
 
 
 def expected(effective=EFFECTIVE):
-    """Of what this test itself has: a container may give root less."""
+    """The expected capabilities, limited to those of this test: a container may give root fewer."""
     own = rights_of("/proc/self/status")
     bound = KEPT if own["Prm"] & 1 << 8 else own["Bnd"]  # CAP_SETPCAP
     return {"Eff": effective & own["Prm"], "Prm": KEPT & own["Prm"], "Bnd": bound & own["Bnd"], "Inh": 0, "Amb": 0,

@@ -1,4 +1,4 @@
-# 100,000 tensors, which is what a large model has: everything that people type still works.
+# 100,000 tensors, as in a large model: all commands that people type still work.
 import json
 import os
 import random

@@ -10,6 +10,7 @@ from edited_mount import EditedMount, renameat2, save, stfs
 from mounted import errno_of, shell
 from own_disk import full_but_for, own_disk
 from sharded_model import ShardedModel
+from test_checksums import LONG_BYTES, write_sparse
 
 SIZES = {"a": 4096, "b": 300}
 FORM = "user.safetensors."
@@ -40,6 +41,33 @@ def test_a_typo_adds_no_tensor(edited, tmp_path):
     assert (edited / "other").read_bytes() == b"ty"
     os.unlink(edited / "other")
     assert not (tmp_path / ".m.safetensors.scratch").exists()
+    edited.check()
+
+
+def test_a_scratch_file_as_large_as_its_tensor_delays_no_mount(tmp_path, mounts):
+    """A crash may leave such a file, and anybody may plant one beside an own archive."""
+    path = write_sparse(tmp_path / "m.safetensors")
+    left = tmp_path / ".m.safetensors.scratch" / "long"
+    left.parent.mkdir()
+    left.touch()
+    os.truncate(left, LONG_BYTES)
+    mount = mounts(path)
+    assert sorted(os.listdir(mount.path)) == ["long", "short"]
+    assert left.exists()
+
+
+def test_a_listing_shows_a_thousand_scratch_files_once(edited, tmp_path):
+    names = [f"scratch{at:04}" for at in range(1000)]
+    (edited / names[0]).write_bytes(b"made in the mount")
+    for name in names[1:]:
+        (tmp_path / ".m.safetensors.scratch" / name).touch(0o644)
+    listed = os.listdir(edited.mount.path)
+    assert sorted(listed) == sorted(["a", "b", *names])
+    for name in names[::2]:
+        os.unlink(edited / name)
+    assert sorted(os.listdir(edited.mount.path)) == sorted(["a", "b", *names[1::2]])
+    for name in names[1::2]:
+        os.unlink(edited / name)
     edited.check()
 
 

@@ -1,5 +1,5 @@
-# `stfs serve` and its clients as processes: leases, whom it serves, and the death of either side. Who else may listen
-# at a socket, and what peers of every kind may say: tests/tools/upload/serve_socket_test.cc and lease_peers_test.cc.
+# `stfs serve` and its clients as processes: leases, permissions of clients, and the death of either side.
+# tests/tools/serve/serve_socket_test.cc tests other listeners at a socket, and lease_peers_test.cc tests hostile peers.
 import errno
 import json
 import os
@@ -92,7 +92,7 @@ def test_another_users_report_is_written_anew(path, report, shown):
 
 
 def test_a_file_of_a_stopped_mount_that_comes_with_a_report_holds_nobody(path, mount):
-    # Who closes such a file waits for the mount, and no signal ends that.
+    # A process that closes such a file waits for the mount, and no signal ends the wait.
     with open(mount / T, "rb") as file:
         os.kill(mount.pid, signal.SIGSTOP)
         try:
@@ -165,7 +165,7 @@ def test_other_users_are_refused(serve, source, path, directory, nobody):
     ask = [program, "serve", "--status", path]
     refused = subprocess.run([*nobody.before, *ask], capture_output=True, text=True)
     assert refused.returncode == 1 and "the server belongs to another user" in refused.stderr
-    # Where somebody has opened the socket to all, the server still looks who comes: and so does a client.
+    # If the socket's mode admits all users, the server still checks its peers, and the client checks the server.
     os.chmod(path, 0o666)
     code = ("import sys; sys.path.insert(0, sys.argv[1]); import lease_client\n"
             "try: lease_client.Lease(sys.argv[2])\n"

@@ -95,7 +95,7 @@ def test_a_version_uploads_what_it_changes_and_shares_the_rest(serve, model, pat
     assert "older       1, version 000001: 100 tensors, " in status
     old.close()
     assert eventually(lambda: [row["generation"] for row in query(path)["generations"]] == [2])
-    # A generation's own memory goes with the generation: tensor t050 changes once more.
+    # Tensor t050 changes again. The server frees the memory that only the old generation uses with that generation.
     model.apply(["t050"])
     assert lease.wait_news() == (NEWER, 3)
     assert len(server.arenas()) == 3

@@ -1,4 +1,4 @@
-# System calls that do less than they were asked for: what is read and committed is right all the same.
+# System calls that do less than they were asked for: reads and commits are still right.
 import os
 import re
 import shutil

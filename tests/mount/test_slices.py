@@ -1,4 +1,4 @@
-# `.safetensors/slice/`: random slices through a real mount against NumPy, and what is no slice.
+# `.safetensors/slice/`: random slices through a real mount against NumPy, and names that are no slices.
 import errno
 import json
 import os
@@ -116,7 +116,7 @@ def test_lookups_leave_nothing_behind(arrays):
                         os.stat(directory / name)
                     except FileNotFoundError:
                         pass
-                # A thread of its own asks the kernel to forget, which a busy machine lets wait.
+                # A separate thread asks the kernel to forget the names; on a busy machine that can take a while.
                 if number % 2_000 == 1_999:
                     assert mounted.eventually(are_forgotten)
         # Sanitizers keep what was freed.

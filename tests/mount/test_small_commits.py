@@ -21,7 +21,7 @@ def archive(tmp_path):
 
 
 class LargeCommit(threading.Thread):
-    """Writes the whole large tensor. Its close is what takes long."""
+    """Writes the whole large tensor. The close takes long."""
 
     def __init__(self, path, data):
         super().__init__()

@@ -1,4 +1,5 @@
-# Files of the source directory that programs write: what each program does counts for it alone, and what it leaves ends with it.
+# Files of the source directory that programs write: one program's close does not end another program's writes, and the mount
+# closes all files afterwards.
 import contextlib
 import mmap
 import os

@@ -1,5 +1,4 @@
-# Pages of the kernel that nobody may see any more: of files that stay open, or stay mapped, while what they show
-# changes.
+# Stale pages in the kernel's cache must not be seen: pages of files that stay open or mapped while their content changes.
 import errno
 import mmap
 import os

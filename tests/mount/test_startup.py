@@ -45,7 +45,7 @@ def start(tmp_path, mountpoint):
     return run
 
 
-# ---- the ways in which it works ----
+# ---- successful starts ----
 
 def test_the_command_returns_0_when_the_mount_is_usable_and_lets_go_of_the_terminal(archive, mountpoint):
     """A pipe that the daemon kept open would keep `safetensorsfs ... | cat` from ending."""
@@ -152,8 +152,8 @@ def failed(outcome, *words):
     return outcome.says(*words)
 
 
-# What is named as the source, what as the mount point, and what the message says. Which check finds what:
-# tests/fs/source_test.cc, mount_point_test.cc; tests/core/model_index_test.cc has each bad index.
+# The source, the mount point, and parts of the message. tests/fs/source_test.cc and mount_point_test.cc test the single checks;
+# tests/core/model_index_test.cc has each bad index.
 FAILURES = [
     ("nothing.safetensors", "mnt", ["nothing.safetensors", "no such file"]),
     ("empty", "mnt", ["empty", "directory", "safetensors"]),

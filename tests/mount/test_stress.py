@@ -21,7 +21,7 @@ def seed_of_this_run():
 
 
 class Model:
-    """What every tensor must read as, and one handle per operation, as fsx has."""
+    """The expected content of every tensor; each operation uses a new handle, as in fsx."""
 
     def __init__(self, mount, expected, seed):
         self.mount, self.expected, self.random = mount, expected, random.Random(seed)

@@ -1,4 +1,4 @@
-# Where the state of a weight sync lies: of models that share a directory, and after a pull of a wrong path.
+# The place of the state of a weight sync: for models that share a directory, and after a pull of a wrong path.
 import json
 import os
 import shutil

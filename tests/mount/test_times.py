@@ -1,4 +1,4 @@
-# A time that a program sets, before its close or after, and those of transactions.
+# Times that a program sets before or after its close, and times of transactions.
 import os
 import shutil
 import time

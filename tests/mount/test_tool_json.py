@@ -1,4 +1,4 @@
-# What --json promises of every verb: an object that begins with "schema", and absolute paths.
+# The promises of --json for every verb: an object that begins with "schema", and absolute paths.
 import json
 import os
 import subprocess
@@ -49,6 +49,7 @@ VERBS = {
     "upload": (["upload", "m.safetensors", "--device", "cpu"], {}),
     "upload, planned": (["upload", "m.safetensors", "--device", "cpu", "--dry-run"], {}),
     "devices": (["devices"], {}),
+    "mounts": (["mounts"], {}),
     "sample": (["sample", "new.safetensors"], {"path": "new.safetensors"}),
 }
 
@@ -103,7 +104,15 @@ def test_every_verb_with_json_is_in_the_table():
     verbs = [line.split()[0] for line in help_text.split("Verbs:\n")[1].split("\n\n")[0].splitlines()]
     helps = {verb: subprocess.run([STFS, verb, "--help"], capture_output=True, text=True, check=True).stdout for verb in verbs}
     with_json = [verb for verb, text in helps.items() if "\n  --json" in text]
-    assert sorted({arguments[0] for arguments, _ in VERBS.values()} | {"serve"}) == sorted(with_json)
+    assert sorted({arguments[0] for arguments, _ in VERBS.values()} | {"serve", "top", "umount"}) == sorted(with_json)
+
+
+def test_the_verbs_of_a_mount_print_objects_with_a_schema(directory, mounts):
+    mount = mounts(directory / "m.safetensors")
+    for words in (["top", "--once"], ["umount"]):
+        done = subprocess.run([STFS, *words, "--json", mount.path], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        check(json.loads(done.stdout))
 
 
 def test_a_version_of_a_mount_has_its_generation_as_a_string(directory, mounts):

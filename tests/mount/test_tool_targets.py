@@ -1,4 +1,4 @@
-# What each file of a mount means to each verb of stfs and to stfs.open: the table of tools/target/target.h, with the kernel.
+# The meaning of each file of a mount for each verb of stfs and for stfs.open: the table of tools/target/target.h, with the kernel.
 import json
 import os
 import subprocess
@@ -49,7 +49,7 @@ def names_in(document):
 
 
 def said(done, to_meaning, own, root):
-    """What a verb took the path for, by what it printed."""
+    """The meaning that a verb gave to the path, judged by its output."""
     if done.returncode == 0:
         return to_meaning(done.stdout)
     errors = done.stderr.decode()

@@ -1,5 +1,4 @@
-# Each edit of `stfs` on an archive that is mounted: it works and the mount shows it, or it is refused with the reason and
-# nothing has changed.
+# Each edit of `stfs` on a mounted archive either works, and the mount shows it, or fails with a reason and changes nothing.
 import errno
 import os
 import subprocess
@@ -12,7 +11,7 @@ pytestmark = pytest.mark.sequential
 
 SIZES = {"large": 300_001, "b": 3, "c": 70_001, "d": 4096}
 NEW = b"n" * 100_000
-# What the edit does to the tensors; whether an archive without room in its header refuses it while it is mounted.
+# The effect of each edit on the tensors, and whether a mounted archive without room in its header refuses the edit.
 EDITS = {
     "rm d": (lambda due: due.pop("d"), True),
     "mv d renamed.tensor": (lambda due: due.update({"renamed.tensor": due.pop("d")}), True),
@@ -90,10 +89,10 @@ def test_an_edit_works_and_is_shown_or_is_refused(archive, mounts, options):
         assert eventually(lambda: sorted(os.listdir(mount.path)) == sorted(due)), edit
         for name, (_, _, data) in due.items():
             assert (mount / name).read_bytes() == data, (edit, name)
-        if not options:  # the mount goes on writing, and edits what the tool could not
+        if not options:  # the mount can still write, and makes the edits that the tool could not make
             (mount / "b").write_bytes(b"abc")
             due["b"] = u8(b"abc")
-            # Until the kernel has forgotten the model of before, that one is a reader of the archive as well.
+            # The old model is still a reader of the archive until the kernel has forgotten it.
             assert eventually(lambda: errno_of(os.unlink, mount / "c") == 0), edit
             del due["c"]
             assert content(path) == content(view(mount)) == due, edit
@@ -133,7 +132,7 @@ def test_who_has_a_tensor_open_learns_of_an_edit_by_a_tool(archive, mounts):
     due["d"] = u8(b"w" * 4096)
     reader.close()
     assert content(path) == content(view(mount)) == due
-    # An edit through the mount keeps what is open.
+    # An edit through the mount keeps open files valid.
     with open(mount / "c", "rb", buffering=0) as reader, open(mount / "d", "wb", buffering=0) as writer:
         writer.write(b"v" * 4096)
         os.rename(mount / "renamed", mount / "again")

@@ -186,7 +186,7 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path):
     path = sparse_archive(tmp_path / "m.safetensors", 1 << 36)
     for verb in (["slice", path, "t[::-256]", "--raw", "-o"], ["verify", path, "--record"]):
         process = subprocess.Popen([STFS, *verb, tmp_path / "out"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        # It is not done before 64 GiB are read.
+        # The tool has to read 64 GiB, so it is still running.
         assert mounted.eventually(lambda: writes_in(process, tmp_path, path) or process.poll() is not None)
         process.send_signal(signal.SIGINT)
         errors = process.communicate(timeout=30 * mounted.PATIENCE)[1].decode()
@@ -195,7 +195,7 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path):
 
 
 def check_memory(most_mib, *command, status=0):
-    # A process of its own starts it: the figure begins with what the starting process had in memory.
+    # A separate small process starts the command, because ru_maxrss begins with the memory of the starting process.
     measured = mounted.run_python(
         "import resource, subprocess, sys\n"
         "code = subprocess.run(sys.argv[2:], stdout=subprocess.DEVNULL).returncode\n"

@@ -1,5 +1,5 @@
-# Transactions over many tensors, as a person makes them: mkdir, write, mv. What each change by others does to them:
-# test_foreign_writers.py, tests/fs/transaction_directory_test.cc; a replaced archive: tests/fs/mount_root_test.cc.
+# Transactions over many tensors, as a person makes them: mkdir, write, mv. test_foreign_writers.py and
+# tests/fs/transaction_directory_test.cc test changes by other programs, tests/fs/mount_root_test.cc a replaced archive.
 import errno
 import os
 import threading

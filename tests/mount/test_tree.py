@@ -1,5 +1,5 @@
-# The tree: every tensor of the archive is visible once, under a name that a directory can hold. What a file and a
-# directory say of themselves: tests/fs/filesystem_tree_test.cc, inode_table_test.cc; 100,000 of them: test_scale.py.
+# The tree: every tensor of the archive is visible once, under a name that a directory can hold. tests/fs/filesystem_tree_test.cc
+# and inode_table_test.cc test the attributes of files and directories; test_scale.py has 100,000 files.
 import errno
 import os
 import re

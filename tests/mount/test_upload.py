@@ -1,4 +1,4 @@
-# `stfs upload` of what lies in mounts, in shards, and of what changes or is interrupted meanwhile.
+# `stfs upload` from mounts and shards, of archives that change during the upload, and interrupted uploads.
 import json
 import os
 import shutil
@@ -21,7 +21,7 @@ def uploaded(*arguments):
 
 
 def check_plan(report, tensors):
-    """All of them, once, of their sizes, apart, and compared byte by byte with the archive."""
+    """Checks that each tensor is there once, with its size, without overlaps, and with the archive's bytes."""
     assert sorted(tensor["name"] for tensor in report["tensors"]) == sorted(tensors)
     end = 0
     for tensor in sorted(report["tensors"], key=lambda tensor: tensor["offset"]):

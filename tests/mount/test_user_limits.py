@@ -1,9 +1,10 @@
-# What one user may have in a mount that others may enter: a user at the limit gets EDQUOT and stops nobody.
+# The limits of one user in a mount with allow_other: a user at the limit gets EDQUOT, and other users are not affected.
 import os
 import resource
 
 import attacker as attack
 import pytest
+from mounted import is_sanitized
 
 pytestmark = pytest.mark.needs_root
 
@@ -32,6 +33,21 @@ try:
 except OSError as error:
     assert error.errno == 122, error
 assert 1500 < made < 1540, made
+stay()
+"""
+
+
+SHAPES = """
+where = sys.argv[1]
+made = 0
+try:
+    while made < 100:
+        os.mkdir(f"{where}/{made}")
+        os.unlink(f"{where}/{made}/many")
+        made += 1
+except OSError as error:
+    assert error.errno == 122, error
+assert made in (12, 13), made
 stay()
 """
 
@@ -75,7 +91,7 @@ stay()
 
 
 @pytest.mark.parametrize("script, said", [(TRANSACTIONS, "has 1000 open transactions"),
-                                          (METADATA, "bytes of metadata in transactions")], ids=["transactions", "metadata"])
+                                          (METADATA, "bytes of metadata, names and shapes in transactions")], ids=["transactions", "metadata"])
 def test_a_user_at_the_limit_of_transactions_stops_nobody(scene, mallory, alice, mounts, script, said):
     mount = mounts(scene.path, "allow_other", path=scene.mount_point())
     transactions = mount / ".safetensors/transactions"
@@ -85,6 +101,21 @@ def test_a_user_at_the_limit_of_transactions_stops_nobody(scene, mallory, alice,
     assert os.getxattr(mount.path, "user.safetensors.metadata.note") == b"x" * 65000
     assert (mount / "a").read_bytes()[:5] == b"alice"
     (transactions / "root").mkdir()
+
+
+def test_shapes_in_transactions_count_as_metadata_do(scene, mallory, alice, mounts):
+    # 8 MB for each transaction that stages the tensor: a million dimensions.
+    header = b'{"many":{"dtype":"U8","shape":[%s1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[5],"data_offsets":[1,6]}}'
+    header %= b"1," * (1_000_000 - 1)
+    header += b" " * (-len(header) % 8)
+    with open(scene.path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header + b"123456")
+    mount = mounts(scene.path, "allow_other", path=scene.mount_point())
+    transactions = mount / ".safetensors/transactions"
+    mallory.does(SHAPES, transactions)
+    assert f"user {attack.MALLORY} " in mount.log() and "names and shapes in transactions" in mount.log()
+    alice.does(OTHERS, transactions)
+    assert (mount / "a").read_bytes() == b"alice"
 
 
 WRITERS = """
@@ -120,3 +151,78 @@ def test_a_user_who_keeps_many_writers_open_stops_nobody(scene, mallory, alice, 
     assert (mount / "b").read_bytes()[:5] == b"alice"
     assert (mount / "note").read_text() == "alice"
     mallory.stop()
+
+
+CHECKPOINTS = """
+where = sys.argv[1]
+empty = struct.pack("<Q", 8) + b"{}      "
+def make(name):
+    fd = os.open(f"{where}/.tmp{os.getuid()}.{name}", os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        os.write(fd, empty)
+    finally:
+        os.close(fd)
+made = 0
+try:
+    while made < 3000:
+        make(made)
+        made += 1
+except OSError as error:
+    assert error.errno == 122, error
+assert made == 1024, made
+os.remove(f"{where}/.tmp{os.getuid()}.0")
+make(0)
+stay()
+"""
+
+
+def resident_bytes(mount):
+    with open(f"/proc/{mount.pid}/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def test_a_user_keeps_no_more_checkpoints_than_the_limit(scene, mallory, alice, mounts):
+    mount = mounts(scene.path, "allow_other", path=scene.mount_point())
+    before = resident_bytes(mount)
+    mallory.does(CHECKPOINTS, mount / ".safetensors")
+    assert f"user {attack.MALLORY} has 1024 checkpoints and NumPy files that are not committed" in mount.log()
+    # Their buffers alone would take 70 MB. A sanitizer has memory of its own.
+    assert is_sanitized() or resident_bytes(mount) - before < 40 << 20
+    alice.does(CHECKPOINTS, mount / ".safetensors")
+
+
+INDEXES = """
+where = sys.argv[1]
+opened = []
+try:
+    while len(opened) < 5:
+        opened.append(os.open(f"{where}/.tmp{os.getuid()}.{len(opened)}.safetensors.index.json", os.O_WRONLY | os.O_CREAT, 0o666))
+        os.ftruncate(opened[-1], 200 << 20)
+except OSError as error:
+    assert error.errno == 122, error
+assert len(opened) == 2, len(opened)
+stay()
+"""
+
+HEADERS = """
+where = sys.argv[1]
+opened = []
+try:
+    while len(opened) < 9:
+        opened.append(os.open(f"{where}/.tmp{os.getuid()}.{len(opened)}", os.O_WRONLY | os.O_CREAT, 0o666))
+        os.write(opened[-1], struct.pack("<Q", 90_000_000))
+except OSError as error:
+    assert error.errno == 122, error
+assert len(opened) == 4, len(opened)
+stay()
+"""
+
+
+@pytest.mark.parametrize("script", [INDEXES, HEADERS], ids=["indexes", "headers"])
+def test_the_text_of_a_users_checkpoints_is_limited(scene, mallory, alice, mounts, script):
+    mount = mounts(scene.path, "allow_other", path=scene.mount_point())
+    mallory.does(script, mount / ".safetensors")
+    assert f"user {attack.MALLORY} has {256 << 20} bytes in headers and indexes of such checkpoints" in mount.log()
+    alice.does(script, mount / ".safetensors/pretrained")
+    mallory.stop()
+    alice.stop()

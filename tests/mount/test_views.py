@@ -230,7 +230,7 @@ def test_the_figures_are_as_large_as_their_text(archive_path, tmp_path, mounts, 
     mount = mounts(archive_path, options)
     stats = views(mount) / "stats.json"
     ways = [by_cp, by_map, by_read, *map(by_program, ['cat "$1"', 'cat < "$1"', 'dd status=none bs=7 if="$1"', 'tail -c +1 "$1"'])]
-    for read in ways * 2:  # what the kernel remembers of one open is no use to the next
+    for read in ways * 2:  # the kernel's cache of one open must not help the next open
         content = read(stats, tmp_path)
         assert json.loads(content)["tensors"] > 0
         assert content.endswith(b"}\n") and b" \n" not in content

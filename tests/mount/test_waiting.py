@@ -1,4 +1,4 @@
-# Nobody waits for a stranger: what others do in a mount while many requests wait.
+# No user waits for another user's requests: programs work in a mount while many requests of other users wait.
 import contextlib
 import ctypes
 import errno
@@ -158,7 +158,7 @@ def test_a_refused_rename_and_a_touch_cost_what_the_kernel_knows(tmp_path, mount
     assert known.read_bytes() == b"\0"
     for _ in range(20):
         assert errno_of(os.rename, transactions / "T", mount / ".safetensors" / "committed" / "T") == errno.ENODATA
-    # Behind 20 times 100,000 notifications it would take seconds.
+    # After 20 times 100,000 notifications the write would take seconds.
     assert timed(lambda: known.write_bytes(b"\2")) < 2
     generation = mount.generation("n3")
     os.utime(path)
@@ -222,7 +222,23 @@ for _ in range(int(sys.argv[2])):
     threading.Thread(target=ask, daemon=True).start()
 stay()
 """
-# What another user does meanwhile; it is ready when all of it has ended.
+# Each thread opens a tensor in a transaction, which notes the checksum of the tensor.
+OPEN = """
+import threading
+threading.stack_size(1 << 16)
+where, name = os.path.split(sys.argv[1])
+transaction = f"{where}/.safetensors/transactions/M"
+os.makedirs(transaction, exist_ok=True)
+def ask():
+    try:
+        os.open(f"{transaction}/{name}", os.O_WRONLY)
+    except OSError:
+        pass
+for _ in range(int(sys.argv[2])):
+    threading.Thread(target=ask, daemon=True).start()
+stay()
+"""
+# The work of another user during the wait. The program prints that it is ready after all of it.
 WORK = """
 where = sys.argv[1]
 with open(f"{where}/short", "r+b") as file:
@@ -242,11 +258,11 @@ stay()
 
 
 def threads_that_ask(program):
-    """How many threads of the program wait in getxattr()."""
+    """How many threads of the program wait in getxattr() or openat()."""
     count = 0
     for task in Path(f"/proc/{program.pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            count += (task / "syscall").read_text().split()[0] in ("191", "8")
+            count += (task / "syscall").read_text().split()[0] in ("191", "8", "257", "56")
     return count
 
 
@@ -260,15 +276,16 @@ def users():
     return attack.Attacker(), attack.Attacker(attack.ALICE)
 
 
-@pytest.fixture
-def flooded(scene, users, mounts):
+@pytest.fixture(params=[ASK, OPEN], ids=["attributes", "opens in a transaction"])
+def flooded(request, scene, users, mounts):
     """A mount of root's, in which Mallory's threads wait for checksums."""
     path = write_sparse(os.path.join(scene.directory, "sparse.safetensors"))
     os.chmod(path, 0o666)
     with open(os.path.join(scene.directory, "note"), "w"):
         pass
     mount = mounts(path, "allow_other,durability=process", path=scene.mount_point())
-    mount.flood = users[0].does(ASK, mount / "long", FLOOD)
+    mount.ask = request.param
+    mount.flood = users[0].does(mount.ask, mount / "long", FLOOD)
     assert eventually(lambda: threads_that_ask(mount.flood) == FLOOD)
     yield mount
     for user in users:  # before the mount ends
@@ -281,14 +298,14 @@ def test_hundreds_of_checksums_of_one_user_delay_no_other(flooded, users):
     alice.does(WORK, flooded.path)
     assert threads_that_ask(flooded.flood) == FLOOD
     # A program that waits behind all of these ends when it is killed.
-    lone = mallory.does(ASK, flooded / "long", 1)
+    lone = mallory.does(flooded.ask, flooded / "long", 1)
     assert eventually(lambda: threads_that_ask(lone) == 1)
     lone.kill()
     lone.wait()
     assert threads_that_ask(flooded.flood) == FLOOD
     flooded.flood.kill()
     flooded.flood.wait()
-    # Nothing of it is computed any more: the same user's next one begins.
+    # The checksums are no longer computed, so the same user's next request begins.
     mallory.does(WORK, flooded.path)
 
 

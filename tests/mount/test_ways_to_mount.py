@@ -212,7 +212,7 @@ def test_another_user_reads_a_mount_with_allow_other(nobody, mounts):
     assert done.returncode != 0 and "Permission denied" in done.stderr, "only root may write this archive"
 
 
-# ---- mount(8) and fstab, in a mount namespace of their own ----
+# ---- mount(8) and fstab, in a separate mount namespace ----
 
 @pytest.fixture
 def in_namespace(tmp_path, archive):

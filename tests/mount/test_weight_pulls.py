@@ -1,4 +1,4 @@
-# stfs pull: chains, new hosts, publishers that are slow or change their mind, and receivers that are killed at any moment.
+# stfs pull: chains, forks, new hosts, slow publishers, withdrawn versions, and receivers that are killed at any moment.
 import json
 import os
 import random
@@ -69,7 +69,7 @@ def test_a_new_host_is_seeded_and_brought_up_to_date(trainer, host):
 
 
 def test_a_chain_skips_repeats_and_forks(trainer, host):
-    """What base_version says counts, not the numbers."""
+    """The base_version decides, not the numbers."""
     stfs("pull", host, trainer.published)
     old = trainer.states[0]
     trainer.step()                                               # 1 changes 0

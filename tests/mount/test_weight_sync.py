@@ -1,4 +1,4 @@
-# stfs apply with published versions: bit by bit what the receivers of other stacks make of them, or nothing at all.
+# stfs apply with published versions: the result has the same bits as with the receivers of other stacks, or nothing changes.
 import json
 import os
 import shutil

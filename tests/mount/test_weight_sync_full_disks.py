@@ -1,5 +1,5 @@
-# A weight sync on a disk that gets full: at each place where the last free block is taken, the model and its state stay what
-# they were, nothing is left that holds the space, and the same command does its work once there is room.
+# A weight sync on a disk that gets full at each possible step: the model and its state are unchanged, no file keeps the space,
+# and the same command succeeds when there is room.
 import contextlib
 import os
 import subprocess
@@ -80,8 +80,8 @@ def succeeds_with_room(disk, directory, *words):
             if message is None:
                 return messages
             messages.append(message)
-            # btrfs writes each block to another place: it may lack room for a change that is committed. The next command
-            # goes on with that one.
+            # btrfs writes each block to another place, so it may lack space to apply a committed change. The next command
+            # finishes that change.
             if kind_of(disk) == "btrfs" and any("the change is committed" in one for one in messages):
                 grow(step)
                 continue

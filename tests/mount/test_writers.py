@@ -1,5 +1,4 @@
-# Writers: what each has on the disk after a sync, what it sees of its own, and what becomes of those that share a
-# descriptor or a tensor.
+# Writers: the archive after a sync, the bytes that a writer reads back, and writers that share a descriptor or a tensor.
 import os
 import subprocess
 
@@ -49,7 +48,7 @@ def test_a_synchronous_patch_is_committed_when_write_returns(mount, expected, op
         expected.check()
 
 
-# ---- what a writer sees itself ----
+# ---- reads by the writer ----
 
 def test_a_read_write_descriptor_reads_what_it_wrote(mount, expected, open_fd):
     fd = open_fd(mount / T, os.O_RDWR)

@@ -1,6 +1,6 @@
-# Writing: what is written between open and close replaces the tensor as a whole or not at all, whichever way it is
-# written. After each test the whole archive is compared, so that a byte elsewhere that changed is seen. What an unmount
-# leaves: test_stress.py; all tensors at a time: test_writers.py.
+# Writing: the writes between open and close replace the tensor as a whole or not at all, in each way to write. After each test
+# the whole archive is compared, so a changed byte elsewhere fails the test. test_stress.py tests writes before an unmount,
+# test_writers.py concurrent writes.
 import errno
 import os
 import time

@@ -1,5 +1,5 @@
-# Sizes that don't fit a tensor: what is too short, too long or truncated is refused and changes nothing. What the log
-# says of it: tests/fs/filesystem_close_test.cc.
+# Sizes that don't fit a tensor: a write that is too short, too long or truncated fails and changes nothing.
+# tests/fs/filesystem_close_test.cc tests the log.
 import errno
 import os
 
@@ -44,7 +44,7 @@ def test_the_bytes_of_a_refused_write_are_not_shown(mount, expected, open_fd):
     reader = open_fd(mount / T)
     assert os.pread(reader, expected.size(T), 0) == expected.tensor(T)  # all of its pages are in the cache
     fd = os.open(mount / T, os.O_RDWR)
-    # Refused for its length; what follows is refused since this one was.
+    # This write is refused for its length; later writes are refused because this one was.
     assert errno_of(os.pwrite, fd, b"x" * 5000, expected.size(T) - 100) == errno.EFBIG
     assert errno_of(os.pwrite, fd, b"y" * 5000, 8000) == errno.EINVAL
     assert eventually(lambda: os.pread(reader, expected.size(T), 0) == expected.tensor(T)), "refused bytes are shown"
@@ -78,8 +78,8 @@ def end(expected):
     return bytes(expected.size(T) - 5001)
 
 
-# What becomes of a descriptor: to which sizes it is truncated, what is then written where, what close says, and what
-# has changed.
+# Cases of one descriptor: the sizes of its truncations, the bytes and the offset of the following write, the errno of close,
+# and the change of the tensor.
 TRUNCATED = {
     "to its own size": lambda e: ([e.size(T)], b"q", 10, 0, (b"q", 10)),
     "shorter, and the rest written": lambda e: ([5001], b"r" * len(end(e)), 5001, 0, (b"r" * len(end(e)), 5001)),

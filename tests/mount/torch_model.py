@@ -1,10 +1,10 @@
-# A small language model in PyTorch, as a program: test_framework.py runs it in whatever Python has torch.
+# A small language model in PyTorch, as a program: test_framework.py runs it in a Python that has torch.
 #
 #   torch_model.py make DIRECTORY SHARDS   saves it whole and as shards with an index, and a new weight for one layer
 #   torch_model.py tune ARCHIVE SEED       loads an archive, changes one layer and saves all of it in its place
 #   torch_model.py run ARCHIVE             loads it from one archive, by load_file and by safe_open, and computes
 #
-# Prints JSON. What the model computes is a hash of the bits: equal or not, never close.
+# Prints JSON. The result of the model is a hash of its bits, so results are equal or different, never close.
 import hashlib
 import json
 import sys
@@ -58,7 +58,7 @@ def bytes_of(tensor):
 
 
 def logits(state):
-    """What the model of these tensors computes. Each of them must be in its place and of its shape and type."""
+    """The result of the model with these tensors. Each tensor must be in its place, with its shape and type."""
     model = Model().eval()
     own = model.state_dict()
     wrong = [name for name, tensor in state.items() if own[name].dtype != tensor.dtype]
@@ -97,7 +97,7 @@ def run(archive):
 
 
 def tune(archive, seed):
-    """What a step of training does: other values in one layer, and a whole checkpoint."""
+    """Makes a step of training: other values in one layer, and a whole checkpoint."""
     state = load_file(archive)
     torch.manual_seed(seed)
     state[PATCHED] = state[PATCHED] + torch.randn(state[PATCHED].shape) / 8

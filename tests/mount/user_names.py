@@ -1,4 +1,5 @@
-# Users with names and groups for one command: a passwd and a group file of a mount namespace of its own. The machine's stay.
+# Users with names and groups for one command: a passwd and a group file in a separate mount namespace. The machine's files are
+# not changed.
 import subprocess
 from pathlib import Path
 

@@ -1,5 +1,4 @@
-# The tensor that tests of writing overwrite, and what they look at afterwards: the whole archive, so that a byte
-# elsewhere that changed is seen.
+# The tensor that tests of writing overwrite, and their check of the whole archive, which also finds a changed byte elsewhere.
 import subprocess
 
 T = "layers.0.weight"  # 308,224 bytes, amid others

@@ -1,15 +1,15 @@
-"""A small fault that may be put into a source file, to see whether a test notices."""
+"""A small fault for a source file, to test whether a test notices it."""
 
 import dataclasses
 import hashlib
 
-# Stands in the text of an edit for the question whether this fault is the one that is on.
+# In the text of an edit, IS_ON is replaced by the check whether this fault is on.
 IS_ON = "\x01"
 
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
-    """Text before and behind a part of the file, which itself stays. Offsets count characters."""
+    """Text before and behind a part of the file. The part itself stays. Offsets count characters."""
 
     begin: int
     end: int
@@ -26,11 +26,11 @@ class Candidate:
     old: str
     new: str
     edits: tuple[Edit, ...]
-    ordinal: int = 0  # counts those of one function that read alike
+    ordinal: int = 0  # counts equal candidates of one function
 
     @property
     def key(self) -> str:
-        """Stays the same while the function keeps its text, wherever its lines go."""
+        """Stays the same while the text of the function stays, even if its lines move."""
         words = (self.file, self.function, self.operator, self.old, self.new, str(self.ordinal))
         return hashlib.sha256("\0".join(words).encode()).hexdigest()[:12]
 
@@ -46,7 +46,7 @@ class Candidate:
 
 
 def numbered(candidates: list[Candidate]) -> list[Candidate]:
-    """The same, without those that are there twice, and with ordinals."""
+    """Returns the candidates with ordinals, and without duplicates."""
     seen_edits = set()
     counts: dict[str, int] = {}
     result = []

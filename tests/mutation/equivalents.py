@@ -1,4 +1,4 @@
-"""The faults that change nothing that anyone can see: tests/mutation/equivalent."""
+"""The faults that have no visible effect: tests/mutation/equivalent."""
 
 import dataclasses
 from pathlib import Path
@@ -24,7 +24,7 @@ class Equivalent:
 
 
 def read_table(path: Path = TABLE) -> list[Equivalent]:
-    """Blocks of six lines, an empty one between them; a line that begins with # says something."""
+    """Reads blocks of six lines, with an empty line between blocks. A line that begins with # is a comment."""
     text = path.read_text() if path.exists() else ""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     blocks = [block.splitlines() for block in "\n".join(lines).strip().split("\n\n") if block.strip()]

@@ -1,4 +1,4 @@
-"""A source file with faults inside, each behind its number."""
+"""A source file that contains faults, each behind a switch with its number."""
 
 import bisect
 
@@ -8,13 +8,13 @@ HEAD = '#include "mutation_switch.h"\n'
 
 
 class MutatedFile:
-    """`text`, and for each of its lines the numbers of the faults around it."""
+    """`text` is the file with its faults. For each line, the object knows the numbers of the faults around it."""
 
     def __init__(self, original: str, faults: dict[int, Candidate]):
         edits = [
             (edit.begin, edit.end, number, edit) for number, candidate in faults.items() for edit in candidate.edits
         ]
-        # The outer one first; what is put between two characters goes in before what begins there.
+        # An outer fault comes before an inner one. Text between two characters comes before an edit that begins there.
         edits.sort(key=lambda one: (one[0], one[0] != one[1], -one[1], one[2]))
         self.original = original
         self.pieces: list[str] = []
@@ -50,7 +50,7 @@ class MutatedFile:
         self.put(self.original[at:end])
 
     def faults_at(self, line: int) -> tuple[int, ...]:
-        """The outermost first."""
+        """Returns the faults around a line, the outermost first."""
         at = bisect.bisect_right(self.line_starts, line, key=lambda one: one[0]) - 1
         # Several pieces may share a line.
         found = [numbers for first, numbers in self.line_starts[max(0, at - 3) : at + 2] if first == line]

@@ -1,4 +1,4 @@
-"""The faults that are made: what may be wrong with a comparison, a condition, a call, a lock or a loop."""
+"""The faults that are made: errors in a comparison, a condition, a call, a lock or a loop."""
 
 import re
 
@@ -6,7 +6,7 @@ from clang.cindex import Cursor, CursorKind, TypeKind
 
 from candidate import IS_ON, Candidate, Edit, numbered
 from source_text import SourceText
-from syntax_tree import SyntaxTree
+from syntax_tree import OPEN_MACROS, SyntaxTree
 
 NEIGHBOURS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 INTEGERS = (
@@ -17,16 +17,16 @@ FUNCTIONS = (
     CursorKind.FUNCTION_DECL, CursorKind.CXX_METHOD, CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR,
     CursorKind.FUNCTION_TEMPLATE, CursorKind.CONVERSION_FUNCTION,
 )  # fmt: skip
-# What is decided while compiling.
+# Code that is evaluated during the compilation.
 FIXED = (CursorKind.STATIC_ASSERT, CursorKind.ENUM_DECL, CursorKind.CXX_UNARY_EXPR, CursorKind.CONCEPT_DECL)
 SIZE = re.compile(r"(?:^|[_.>])(size|bytes|count|length|end|begin|offset|last|first)(_|\(\))?$")
 CONSTANT = re.compile(r"(\w+::)*k[A-Z]\w*$")
 LOCK = re.compile(
-    r"(?:const\s+)?(?P<type>std::(?:scoped_lock|unique_lock|shared_lock|lock_guard)(?:<[^>]*>)?)\s+(?P<name>\w+)"
+    r"(?:const\s+)?(?P<type>(?:MutexLock|SharedLock)|std::(?:scoped_lock|unique_lock|shared_lock)(?:<[^>]*>)?)\s+(?P<name>\w+)"
     r"[({](?P<what>.*)[)}]$",
     re.S,
 )
-# Their arguments may stand in any order.
+# Functions whose arguments may be exchanged without an effect.
 SYMMETRIC = {"min", "max", "swap", "equal", "exchange", "midpoint", "gcd", "lcm"}
 
 
@@ -47,7 +47,11 @@ class Operators(SyntaxTree):
     # --- the tree -----------------------------------------------------------------------------------
 
     def visit(self, node: Cursor, parent: Cursor):
-        if node.kind in FIXED or self.is_in_macro(node):
+        if node.kind in FIXED:
+            return
+        macro = self.macro_of(node)
+        if macro is not None:
+            self.visit_macro(node, *macro)
             return
         if node.kind in (CursorKind.VAR_DECL, CursorKind.FIELD_DECL) and self.is_constant(node):
             return
@@ -60,6 +64,19 @@ class Operators(SyntaxTree):
         for child in children[1:] if node.kind == CursorKind.CASE_STMT else children:
             self.visit(child, node)
         self.function, self.function_end = outer
+
+    def visit_macro(self, node: Cursor, begin: int, end: int, name: str):
+        """Visits only the argument of an open macro."""
+        if name not in OPEN_MACROS:
+            return
+        if node.kind == CursorKind.DO_STMT:
+            argument = self.source.text[begin + len(name) : end]
+            self.add(
+                "ignored result", (begin, end), "goes on",
+                Edit(begin, end, f"\nif ({IS_ON}) static_cast<void>{argument}; else\n", "\n"),
+            )  # fmt: skip
+        for child in node.get_children():
+            self.visit(child, node)
 
     def look_at(self, node: Cursor, parent: Cursor):
         kind = node.kind
@@ -98,7 +115,7 @@ class Operators(SyntaxTree):
         self.found.append(Candidate(self.file, line, operator, self.function, old, new, edits))
 
     def choose(self, operator: str, node: Cursor, new: str, old_as: str = "", shown: str = ""):
-        """Another expression in place of one."""
+        """Replaces an expression by another one."""
         begin, end = self.range_of(node)
         self.add(
             operator, (begin, end), shown or " ".join(new.split()),
@@ -122,7 +139,7 @@ class Operators(SyntaxTree):
             new = f"({self.text_of(left)}\n) {NEIGHBOURS[operator]} ({self.text_of(right)}\n)"
             self.choose_shown("comparison", node, new, left, NEIGHBOURS[operator], right)
         elif operator in ("==", "!=") and not self.is_condition(node, parent):
-            # Dropping it from && makes it true already, from || false.
+            # Dropping the comparison from && has the same effect as true, and from || the same as false.
             around = (self.sides(parent) or ("", "", ""))[2] if parent.kind == CursorKind.BINARY_OPERATOR else ""
             for new in ("true", "false"):
                 if (around, new) not in (("&&", "true"), ("||", "false")):
@@ -133,7 +150,7 @@ class Operators(SyntaxTree):
         self.choose(operator, node, new, "static_cast<bool>", shown)
 
     def is_condition(self, node: Cursor, parent: Cursor) -> bool:
-        """Whether forcing the condition, or dropping a term, makes the same fault already."""
+        """Returns true if forcing the condition, or dropping a term, makes the same fault."""
         return parent.kind in (CursorKind.IF_STMT, CursorKind.WHILE_STMT, CursorKind.CONDITIONAL_OPERATOR)
 
     def force(self, condition: Cursor, values: tuple[bool, ...], operator: str = "forced condition"):
@@ -226,7 +243,7 @@ class Operators(SyntaxTree):
             return  # a wait, or an unlock, needs it
         kind = f"std::optional<decltype({lock['type']}({lock['what']}))>"
         behind = f"; {kind} {lock['name']}; if (!{IS_ON}) {lock['name']}.emplace({lock['what']})"
-        # The declaration itself becomes a type that is not used.
+        # The declaration becomes a lambda that is never called.
         self.add(
             "no lock", (begin, end), "no lock",
             Edit(begin, end, f"\n[[maybe_unused]] const auto {lock['name']}_made = [&] {{ ", f"; }}{behind}\n"),
@@ -243,7 +260,7 @@ class Operators(SyntaxTree):
         )  # fmt: skip
 
     def look_at_step(self, node: Cursor, parent: Cursor):
-        """A call that only tells whether it has succeeded: a sync, a lock, a check."""
+        """Handles a call whose result is only success or failure: a sync, a lock, a check."""
         called, kind = node.referenced, node.type.get_canonical().spelling
         if not kind.startswith("tl::expected<void") or called is None or called.kind not in FUNCTIONS:
             return
@@ -279,7 +296,7 @@ class Operators(SyntaxTree):
         self.add("swapped arguments", (begin, end), f"{words[1]}, {words[0]}", *edits)
 
     def look_at_statement(self, node: Cursor, parent: Cursor):
-        """A call whose result nobody uses."""
+        """Handles a call whose result is not used."""
         bodies = (CursorKind.COMPOUND_STMT, CursorKind.IF_STMT, CursorKind.FOR_STMT, CursorKind.WHILE_STMT,
                   CursorKind.CXX_FOR_RANGE_STMT, CursorKind.CASE_STMT, CursorKind.DEFAULT_STMT)  # fmt: skip
         if parent.kind not in bodies or self.source.char_behind(node.extent.end.offset) != ";":

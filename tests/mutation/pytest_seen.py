@@ -1,5 +1,5 @@
-"""A plugin of pytest that does what seen_listener.cc does: after each test, a line of STFS_MUTANTS_LOG, `SECONDS RESULT
-NUMBERS NAME`, says which faults were passed by. Daemons map the same file."""
+"""A plugin of pytest that does the same as seen_listener.cc: after each test, a line of STFS_MUTANTS_LOG, `SECONDS RESULT
+NUMBERS NAME`, lists the faults that the test passed by. Daemons map the same file."""
 
 import mmap
 import os
@@ -24,7 +24,7 @@ class Listener:
         numbers = [number for number, mark in enumerate(self.marks[:]) if mark and number > 0]
         for number in numbers:
             self.marks[number] = 0
-        # pytest names it from the directory of its settings; whoever runs it again needs its path from here.
+        # pytest names a test from the directory of its settings. To run the test again, its path must begin here.
         name = f"{os.path.relpath(item.path)}::{item.nodeid.split('::', 1)[1]}"
         with open(self.log, "a") as log:
             log.write(f"{seconds:.3f} {self.result} {','.join(map(str, numbers))} {name}\n")

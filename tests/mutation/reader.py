@@ -1,4 +1,4 @@
-"""Reads sources with libclang, as a compile_commands.json says, and keeps what it has found."""
+"""Reads sources with libclang, with the commands of compile_commands.json, and keeps the candidates."""
 
 import concurrent.futures
 import hashlib
@@ -15,7 +15,7 @@ TAKEN = ("-D", "-I", "-std", "-isystem", "-U")
 
 
 def arguments_of(command: str) -> list[str]:
-    """Those that decide how a file reads."""
+    """Returns the arguments that decide how a file is parsed."""
     words = iter(shlex.split(command)[1:])
     taken = []
     for word in words:
@@ -27,7 +27,7 @@ def arguments_of(command: str) -> list[str]:
 
 
 def compiler_headers() -> str:
-    """libclang's package has none of its own."""
+    """Returns the headers of GCC, because libclang's package has no headers."""
     return subprocess.run(["g++", "-print-file-name=include"], capture_output=True, text=True).stdout.strip()
 
 
@@ -49,7 +49,7 @@ def read_text(path: Path, name: str, arguments: list[str], content: bytes) -> li
 
 
 class Reader:
-    """`build` is a build of `root` that has a compile_commands.json."""
+    """`build` is a build of `root` with a compile_commands.json."""
 
     def __init__(self, root: Path, build: Path, cache: Path):
         self.root = root
@@ -76,7 +76,8 @@ class Reader:
         return found
 
     def command_of(self, name: str) -> str:
-        """A header is read like a source beside it, or of its folder."""
+        """Returns the command of a source. A header gets the command of the source with its name, or of another source in
+        its folder."""
         if name in self.commands:
             return self.commands[name]
         own = name.removesuffix(".h") + ".cc"

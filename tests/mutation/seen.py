@@ -1,4 +1,4 @@
-"""Which tests pass by which faults, and how long each takes: one normal run of all of them tells it."""
+"""The faults that each test passes by, and the duration of each test, from one normal run of all tests."""
 
 import dataclasses
 import json
@@ -17,7 +17,8 @@ class Test:
 
 
 def look(name: str, place: Place, numbers, patience: float) -> list[Test]:
-    """Runs a Python file, or `PROGRAM SELECTION` of Catch2, for so many seconds at most; leaves out what fails without a fault."""
+    """Runs a Python file, or `PROGRAM SELECTION` of Catch2, with a time limit. Leaves out tests that fail without a
+    fault."""
     seen, log = place.path / "seen", place.path / "log"
     seen.write_bytes(bytes(max(numbers, default=0) + 1))
     log.write_bytes(b"")
@@ -43,8 +44,8 @@ def look(name: str, place: Place, numbers, patience: float) -> list[Test]:
 
 
 class SeenTests:
-    """Kept in the build directory, since it takes as long as the tests. Each program, or file, has a digest of all that
-    decides what it does: who changes one runs only that one again."""
+    """The result is kept in the build directory, because a new one takes as long as the tests. Each program or file has a
+    digest of everything that decides its behaviour. After a change, only that program or file runs again."""
 
     def __init__(self, kept: Path):
         self.kept = kept
@@ -72,6 +73,6 @@ class SeenTests:
         os.replace(new, self.kept)
 
     def of(self, fault: int) -> list[Test]:
-        """Those of Catch2 before those that mount, the quickest first."""
+        """Returns the tests that pass by a fault: tests of Catch2 before tests that mount, the quickest first."""
         found = [test for tests in self.tests.values() for test in tests if fault in test.faults]
         return sorted(found, key=lambda test: (test.program == "pytest", test.seconds))

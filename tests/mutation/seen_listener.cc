@@ -1,5 +1,5 @@
-// After each test case, says which faults it has passed by: a line of STFS_MUTANTS_LOG, `SECONDS RESULT
-// NUMBERS NAME`.
+// After each test case, lists the faults that it has passed by, in a line of STFS_MUTANTS_LOG:
+// `SECONDS RESULT NUMBERS NAME`.
 #define CATCH_CONFIG_EXTERNAL_INTERFACES  // for version 2, which has listeners only then
 
 #include <chrono>

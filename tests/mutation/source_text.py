@@ -1,4 +1,4 @@
-"""The text of a C++ file, and the same without what is in comments, strings and characters."""
+"""The text of a C++ file, and the same text without comments, strings and characters."""
 
 import re
 
@@ -10,7 +10,7 @@ PAIRS = {"(": ")", "{": "}", "[": "]"}
 
 
 class SourceText:
-    """libclang counts bytes. All sources are ASCII, or their bytes are taken as characters."""
+    """libclang counts bytes, so the text has a character for each byte."""
 
     def __init__(self, content: bytes):
         self.text = content.decode("latin-1")
@@ -18,7 +18,7 @@ class SourceText:
         self.starts = [0, *(found.end() for found in re.finditer("\n", self.text))]
 
     def closing(self, opening: int) -> int:
-        """Where the bracket at `opening` is closed; -1 if nowhere."""
+        """Returns the offset of the bracket that closes the one at `opening`, or -1."""
         depth = 0
         for at in range(opening, len(self.plain)):
             if self.plain[at] in "([{":
@@ -30,7 +30,7 @@ class SourceText:
         return -1
 
     def semicolons(self, begin: int, end: int) -> list[int]:
-        """Those between the two that are in no bracket of their own."""
+        """Returns the semicolons between the two offsets that are outside of further brackets."""
         found, depth = [], 0
         for at in range(begin, end):
             if self.plain[at] in "([{":
@@ -48,6 +48,6 @@ class SourceText:
         return self.plain[at : at + 400].lstrip("~ \n")[:1]
 
     def words(self, begin: int, end: int) -> str:
-        """On one line, for a person."""
+        """Returns the text on one line, for a person."""
         without_comments = re.sub(r"//[^\n]*", "", self.text[begin:end])
         return " ".join(without_comments.split())

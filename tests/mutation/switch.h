@@ -1,5 +1,5 @@
-// Which fault is on: STFS_MUTANT has its number. Each fault that is passed by marks its byte in the file that
-// STFS_MUTANTS_SEEN names, whatever becomes of the process.
+// STFS_MUTANT has the number of the fault that is on. Each fault that is passed by marks its byte in the file
+// that STFS_MUTANTS_SEEN names. The mark stays however the process ends.
 #pragma once
 
 #include <fcntl.h>
@@ -44,7 +44,7 @@ inline Seen map_seen() {
 inline const unsigned the_fault = number_of_fault();
 inline const Seen the_seen = map_seen();
 
-/// Whether the fault of this number is on.
+/// Returns true if the fault of this number is on.
 constexpr bool is(unsigned number) {
   if (std::is_constant_evaluated()) return false;
   if (number < the_seen.size_bytes) __atomic_store_n(the_seen.bytes + number, 1, __ATOMIC_RELAXED);

@@ -1,8 +1,20 @@
-"""The tree of a source file as libclang gives it, and the questions that the operators ask about it."""
+"""The syntax tree of a source file from libclang, and functions about it for the operators."""
 
-from clang.cindex import Cursor, CursorKind
+from ctypes import byref, c_uint
+
+from clang.cindex import Cursor, CursorKind, SourceLocation, c_object_p, conf
 
 from source_text import SourceText
+
+# Macros with an ordinary expression as their argument. Faults are put into the argument.
+OPEN_MACROS = ("RETURN_IF_ERROR",)
+
+
+def offset_in_file(location: SourceLocation) -> int:
+    """Returns the offset of the text itself. SourceLocation.offset is the macro's offset for all text in its arguments."""
+    file, line, column, offset = c_object_p(), c_uint(), c_uint(), c_uint()
+    conf.lib.clang_getSpellingLocation(location, byref(file), byref(line), byref(column), byref(offset))
+    return int(offset.value)
 
 
 class SyntaxTree:
@@ -10,7 +22,7 @@ class SyntaxTree:
         self.source = source
         self.path = root.spelling
         self.macros = [
-            self.range_of(child)
+            (*self.range_of(child), child.spelling)
             for child in root.get_children()
             if child.kind == CursorKind.MACRO_INSTANTIATION and self.is_here(child)
         ]
@@ -20,15 +32,19 @@ class SyntaxTree:
 
     @staticmethod
     def range_of(node: Cursor) -> tuple[int, int]:
-        return node.extent.start.offset, node.extent.end.offset
+        return offset_in_file(node.extent.start), offset_in_file(node.extent.end)
 
     def text_of(self, node: Cursor) -> str:
         begin, end = self.range_of(node)
         return self.source.text[begin:end]
 
-    def is_in_macro(self, node: Cursor) -> bool:
+    def macro_of(self, node: Cursor) -> tuple[int, int, str] | None:
+        """Returns the macro that makes this node, or None for the argument of an open macro."""
         begin, end = self.range_of(node)
-        return any(first <= begin and end <= last for first, last in self.macros)
+        for first, last, name in self.macros:
+            if first <= begin and end <= last and not (name in OPEN_MACROS and begin > first + len(name)):
+                return first, last, name
+        return None
 
     def is_constant(self, node: Cursor) -> bool:
         if node.kind == CursorKind.FIELD_DECL and node.is_bitfield():
@@ -42,7 +58,7 @@ class SyntaxTree:
         return "constexpr" in self.source.plain[begin : node.location.offset]
 
     def sides(self, node: Cursor) -> tuple[Cursor, Cursor, str] | None:
-        """Of a binary operator, also of one that is overloaded."""
+        """Returns both sides and the operator of a binary operator, which may be overloaded."""
         parts = list(node.get_children())
         if node.kind == CursorKind.CALL_EXPR:
             if not node.spelling.startswith("operator"):
@@ -76,7 +92,7 @@ class SyntaxTree:
         is_declared = any(child.kind == CursorKind.VAR_DECL for child in inside)
         if not inside or is_declared or inside[-1].kind == CursorKind.DECL_STMT:
             return None
-        # With `if (auto found = look())` libclang names the variable once more.
+        # For `if (auto found = look())` libclang lists the variable twice.
         stops = self.source.semicolons(opening + 1, closing)
         if not stops and any(child.kind == CursorKind.DECL_STMT for child in inside):
             return None

@@ -1,5 +1,5 @@
-"""The operators make the faults that they are named for, and the file with faults inside still compiles and behaves as
-before while none is on."""
+"""The operators make the faults that they are named for. A file with faults still compiles, and behaves as before while
+no fault is on."""
 
 import os
 import shutil
@@ -24,7 +24,15 @@ SAMPLE = """\
 #include <mutex>
 #include <vector>
 namespace tl { template <class T> struct expected { bool ok = true; explicit operator bool() const { return ok; } }; }
+#define RETURN_IF_ERROR(...)                               \\
+  do {                                                     \\
+    if (auto&& checked = (__VA_ARGS__); !checked) return checked; \\
+  } while (false)
 namespace sample {
+template <class Lock> struct MutexLock {
+  explicit MutexLock(Lock& lock) : held(lock) {}
+  std::unique_lock<Lock> held;
+};
 constexpr std::uint64_t kLimit = 10;
 std::mutex mutex;
 int calls = 0;
@@ -59,13 +67,17 @@ int stepped() {
   if (const auto done = step(); !done) return 3;
   return steps;
 }
+tl::expected<void> passing(int a, int b) {
+  RETURN_IF_ERROR(check(a < b));
+  return {};
+}
 bool is_free() {
   const bool is_locked = mutex.try_lock();
   if (is_locked) mutex.unlock();
   return is_locked;
 }
 bool leaves_free() {
-  const std::scoped_lock lock(mutex);
+  const MutexLock lock(mutex);
   return is_free();
 }
 std::uint64_t limit() { return kLimit; }
@@ -78,10 +90,10 @@ int main() {
   const auto done = check(false);
   std::printf("%d %d %d %d %d ", is_below(2, 2), is_both(true, false), forced(true), sum({1, 2, 3}), caller());
   std::printf("%d %d %d %d %d ", checked(), leaves_free(), static_cast<int>(limit()), static_cast<int>(size(9)), done.ok);
-  std::printf("%d", stepped());
+  std::printf("%d %d%d", stepped(), passing(2, 2).ok, passing(1, 2).ok);
 }
 """
-NORMAL = "0 0 7 12 12 3 0 10 9 0 1"
+NORMAL = "0 0 7 12 12 3 0 10 9 0 1 01"
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +153,9 @@ def test_nothing_changes_while_no_fault_is_on(program: Path):
         ("size by one", "size", "size_bytes - 1", 8, "8"),
         ("early success", "check", "returns success at once", 9, "1"),
         ("step left out", "stepped", "success", 10, "0"),
+        ("ignored result", "passing", "goes on", 11, "11"),
+        ("comparison", "passing", "a <= b", 11, "11"),
+        ("step left out", "passing", "success", 11, "11"),
     ],
 )
 def test_operator(program, candidates, operator: str, function: str, new: str, position: int, value: str):

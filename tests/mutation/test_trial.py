@@ -1,14 +1,17 @@
-"""What a trial says of a fault: caught by a test that fails with it, and by nothing else."""
+"""The verdict of a trial: a fault is caught only if a test fails with the fault."""
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 import seen
-from trial import Place, try_fault
+from candidate import Candidate, Edit
+from trial import Place, batches_of, escaped, try_fault, try_without_lock
 
 ROOT = Path(__file__).resolve().parents[2]
-# Passes by fault 1, and notices it.
+# This test passes by fault 1 and notices it.
 NOTICES = """
 import os
 
@@ -20,6 +23,19 @@ def test_notices():
 
 def test_does_not():
     pass
+"""
+
+GUARDED = """
+#include "core/base/mutex.h"
+class Count {
+ public:
+  void add() { const stfs::MutexLock lock(mutex_); ++count_; }
+  void wait() { const stfs::MutexLock lock(mutex_); }
+
+ private:
+  stfs::Mutex mutex_;
+  int count_ GUARDED_BY(mutex_) = 0;
+};
 """
 
 
@@ -48,3 +64,42 @@ def test_a_python_test_that_was_seen_is_found_again_and_notices_its_fault(place)
 def test_a_python_test_that_is_not_found_catches_nothing(place):
     with pytest.raises(RuntimeError, match="did not find"):
         try_fault(1, [seen.Test("pytest", "mount/test_one.py::test_notices", 0.1, frozenset([1]))], place, 60)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_mounts_of_any_name_are_ended(place):
+    points = [os.fsencode(place.path) + name for name in (b"/t/\xff", b"/t/a b\\c")]
+    for point in points:
+        os.makedirs(point)
+        subprocess.run(["mount", "-t", "tmpfs", "none", point], check=True)
+    assert [os.fsencode(name) for name in place.mounts()] == points
+    place.clear()
+    assert place.mounts() == [] and not (place.path / "t").exists()
+
+
+def test_a_batch_fits_in_one_argument_of_a_command():
+    tests = [seen.Test("core_tests", f"{number:04} " + "a name, with a comma " * 4, 0.01, frozenset()) for number in range(3000)]
+    batches = batches_of(tests)
+    assert [test for batch in batches for test in batch] == tests
+    for batch in batches:
+        subprocess.run(["true", ",".join(escaped(test.name) for test in batch)], check=True)
+
+
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="there is no clang++")
+def test_clang_notices_a_lock_that_a_member_needs(tmp_path):
+    place = Place(ROOT, tmp_path)
+    folder = ROOT / "build"
+    folder.mkdir(exist_ok=True)
+    source = folder / f"count.{os.getpid()}.h"
+    source.write_text(GUARDED)
+    lock = "const stfs::MutexLock lock(mutex_)"
+    first = GUARDED.index(lock)
+    try:
+        for begin, is_noticed in ((first, True), (GUARDED.index(lock, first + 1), False)):
+            edits = (Edit(begin, begin + len(lock), "", ""),)
+            fault = Candidate(f"build/{source.name}", 1, "no lock", "add", lock, "no lock", edits)
+            verdict = try_without_lock(fault, place)
+            assert (verdict is not None and verdict.caught) == is_noticed
+    finally:
+        source.unlink()
+        place.remove()

@@ -1,4 +1,4 @@
-"""What the compiler says is laid to the faults that it is about."""
+"""Errors of the compiler are assigned to the faults that cause them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Runs tests with one fault on, and ends all that they have started."""
+"""Runs tests with one fault on, and ends all processes that the tests have started."""
 
 import dataclasses
 import os
@@ -10,20 +10,22 @@ import tempfile
 import time
 from pathlib import Path
 
-# A batch may take so much longer than without the fault, on a machine that has other work.
+# A batch may take this many times longer than without the fault, because the machine may be busy.
 TIMES = 4
 FOLDER = Path(__file__).resolve().parent
 AT_LEAST = 20.0  # seconds
-# The quick tests of a fault run together first, up to so many seconds, then those up to the next.
+# The quick tests of a fault run together first, up to a sum of seconds. Then the tests up to the next sum run.
 BATCHES = (1.0, 10.0, 60.0)
 MARK = "STFS_MUTATION_PLACE"
+# Linux refuses an argument of 128 KiB.
+MOST_NAMES = 100_000  # bytes
 PYTEST_RAN_NOTHING = (4, 5)  # exit statuses: a test was not found; none was selected
-# Under nohup, or behind an &, signals are ignored that tests send.
+# Under nohup, or behind an &, signals are ignored that the tests send. These words restore the default.
 USUAL = ("env", "--default-signal=HUP", "--default-signal=INT", "--default-signal=QUIT")
 
 
 class Place:
-    """A directory for temporary files of one worker. What is mounted below it, or runs for it, ends with `clear`."""
+    """A directory for one worker's temporary files. `clear` ends the mounts below the directory and the processes for it."""
 
     def __init__(self, root: Path, build: Path):
         self.path = Path(tempfile.mkdtemp(prefix="m.", dir="/tmp"))
@@ -41,15 +43,18 @@ class Place:
         self.end_processes()
         for mount in sorted(self.mounts(), reverse=True):
             subprocess.run(["umount", "-l", mount], stderr=subprocess.DEVNULL, check=False)
-        if not self.mounts():  # what is mounted may be somebody's
+        if not self.mounts():  # the files below a mount may be someone's data
             shutil.rmtree(self.path / "t", ignore_errors=True)
 
     def mounts(self) -> list[str]:
-        points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        # A test may mount at a name that is not UTF-8, or at a name with a space, which the kernel writes as \040.
+        table = os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
+        names = [line.split(" ")[4] for line in table.split("\n") if line]
+        points = [re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), name) for name in names]
         return [point for point in points if point.startswith(f"{self.path}/")]
 
     def end_processes(self):
-        """Daemons have sessions of their own; all have our mark in their environment."""
+        """Daemons have separate sessions, so they are found by a mark in their environment."""
         mark = f"{MARK}={self.path}\0".encode()
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -65,7 +70,8 @@ class Place:
 
 
 def run_quietly(command: list[str], place: Place, environment: dict[str, str], patience: float) -> int | None:
-    """The exit status; None if it had to be ended. What it prints is in the file `output` of the place."""
+    """Returns the exit status, or None if the command was ended. The command's output is in the file `output` of the
+    place."""
     with open(place.path / "output", "wb") as output:
         process = subprocess.Popen(
             [*USUAL, *command], cwd=place.root, env=place.environment(environment), stdin=subprocess.DEVNULL, stdout=output,
@@ -92,14 +98,14 @@ class Verdict:
 
 
 def escaped(name: str) -> str:
-    """As a test specification of Catch2 takes it."""
+    """Escapes a name for a test specification of Catch2."""
     for character in '\\,"[]*~':
         name = name.replace(character, "\\" + character)
     return name
 
 
 def batches_of(tests: list) -> list[list]:
-    """Tests of one program that run together; the quick ones first, and those that mount behind the others."""
+    """Returns batches of tests of one program. The quick tests come first, and tests that mount come last."""
     result = []
     for mounts in (False, True):
         left = [test for test in tests if (test.program == "pytest") == mounts]
@@ -109,12 +115,37 @@ def batches_of(tests: list) -> list[list]:
                 total += left[0].seconds
                 taken.append(left.pop(0))
             for program in sorted({test.program for test in taken}):
-                result.append([test for test in taken if test.program == program])
+                result += in_one_command([test for test in taken if test.program == program])
     return result
 
 
+def in_one_command(tests: list) -> list[list]:
+    """Splits tests where their names are too long for one argument of a command."""
+    result, length = [[]], 0
+    for test in tests:
+        length += len(os.fsencode(escaped(test.name))) + 1
+        if length > MOST_NAMES and result[-1]:
+            result.append([])
+            length = len(os.fsencode(escaped(test.name))) + 1
+        result[-1].append(test)
+    return result
+
+
+def try_without_lock(fault, place: Place) -> Verdict | None:
+    """Clang notices most locks that are left out. @return None if it does not notice this one."""
+    begin = time.monotonic()
+    text = (place.root / fault.file).read_text(encoding="latin-1")
+    source = place.path / Path(fault.file).with_suffix(".cc").name
+    source.write_text(text[: fault.edits[0].begin] + text[fault.edits[0].end :], encoding="latin-1")
+    checked = subprocess.run([place.root / ".ci" / "check_locks", source], capture_output=True, text=True, check=False)
+    source.unlink()
+    if "-Wthread-safety" not in checked.stdout:
+        return None
+    return Verdict(True, "clang: .ci/check_locks", time.monotonic() - begin)
+
+
 def try_fault(number: int, tests: list, place: Place, most_seconds: float) -> Verdict:
-    """@param most_seconds  tests that take longer together, without a fault, are not run."""
+    """@param most_seconds  the limit for the sum of the tests' normal durations. Later tests are not run."""
     begin = time.monotonic()
     total = 0.0
     for batch in batches_of(tests):
@@ -133,7 +164,7 @@ def try_fault(number: int, tests: list, place: Place, most_seconds: float) -> Ve
 
 
 def check_all_ran(batch: list, place: Place):
-    """A name that Catch2 does not find is no error to it."""
+    """Catch2 reports no error for a name that it does not find, so the number of tests is compared."""
     report = (place.path / "output").read_text(errors="replace")
     if batch[0].program == "pytest":
         found = re.search(r"(\d+) passed", report)

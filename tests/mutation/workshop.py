@@ -1,4 +1,4 @@
-"""Builds programs with faults inside, beside a plain build and from its objects: only what a fault touches is compiled."""
+"""Builds programs with faults beside a plain build and from its objects. Only sources with a fault are compiled again."""
 
 import dataclasses
 import json
@@ -13,15 +13,15 @@ from candidate import Candidate
 from mutated_file import MutatedFile
 
 FOLDER = Path(__file__).resolve().parent
-# Faults make warnings.
+# Faults cause warnings.
 FLAGS = "-w -Wno-error -Wno-narrowing -fmax-errors=0"
-# A ninja file of our own: each step is a command of the plain build, changed.
+# Our ninja file: each step is a changed command of the plain build.
 RULE = "rule step\n  command = $step\n"
 
 
 @dataclasses.dataclass
 class Made:
-    """What was put into the programs, by its number, and what did not compile."""
+    """The faults in the programs, by their numbers, and the candidates that do not compile."""
 
     faults: dict[int, Candidate]
     refused: list[Candidate]
@@ -31,13 +31,13 @@ class Made:
 class Step:
     command: str
     output: str  # relative to the build directory
-    inputs: list[str]  # the same; a source has its whole path
+    inputs: list[str]  # as for the output; a source has its whole path
     source: str = ""  # relative to the repository; empty for a link
 
 
 class Workshop:
-    """`plain` is a build of the repository that compiles each source by itself. Its files are links in `build`, but
-    those that have faults inside."""
+    """`plain` is a build of the repository that compiles each source separately. The files in `build` are links to its
+    files, except for files with faults."""
 
     def __init__(self, root: Path, place: Path, plain: Path):
         self.root = root
@@ -59,7 +59,7 @@ class Workshop:
             raise RuntimeError(f"the build without a fault fails:\n{done.stdout[-3000:]}")
 
     def make(self, faults: dict[int, Candidate], targets: tuple[str, ...], log=print) -> Made:
-        """Builds; leaves out what does not compile."""
+        """Builds the programs, without faults that do not compile."""
         refused: list[Candidate] = []
         steps = self.plain_steps(targets)
         for attempt in range(12):
@@ -86,7 +86,7 @@ class Workshop:
     # --- the plain build --------------------------------------------------------------------------------
 
     def plain_steps(self, targets: tuple[str, ...]) -> list[Step]:
-        """What makes the targets, in order."""
+        """Returns the steps that make the targets, in order."""
         done = subprocess.run(
             ["ninja", "-C", str(self.plain), "-t", "commands", *targets], capture_output=True, text=True, check=True
         )
@@ -100,7 +100,7 @@ class Workshop:
             elif "-o" in words:
                 output = words[words.index("-o") + 1]
             else:
-                continue  # what makes other files than programs
+                continue  # steps that make other files
             if "cmake_pch" in source:
                 continue
             inputs = [source] if source else [word for word in words if word in made and word != output]
@@ -109,7 +109,7 @@ class Workshop:
         return steps
 
     def headers_of_objects(self) -> dict[str, set[str]]:
-        """The files of the repository that each object is made of."""
+        """Returns the files of the repository that each object depends on."""
         done = subprocess.run(
             ["ninja", "-C", str(self.plain), "-t", "deps"], capture_output=True, text=True, check=True
         )
@@ -165,7 +165,8 @@ class Workshop:
         return [step.inputs[0], *(str(self.sources / name) for name in names)]
 
     def listener_of(self, link: Step, steps: list[Step]) -> Step | None:
-        """Each program of Catch2 says which faults its tests pass by: compiled like the first of its own sources."""
+        """Each program of Catch2 reports the faults that its tests pass by. The listener is compiled like the program's
+        first source."""
         if not link.output.endswith("_tests"):
             return None
         folder = f"/{os.path.basename(link.output)}.dir/"
@@ -179,7 +180,7 @@ class Workshop:
         return Step(command, output, [str(FOLDER / "seen_listener.cc"), str(self.sources / "mutation_switch.h")])
 
     def mirror(self, own: set[str]):
-        """Links to all files of the plain build; what is in `own` is ours, and is made anew or stays."""
+        """Links to all files of the plain build. The files in `own` are ours. They are made again or stay."""
         self.build.mkdir(parents=True, exist_ok=True)
         for folder, folders, names in os.walk(self.plain):
             there = self.build / os.path.relpath(folder, self.plain)
@@ -195,7 +196,7 @@ class Workshop:
                     ours.unlink()
                     is_link = False
                 if not is_own and not is_link:
-                    # A link to a file beside it stays one: libstfs.so leads to what is built here.
+                    # A link to a file beside it stays such a link: libstfs.so then leads to the file that is built here.
                     ours.symlink_to(os.readlink(plain) if plain.is_symlink() else plain)
 
     # --- the files with faults --------------------------------------------------------------------------
@@ -217,7 +218,7 @@ class Workshop:
 
     @staticmethod
     def write(target: Path, content: bytes):
-        """What stays the same keeps its time."""
+        """A file that does not change keeps its time."""
         if not target.is_file() or target.read_bytes() != content:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
@@ -225,9 +226,9 @@ class Workshop:
     def blamed(
         self, output: str, touched: dict[str, MutatedFile], faults: dict[int, Candidate], everything: bool
     ) -> set[int]:
-        """The faults whose lines the compiler names: the inner one of each. Where it names none, those of the header or,
-        without one, of the source that failed: but only once no other fault is to blame, because a fault in a header may
-        stop sources at lines that are sound."""
+        """Returns the inner faults at the lines that the compiler names. If the compiler names no line with a fault,
+        returns the faults of the header or of the source that failed. This is done only when no other fault can be the
+        reason, because a fault in a header can cause errors at lines without a fault."""
         located: set[int] = set()
         elsewhere: list[set[int]] = []
         for block in re.split(r"^FAILED: ", output, flags=re.M)[1:]:

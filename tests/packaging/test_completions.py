@@ -1,5 +1,7 @@
-# What the completions offer: verbs, options, words, files and names of tensors, each where it belongs.
+# The words that the completions offer at each place: verbs, options, values, files and names of tensors.
+import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -22,7 +24,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with a model, a file and a folder, and nothing else."""
+    """A folder that contains only a model, a file and a folder."""
     folder = tmp_path_factory.mktemp("completions")
     subprocess.run([BUILD / "stfs", "sample", folder / "m.safetensors"], check=True, capture_output=True)
     (folder / "file").touch()
@@ -30,12 +32,12 @@ def folder(tmp_path_factory):
     return folder
 
 
-def completed(folder, program, *words):
+def completed(folder, program, *words, programs=BUILD, lines=False):
     result = subprocess.run(["bash", "-c", COMPLETE, "bash", COMPLETIONS / f"{program}.bash", f"_{program}", program, *words],
                             cwd=folder, capture_output=True, text=True, timeout=60,
-                            env={**os.environ, "PATH": f"{BUILD}:{os.environ['PATH']}"})
+                            env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"})
     assert (result.returncode, result.stderr) == (0, "")
-    return set(result.stdout.split())
+    return result.stdout.splitlines() if lines else set(result.stdout.split())
 
 
 FILES = {"m.safetensors", "file", "folder"}
@@ -57,7 +59,7 @@ TENSOR = {"lm_head.weight"}
     (["slice", "-o", "file", "m.safetensors", "lm_"], TENSOR),
     (["verify", "--threads", ""], set()),
     (["verify", "--threads", "3", "m.safetensors", "lm_"], TENSOR),
-    (["diff", "--"], {"--brief", "--threads", "--out", "--force", "--encoding", "--version", "--base", "--checksum", "--since", "--json",
+    (["diff", "--"], {"--brief", "--threads", "--out", "--plot", "--svg", "--force", "--encoding", "--version", "--base", "--checksum", "--since", "--json",
                        "--help"}),
     (["diff", "--encoding", ""], {"xor", "overwrite"}),
     (["diff", "--checksum", "x"], {"xxh3-128"}),
@@ -75,8 +77,13 @@ TENSOR = {"lm_head.weight"}
     (["commit", ""], FILES),
     (["commit", "--into", ""], FILES),
     (["upload", "m.safetensors", ""], FILES),
-    (["upload", "--device", ""], {"cpu", "cuda:0"}),
-    (["serve", "-d", ""], {"cpu", "cuda:0"}),
+    (["verify", "--svg", ""], FILES),
+    (["put", "--dtype", "F3"], {"F32"}),
+    (["set", "--dtype", "BO"], {"BOOL"}),
+    (["upload", "--device", "c"], "devices"),
+    (["serve", "-d", "c"], "devices"),
+    (["umount", "/no-such-mount"], set()),
+    (["top", "file"], set()),
     (["serve", "--dtype", "B"], {"BF16"}),
     (["serve", "--status", ""], FILES),
     (["devices", ""], set()),
@@ -84,7 +91,64 @@ TENSOR = {"lm_head.weight"}
     (["no-such-verb", ""], set()),
 ])
 def test_stfs(folder, words, expected):
+    if expected == "devices":  # that exist
+        expected = set(subprocess.run([BUILD / "stfs", "devices", "--names"], capture_output=True, text=True, check=True).stdout.split())
+        assert "cpu" in expected
     assert completed(folder, "stfs", *words) == expected
+
+
+@pytest.fixture
+def asked(folder):
+    """A `stfs` that notes its calls and does what a test says."""
+    programs = folder / "bin"
+    programs.mkdir()
+    calls = folder / "calls"
+
+    def make(script):
+        (programs / "stfs").write_text(f"#!/bin/sh\necho \"$*\" >> {calls}\n{script}\n")
+        (programs / "stfs").chmod(0o755)
+        return programs, lambda: calls.read_text().splitlines() if calls.exists() else []
+
+    yield make
+    shutil.rmtree(programs)
+    calls.unlink(missing_ok=True)
+
+
+def test_a_target_that_is_no_archive_is_not_opened(folder, asked):
+    programs, calls = asked("echo name")
+    assert completed(folder, "stfs", "ls", "file", "n", programs=programs) == set()
+    assert calls() == []
+    assert completed(folder, "stfs", "ls", "m.safetensors", "n", programs=programs) == {"name"}
+    assert calls() == ["ls --names -- m.safetensors"]
+
+
+def test_a_listing_that_does_not_end_is_given_up(folder, asked):
+    programs, calls = asked("echo name; exec sleep 600")
+    assert completed(folder, "stfs", "ls", "m.safetensors", "n", programs=programs) == {"name"}
+    assert len(calls()) == 1
+
+
+def test_a_hostile_name_is_offered_as_one_quoted_word_or_not_at_all(folder):
+    names = ["plain", "$(touch made)", "a b;`id`", "<script>", "esc\x1b[31m", "rtl\u202e", "line\nfeed"]
+    header = json.dumps({name: {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]} for name in names}).encode()
+    archive = folder / "hostile.safetensors"
+    archive.write_bytes(len(header).to_bytes(8, "little") + header)
+    try:
+        lines = completed(folder, "stfs", "cat", "hostile.safetensors", "", lines=True)
+        assert not any(character in "".join(lines) for character in "\x1b\u202e")
+        back = subprocess.run(["bash", "-c", "printf '%s\\n' " + " ".join(lines)], cwd=folder, capture_output=True, text=True, timeout=60)
+        assert sorted(back.stdout.splitlines()) == sorted(["plain", "$(touch made)", "a b;`id`", "<script>"])
+        assert not (folder / "made").exists()
+    finally:
+        archive.unlink()
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_other_shells_have_the_same_lists_and_limits(shell):
+    text = (COMPLETIONS / ("_stfs" if shell == "zsh" else "stfs.fish")).read_text()
+    assert "timeout -k 1 2 stfs" in text and len(re.findall(r"\bstfs \$", text)) == 1
+    for kind in ("tensors", "devices", "mounts"):
+        assert text.count(f"_stfs_{kind}") > 1, kind
 
 
 @pytest.mark.parametrize(("words", "expected"), [

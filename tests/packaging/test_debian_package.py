@@ -1,4 +1,4 @@
-# The Debian package: what it asks for, what is in it and, in a long test, what the system finds once it is installed.
+# The Debian package: its dependencies, its content and, in a long test, the system after its installation.
 import os
 import re
 import shutil
@@ -11,7 +11,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STFS_BUILD_DIR", REPOSITORY / "build" / "release")).resolve()
 LONG = pytest.mark.skipif("STFS_LONG" not in os.environ, reason="long, runs with --long")
-# Runs a script in what looks like this system and is thrown away: what dpkg changes lies in memory.
+# Runs a script in a temporary copy of this system: the changes by dpkg are in memory only.
 IN_A_COPY = r"""
 set -e
 place=$1
@@ -26,7 +26,7 @@ exec chroot "$place/root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LAN
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory):
-    """packaging/deb's build, configured and not compiled."""
+    """The build of packaging/deb, configured and not compiled."""
     system = "/usr/bin/python3"
     headers = "import os, sysconfig; path = sysconfig.get_path('include'); print(path); os.stat(path + '/Python.h')"
     probe = subprocess.run([system, "-c", headers], capture_output=True, text=True) if os.path.exists(system) else None
@@ -52,16 +52,23 @@ def test_the_debian_package_depends_on_the_python_that_loads_the_module(packed):
     depends = re.search(r'set\(CPACK_DEBIAN_PACKAGE_DEPENDS "([^"]*)"\)', config)[1].split(", ")
     least = min((3, 11), tuple(int(part) for part in re.search(r"python(3)\.(\d+)", packed.headers).groups()))
     assert depends[:2] == ["fuse3", f"python3 (>= {least[0]}.{least[1]}~)"]
-    # Before 3.11 there is no stable ABI with the buffer protocol.
+    # Before Python 3.11 the stable ABI has no buffer protocol.
     assert depends[2:] == ([] if least == (3, 11) else [f"python3 (<< 3.{least[1] + 1})"])
 
 
 def test_the_debian_package_is_hardened(packed):
-    """tests/packaging/test_hardening.py looks at the built files of a build with the same rules."""
+    """tests/packaging/test_hardening.py checks the built files of a build with the same rules."""
     rules = (packed.build / "build.ninja").read_text()
     assert "-fstack-protector-strong" in rules and "-D_FORTIFY_SOURCE=" in rules
     for line in (line for line in rules.splitlines() if line.startswith("  LINK_FLAGS = ")):
         assert "-z,now" in line and "-z,relro" in line and "-z,noexecstack" in line, line
+
+
+def test_the_debian_package_has_every_manual(packed):
+    install = (packed.build / "packaging/cmake_install.cmake").read_text()
+    for page in (REPOSITORY / "packaging" / "man").glob("*.[0-9]"):
+        place, = re.findall(rf'DESTINATION "\$\{{CMAKE_INSTALL_PREFIX\}}/([^"]*)"[^)]*/man/{re.escape(page.name)}"', install)
+        assert place == f"share/man/man{page.suffix[1:]}"
 
 
 def test_the_debian_package_has_completions_where_zsh_looks(packed):
@@ -92,7 +99,7 @@ def test_the_debian_package_names_what_it_depends_on(tmp_path):
 
 @pytest.fixture(scope="module")
 def package(packed):
-    """The package itself, as packaging/deb makes it. Kernels for GPUs would take minutes more."""
+    """The package that packaging/deb makes, without kernels for GPUs, which need minutes."""
     if shutil.which("dpkg-shlibdeps") is None:
         pytest.skip("dpkg-dev is not installed")
     for command in (["cmake", "--build", packed.build], ["cpack", "-G", "DEB"]):
@@ -104,7 +111,7 @@ def package(packed):
 
 @pytest.fixture
 def installed(package, tmp_path):
-    """installed(SCRIPT): what bash prints in a copy of this system where the package is installed."""
+    """installed(SCRIPT) runs bash in a copy of this system with the package installed. Returns what bash prints."""
     if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
         pytest.skip("mount namespaces are not allowed here")
 

@@ -1,4 +1,4 @@
-# The built programs and libraries have what packaging/hardening.cmake asks for.
+# The built programs and libraries have the properties that packaging/hardening.cmake sets.
 import json
 import os
 import platform
@@ -60,7 +60,7 @@ def test_stacks_and_calls_of_libc_are_checked(pattern):
 
 
 def compiled():
-    """The commands that compile what is installed."""
+    """The commands that compile the sources of installed files."""
     commands = json.loads((BUILD / "compile_commands.json").read_text())
     parts = tuple(f"{REPOSITORY}/{part}/" for part in ("core", "fs", "tools", "packaging/python"))
     found = [entry["command"] for entry in commands if entry["file"].startswith(parts) and entry["file"].endswith(".cc")]

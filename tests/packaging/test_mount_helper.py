@@ -1,5 +1,4 @@
-# mount.safetensorsfs, the helper of mount(8), with a program in the place of safetensorsfs that writes
-# down how it was called.
+# mount.safetensorsfs, the helper of mount(8). A script takes the place of safetensorsfs and writes down its arguments.
 import subprocess
 from pathlib import Path
 
@@ -26,7 +25,7 @@ class Helper:
         return subprocess.run([self.path, *arguments], capture_output=True, text=True, timeout=30)
 
     def called_with(self):
-        """The arguments of the program, or None where it was not run."""
+        """Returns the arguments of the program, or None if it was not run."""
         try:
             return (self.directory / "arguments").read_text().splitlines()
         except FileNotFoundError:

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.skipif(not (BUILD / "stfs").exists(), reason=f"{BUILD} 
 
 # The pages with examples.
 DOCUMENTS = ["README.md", *sorted(f"packaging/doc/{path.name}" for path in (PACKAGING / "doc").glob("*.md")),
-             "packaging/man/stfs.1", "packaging/man/safetensorsfs.8"]
+             *sorted(f"packaging/man/{path.name}" for path in (PACKAGING / "man").glob("s*.[0-9]"))]
 
-# For mount(8) or the kernel, and the same with every file system.
+# Options for mount(8) or the kernel, the same for every file system.
 GENERAL = {"noexec", "noatime", "nosuid", "nodev", "rw"}
 
 
@@ -36,14 +36,14 @@ COMMANDS = [["safetensorsfs"], ["stfs"], *(["stfs", verb] for verb in VERBS)]
 
 
 def options_in(text):
-    """{"-r", "--reverse"} and the like, of the lines below Options: of a help."""
+    """Returns the options below "Options:" of a help text, such as {"-r", "--reverse"}."""
     listed = text.split("\nOptions:\n")[1].split("\n\n")[0]
     return {name for line in listed.splitlines()
             if (found := re.match(r"  (-{1,2}[\w-]+)(?:, ?(-{1,2}[\w-]+))?", line)) for name in found.groups() if name}
 
 
 def mount_options_of_help():
-    """The names of the mount options, each with the values that it takes: {"layout": {"flat", "tree"}, "ro": set()}."""
+    """Returns the names of the mount options, each with its possible values: {"layout": {"flat", "tree"}, "ro": set()}."""
     listed = help_of("safetensorsfs").split("\nOptions for -o, separated by commas:\n")[1].split("\n\n")[0]
     options = {}
     for line in listed.splitlines():
@@ -58,13 +58,13 @@ def mount_options_of_help():
 
 
 def plain(troff):
-    """A manual without its fonts and escapes."""
+    """Returns a manual without its fonts and escapes."""
     text = re.sub(r"\\f.", "", troff)
     return text.replace("\\-", "-").replace("\\~", " ").replace("\\|", "")
 
 
 def tags(section):
-    """The options that have a paragraph of their own: those of the line after each .TP."""
+    """Returns the options that have a separate paragraph: they are in the line after a .TP."""
     lines = [after for before, after in zip(section.splitlines(), section.splitlines()[1:])
              if re.match(r"\.T[PQ]\b", before)]
     return {name for line in lines for name in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", line)}
@@ -90,24 +90,34 @@ def test_the_completions_and_the_manuals_are_generated_from_the_definitions():
 def test_generate_names_a_file_that_differs_and_writes_it(tmp_path):
     copy = tmp_path / "packaging"
     shutil.copytree(PACKAGING, copy)
-    page = copy / "man" / "stfs.1"
+    page = copy / "man" / "stfs-ls.1"
     written = page.read_text()
     page.write_text(written.replace("\n\\fB\\-\\-names\\fP\n", "\n\\fB\\-\\-nams\\fP\n"))
     assert page.read_text() != written
     result = generate(copy, "--check")
     assert (result.returncode, result.stderr) == (
-        1, "packaging/man/stfs.1: differs from the definitions: run packaging/generate\n")
+        1, "packaging/man/stfs-ls.1: differs from the definitions: run packaging/generate\n")
     assert (generate(copy).returncode, page.read_text()) == (0, written)
+
+
+def test_generate_names_a_usage_that_the_definitions_do_not_have(tmp_path):
+    copy = tmp_path / "packaging"
+    shutil.copytree(PACKAGING, copy)
+    script = (copy / "generate").read_text()
+    (copy / "generate").write_text(script.replace('= definition["usages"]', '= [each.replace("FROM TO", "FROM INTO") for each in definition["usages"]]'))
+    result = generate(copy, "--check")
+    assert (result.returncode, result.stderr) == (
+        1, "generate: packaging/man/stfs-mv.1: stfs mv: the definitions have no INTO: correct the usage\n")
 
 
 def test_generate_names_a_section_that_is_missing(tmp_path):
     copy = tmp_path / "packaging"
     shutil.copytree(PACKAGING, copy)
-    page = copy / "man" / "stfs.1"
+    page = copy / "man" / "stfs-cat.1"
     page.write_text(page.read_text().replace("generated: options of cat\n", "generated: options of dog\n"))
     result = generate(copy)
     assert (result.returncode, result.stderr) == (
-        1, 'generate: packaging/man/stfs.1: no section "BEGIN generated: options of cat"\n')
+        1, 'generate: packaging/man/stfs-cat.1: no section "BEGIN generated: options of cat"\n')
 
 
 def test_a_letter_means_the_same_option_of_every_verb():
@@ -137,7 +147,8 @@ def test_options_of_safetensorsfs_are_in_its_manual_and_completions():
 
 
 def documented(cells):
-    """The same of the first column of a table: "layout=flat", "uid=N, gid=N"."""
+    """Returns mount options and their values, as mount_options_of_help() does, from cells such as "layout=flat" and
+    "uid=N, gid=N"."""
     options = {}
     for cell in cells:
         for part in cell.split(", "):
@@ -146,21 +157,21 @@ def documented(cells):
     return {name: values for name, values in options.items() if name not in GENERAL and name != "..."}
 
 
-# The -o of stfs(1) names a file.
-@pytest.mark.parametrize("document", [page for page in DOCUMENTS if not page.endswith("/stfs.1")])
+# In stfs-slice(1), -o names a file.
+@pytest.mark.parametrize("document", [page for page in DOCUMENTS if not page.endswith("/stfs-slice.1")])
 def test_every_mount_option_that_a_page_uses_exists(document):
     expected = mount_options_of_help()
     text = plain((REPOSITORY / document).read_text())
     used = re.findall(r"(?<![\w-])-o ([a-z_]+(?:=\w+)?(?:,[a-z_]+(?:=\w+)?)*)(?![\w.])", text)
     for name, values in documented(option for options in used for option in options.split(",")).items():
         assert name in expected and (not expected[name] or values <= expected[name]), f"-o {name} {values or ''}"
-    # Options beside their values in the running text: `durability=process`.
+    # Options with a value in the running text, such as `durability=process`.
     for name, value in re.findall(r"(?<![\w=-])(layout|durability|io)=([a-z]+)", text):
         assert value in expected[name], f"{name}={value}"
 
 
 def used_options(text):
-    """Of every command in a text: (program or verb, option)."""
+    """Yields (verb, option) for every command in a text."""
     for line in text.splitlines():
         line = re.split(r"\s{3,}#|#\s", line)[0]
         for verb, rest in re.findall(r"(?<![\w/.-])(?:build/release/)?stfs (\w+)((?: [^|&;<>`]*)?)", line):
@@ -175,4 +186,26 @@ def test_every_option_in_an_example_exists(document):
     used = [(verb, option) for verb, option in used_options(text) if verb in known]
     for verb, option in used:
         assert option in known[verb], f"stfs {verb} {option}"
-    assert len(used) > {"README.md": 2, "packaging/doc/serve.md": 2, "packaging/man/stfs.1": 15}.get(document, -1)
+    assert len(used) > {"README.md": 2, "packaging/doc/serve.md": 2, "packaging/man/stfs-repack.1": 5}.get(document, -1)
+
+
+# The meaning of a short option in all verbs. -o of slice is GNU's --output.
+LETTERS = {"-b": "--bytes", "-c": "--create", "-d": "--device", "-f": "--force", "-h": "--help", "-n": "--dry-run", "-o": "--output",
+           "-q": "--brief", "-r": "--reverse"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_short_option_means_the_same_in_every_verb(verb):
+    pairs = re.findall(r"(?m)^  (-\w), ?(--[\w-]+)", help_of("stfs", verb))
+    assert pairs and all(LETTERS.get(short) == long for short, long in pairs), pairs
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_usage_says_what_is_required(verb):
+    """Each line of the usage has every argument that is not in brackets, and the arguments without it are refused."""
+    usages = [line.split("stfs ", 1)[1] for line in help_of("stfs", verb).split("\nArguments:")[0].split("\nOptions:")[0].splitlines()
+              if re.match(r"(Usage:|      ) stfs ", line)]
+    assert usages and all(usage.split()[0] == verb for usage in usages)
+    needs_nothing = any(not re.sub(r"\[[^]]*\]", "", usage).split()[1:] for usage in usages)
+    result = subprocess.run([BUILD / "stfs", verb], capture_output=True, text=True, timeout=60)
+    assert (result.returncode == 2) == (not needs_nothing), (usages, result.stderr)

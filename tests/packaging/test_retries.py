@@ -1,4 +1,4 @@
-"""tests/run --retries and .ci/run: a test that fails by chance passes, and is named."""
+"""tests/run --retries and .ci/run: a test that fails by chance passes in a retry, and is named."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# It fails as often as the file says.
+# The program fails as often as the number in its file.
 CATCH_PROGRAM = r"""#!/bin/bash
 [[ $* != *--list-test* ]] || exit 0
 left=$(cat "{left}")
@@ -44,7 +44,7 @@ def test_luck(word):
 
 
 class Checkout:
-    """A checkout in which tests/run and .ci/run are ours, and what they build and run is small."""
+    """A checkout with our tests/run and .ci/run, which build and run only small scripts."""
 
     def __init__(self, directory, catch_failures=0, python_failures=0):
         self.root = directory

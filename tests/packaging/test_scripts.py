@@ -1,4 +1,4 @@
-# What the scripts say to a person: help, wrong arguments, what is missing. None of these builds or mounts.
+# The messages of the scripts to a person: help, wrong arguments, missing tools. No script builds or mounts here.
 import os
 import re
 import shutil
@@ -96,7 +96,7 @@ class TestQuickstart:
 
 
 def test_a_configured_directory_keeps_how_sources_are_grouped(tmp_path):
-    """Another choice would compile everything again: after `cmake --preset release`, or in .ci/run beside quickstart."""
+    """Another choice would compile everything again, after `cmake --preset release` or beside quickstart in .ci/run."""
     asked = tmp_path / "asked"
     (tmp_path / "cmake").write_text(f'#!/bin/sh\necho "$*" >>"{asked}"\n')
     (tmp_path / "cmake").chmod(0o755)
@@ -152,7 +152,7 @@ class TestDependencies:
         assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
     def without_apt(self, tmp_path):
-        """A PATH with the tools of a system that has no apt."""
+        """Returns a PATH with the tools of a system without apt."""
         tools = tmp_path / "bin"
         tools.mkdir()
         for name in ("bash", "dirname", "awk", "env", "id"):
@@ -191,7 +191,7 @@ class TestDependencies:
 
 
 def test_tests_get_the_signals_that_they_send():
-    """Also where whoever started tests/run ignores them, as nohup does and each & of a script."""
+    """This also holds if the caller of tests/run ignores the signals, as nohup does, and each & of a script."""
     with open("/proc/self/status") as status:
         ignored = int(next(line.split()[1] for line in status if line.startswith("SigIgn")), 16)
     assert [number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if ignored >> (number - 1) & 1] == []
@@ -209,7 +209,7 @@ def test_ci_knows_which_skips_to_expect(stage, skip, status):
 
 
 def test_a_condition_that_does_not_hold_expects_no_skip(tmp_path):
-    """What is installed is no reason to skip."""
+    """A tool that is installed is no reason to skip."""
     jq = tmp_path / "jq"
     jq.write_text("#!/bin/sh\n")
     jq.chmod(0o755)
@@ -237,10 +237,16 @@ def test_the_readme_begins_with_the_two_commands():
 
 
 def test_the_readme_is_read_in_two_minutes():
-    assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 150
+    assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 130
 
 
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "packaging" / "doc").glob("*.md")),
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md"])
+def test_the_pages_of_the_repository_are_short(page):
+    assert len((REPOSITORY / page).read_text().splitlines()) <= 60
+
+
+PAGES = [*(REPOSITORY / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")),
+         *sorted((REPOSITORY / "packaging" / "doc").glob("*.md")),
          *(REPOSITORY / part / "README.md" for part in ("core", "fs", "tools", "tests"))]
 
 
@@ -254,5 +260,7 @@ def test_links_of_a_page_lead_to_files(page):
 
 
 def test_the_readme_leads_to_every_page():
-    pages = {*PAGES, *(REPOSITORY / "packaging" / "man").glob("s*.[18]")} - {REPOSITORY / "README.md"}
+    # stfs(1) leads to the pages of the verbs (test_manual.py).
+    manuals = {page for page in (REPOSITORY / "packaging" / "man").glob("[ls]*.[0-9]") if not page.name.startswith("stfs-")}
+    pages = {*PAGES, *manuals} - {REPOSITORY / "README.md"}
     assert pages <= {(REPOSITORY / target).resolve() for target in links(REPOSITORY / "README.md")}

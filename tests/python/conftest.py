@@ -1,4 +1,4 @@
-# What every test of the Python module starts from: the package out of the build tree, and a sample archive.
+# Fixtures of all tests of the Python module: the package out of the build tree, and a sample archive.
 import ast
 import os
 import shutil

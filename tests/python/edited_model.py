@@ -1,4 +1,4 @@
-# What the reference library reads of an archive that was edited.
+# Reads an edited archive with the reference library.
 import numpy as np
 from safetensors import safe_open
 

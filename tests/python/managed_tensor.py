@@ -1,4 +1,4 @@
-# A consumer of DLPack in a few lines of ctypes, that looks at everything a capsule has and takes it or leaves it.
+# A small consumer of DLPack in ctypes. It reads all fields of a capsule, and takes the tensor or leaves it.
 import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
@@ -25,7 +25,7 @@ api.PyCapsule_SetName.argtypes = [ctypes.py_object, c_char_p]
 
 
 class Taken:
-    """What a capsule holds; the capsule is used up, and free() is due once."""
+    """Takes the tensor out of a capsule, which is used up. The caller must call free() once."""
 
     NAMES = {b"dltensor": (Unversioned, b"used_dltensor"), b"dltensor_versioned": (Versioned, b"used_dltensor_versioned")}
 

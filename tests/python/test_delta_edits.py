@@ -1,4 +1,4 @@
-# Edits from Python of a model with a delta: the delta has all of them, and the base stays as it is.
+# Edits from Python of a model with a delta: they go to the delta, and the base stays unchanged.
 import numpy as np
 import pytest
 from safetensors.numpy import save_file

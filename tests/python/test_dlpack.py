@@ -1,4 +1,4 @@
-# Which memory goes to consumers of DLPack, under which type, and that it comes back.
+# Tensors for consumers of DLPack: their memory, their types, and the return of the memory.
 import ctypes
 import gc
 import threading
@@ -122,7 +122,7 @@ def test_old_consumers_write_to_themselves(model, archive_path):
 
 
 def test_new_consumers_that_write_all_the_same_harm_nobody_else(model, archive_path):
-    """PyTorch takes no notice of the flag that says read-only: that must not end the process, nor change an archive."""
+    """PyTorch ignores the flag that says read-only. This must not end the process or change an archive."""
     before = archive_path.read_bytes()
     tensor = model["layers.0.weight"]
     taken = Taken(tensor.__dlpack__(max_version=(1, 0)))

@@ -1,4 +1,4 @@
-# Transactions of Python: all changes at the end, or none; also where the program is killed.
+# Transactions of Python: all changes come at the end or not at all, also if the program is killed.
 import os
 import subprocess
 import sys

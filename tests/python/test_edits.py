@@ -78,7 +78,7 @@ def test_another_dtype_or_shape_needs_replace(small):
         model.replace("a", due["a"].astype("f8"))
         due["a"] = due["a"].astype("f8")
         check(path, due)
-        with model.transaction():  # what counts is the state inside of it
+        with model.transaction():  # the state inside of the transaction decides
             model["new"] = np.zeros(3)
             with pytest.raises(ValueError, match="new: is F64"):
                 model["new"] = np.zeros(4)
@@ -154,7 +154,7 @@ def test_types_that_numpy_lacks(small):
         model["fp8"] = array.astype(ml_dtypes.float8_e4m3fn)[:, ::-1]
         assert (model["bf16"].dtype, model["fp8"].dtype) == ("BF16", "F8_E4M3")
         assert model["fp8"].tobytes() == array.astype(ml_dtypes.float8_e4m3fn)[:, ::-1].tobytes()
-        # Unsigned integers stand for them.
+        # An array of unsigned integers can give the bits of a BF16 tensor.
         model["bf16"] = array[::-1].view("u2")
         assert model["bf16"].dtype == "BF16" and model["bf16"].tobytes() == array[::-1].tobytes()
         model.replace("bf16", array.view("u2")[0])

@@ -1,5 +1,4 @@
-# stfs.attach: tensors of another process. What the server does is tests/mount/test_serve.py's matter; here it is what
-# Python gets of it.
+# stfs.attach: tensors of another process. tests/mount/test_serve.py tests the server; this file tests the Python interface.
 import asyncio
 import gc
 import hashlib
@@ -61,7 +60,7 @@ def test_every_tensor_is_there_and_none_is_copied(server, path, archive_path, te
     assert repr(lease) == f"<stfs.Lease {len(tensors)} tensors on cpu>"
     with pytest.raises(KeyError):
         lease["none"]
-    # Two leases are the same memory.
+    # Two leases share memory.
     with open("/proc/self/maps") as maps:
         before = [line.split()[4] for line in maps if "safetensorsfs arena" in line]
     other = stfs.attach(path)
@@ -135,11 +134,11 @@ def test_a_renewed_lease_has_what_is_new_and_keeps_the_rest(server, path, archiv
     assert lease.renew() == ["layers.0.weight"]
     assert lease.generation == 2 and lease.news() == (0, "", False)
     assert lease["layers.0.weight"].tobytes() == new.tobytes()
-    # The same objects, the same memory: what was made of them is still what the lease has.
+    # Unchanged tensors are the same objects with the same memory, so arrays that were made of them stay valid.
     assert lease["embed"] is unchanged
     assert lease["layers.0.weight"] is not changed and lease["layers.0.weight"].address != changed.address
     assert set(lease) == set(tensors) and lease.on("cpu").keys() == tensors.keys()
-    # What was taken before, and other leases, are as they were.
+    # Tensors that were taken before the renewal are unchanged, and so are other leases.
     assert array.tobytes() == changed.tobytes() == tensors["layers.0.weight"].tobytes()
     assert old.generation == 1 and old["layers.0.weight"].tobytes() == tensors["layers.0.weight"].tobytes()
     assert sorted(row["generation"] for row in leases(path)) == [1, 2]
@@ -231,7 +230,7 @@ print(hashlib.sha256(tensor.numpy().tobytes()).hexdigest())
     assert done.returncode == 0, done.stderr
     due = hashlib.sha256(tensors["layers.0.weight"].tobytes()).hexdigest()
     is_new, is_shared, digest = done.stdout.split()
-    # Before DLPack 1.0 nobody could be told that the memory is read-only: such a torch gets memory of its own.
+    # Before DLPack 1.0 a tensor cannot say that its memory is read-only, so an older torch gets a copy.
     assert (is_shared, digest) == (is_new, due)
     assert mounted.eventually(lambda: len(leases(path)) == 0)
 

@@ -101,7 +101,7 @@ def test_ten_thousand_opens_leave_nothing(tmp_path):
         once()
     gc.collect()
     assert open_files() == files and maps_of(path) == 0
-    # What leaks 200 bytes a turn shows.
+    # A leak of 200 bytes a turn fails this test.
     assert resident_bytes() - resident < 2_000_000
 
 

@@ -1,4 +1,4 @@
-# What leaves the build tree: the shared library with its header, and the source distribution of the Python module.
+# Files that leave the build tree: the shared library with its header, and the source distribution of the Python module.
 import os
 import re
 import shutil

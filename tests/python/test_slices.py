@@ -21,7 +21,7 @@ def random_items(choices, shape):
             items.append(slice(bound(), bound(), choices.choice([None, 1, 2, 3, -1, -2, -5])))
     if len(items) < len(shape) and choices.random() < 0.3:
         items.insert(choices.randint(0, len(items)), Ellipsis)
-        # What stands behind it counts from the end.
+        # Items behind the ellipsis index the last dimensions, so these items do not fit there.
         at = items.index(Ellipsis)
         if at < len(items) - 1:
             del items[at + 1:]
@@ -52,7 +52,7 @@ def test_random_slices_are_numpys(tmp_path, io):
                 assert got.tobytes() == due.tobytes(), (name, items)
                 array = np.asarray(memoryview(got))
                 assert array.shape == due.shape and array.tobytes() == due.tobytes(), (name, items)
-                # NumPy makes numbers of scalars, which lie elsewhere.
+                # NumPy copies a single element into a number, which has another address.
                 if isinstance(due, np.ndarray) and due.size and io == "auto":
                     assert got.is_mapped
                     strides = [stride for stride, size in zip(due.strides, due.shape) if size > 1]

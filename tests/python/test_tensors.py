@@ -1,4 +1,4 @@
-# What a model and its tensors say, and their bytes, against the reference library.
+# Compares the attributes and the bytes of a model's tensors with the reference library.
 import ctypes
 import hashlib
 

@@ -51,7 +51,7 @@ def test_torch_takes_every_tensor(torch_python, archive_path, tensors):
     for name, dtype in {"embed": "torch.bfloat16", "dtype.F16": "torch.float16", "dtype.C64": "torch.complex64",
                         "dtype.I64": "torch.int64", "scalar": "torch.float32"}.items():
         assert said["types"][name] == dtype
-    # A torch of DLPack 1.0 shares the model's two maps; an older one has maps of its own of the three large tensors.
+    # A torch with DLPack 1.0 shares the model's two maps; an older torch adds one map for each of the three large tensors.
     assert said["large maps"] in (2, 5)
     assert said["slice"] and said["own is shared"] and said["changed"] == 0 and said["maps left"] == 0
     assert archive_path.read_bytes() == before

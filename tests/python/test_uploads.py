@@ -1,5 +1,5 @@
-# Uploads to the device that is always there. What the engine does is tests/tools' and tests/upload's matter; here it is
-# what Python gets of it: bytes, types, shapes, lifetimes, progress, cancelling, errors.
+# Uploads to the CPU, the device that is always there. tests/tools/upload tests the engine; this file tests the Python
+# interface: bytes, types, shapes, lifetimes, progress, cancelling, errors.
 import errno
 import gc
 import os
@@ -132,7 +132,7 @@ def test_a_tensor_keeps_its_devices_memory(tmp_path):
     gc.collect()
     with stfs.open(path) as model:
         weights = model.upload(device="cpu")
-    # The map is gone with the model: what is left is the arena.
+    # Closing the model has unmapped the archive; only the arena is left in memory.
     one = weights["b"]
     array = np.from_dlpack(one)
     with_arena = resident_bytes()
@@ -200,7 +200,7 @@ def test_cancelling(large):
                 with pytest.raises(ValueError, match="already"):
                     upload.wait()
             else:
-                # The last byte had arrived before: then it is all there.
+                # If the last byte had arrived before the cancelling, the upload is complete.
                 assert how != "at once" and weights["t0"].nbytes == 32 << 20
 
 
@@ -239,7 +239,7 @@ def test_a_relative_path_still_holds_elsewhere(archive_path, tmp_path, monkeypat
         model.upload(device="cpu")
 
 
-# Every spelling: tests/tools/upload/device_rules_test.cc.
+# Every spelling: tests/tools/device/device_rules_test.cc.
 @pytest.mark.parametrize("device, error, words", [
     ("gpu", ValueError, "gpu"), ("cuda:99", OSError, "cuda:99"),
     ("cuda:GPU-00000000-0000-0000-0000-000000000000", OSError, "GPU-0000"), (["cpu", "cpu"], ValueError, "twice")])

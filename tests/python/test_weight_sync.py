@@ -67,7 +67,7 @@ def test_progress_reaches_the_total_of_each_version(trainer, tmp_path):
 
 @pytest.mark.parametrize("exception", [ZeroDivisionError, KeyboardInterrupt])
 def test_a_cancelled_pull_leaves_the_version_of_before(trainer, tmp_path, exception):
-    """An exception of `progress`, and Ctrl-C, while the first version or a later one is on its way."""
+    """An exception of `progress`, or Ctrl-C, during the pull of the first version or of a later one."""
     def stop(done, total):
         if exception is ZeroDivisionError:
             raise ZeroDivisionError

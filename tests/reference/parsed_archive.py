@@ -1,4 +1,4 @@
-"""An archive as the reference parses it, to compare with another one whatever the order of its data is."""
+"""An archive as the reference library parses it. Two archives compare equal whatever the order of their data is."""
 
 import json
 
@@ -6,7 +6,7 @@ import safetensors
 
 
 def parsed(path):
-    """{name: (dtype, shape, bytes)}, and the metadata or None."""
+    """Returns {name: (dtype, shape, bytes)}, and the metadata or None."""
     content = path.read_bytes()
     tensors = {name: (row["dtype"], row["shape"], bytes(row["data"])) for name, row in safetensors.deserialize(content)}
     header = json.loads(content[8:8 + int.from_bytes(content[:8], "little")])

@@ -1,4 +1,4 @@
-"""`stfs commit` makes the base of a delta what the variant is: the safetensors library reads both as the same model. A base
+"""After `stfs commit` the base of a delta equals the variant: the safetensors library reads both as the same model. A base
 that has changed is refused, and stays as it is.
 """
 
@@ -25,7 +25,7 @@ def stfs(*words, code=0):
 
 
 def content(path):
-    """Bytes, dtypes, shapes and metadata, as the reference reads them."""
+    """Returns bytes, dtypes, shapes and metadata, as the reference library reads them."""
     with safetensors.safe_open(path, "np") as archive:
         arrays = {name: archive.get_tensor(name) for name in archive.keys() if not name.startswith(FREE)}
         return {name: (str(array.dtype), array.shape, array.tobytes()) for name, array in arrays.items()}, archive.metadata() or {}
@@ -47,12 +47,13 @@ def weights(seed=1):
 
 
 def tuned(base):
-    """Only bytes differ."""
+    """Returns a variant in which only bytes differ."""
     return {**base, "layers.2.q": base["layers.2.q"] * 2, "layers.0.up": base["layers.0.up"] + 1}
 
 
 def rebuilt(base):
-    """Other bytes, another dtype, another shape, new tensors with and without bytes, and some are gone."""
+    """Returns a variant with other bytes, another dtype, another shape, new tensors with and without bytes, and without
+    some tensors."""
     other = tuned(base)
     other["layers.1.q"] = other["layers.1.q"].astype("f2")
     other["layers.1.up"] = other["layers.1.up"].reshape(96, 64)
@@ -99,14 +100,14 @@ def test_shards_change_with_their_index(pair):
 
 
 def test_a_patch_moves_nothing(tmp_path):
-    """Equal dtypes and shapes: the bytes change where they are, and the header stays."""
+    """Dtypes and shapes are equal: the bytes change in their places, and the header stays."""
     base = weights()
     safetensors.numpy.save_file(base, tmp_path / "base.safetensors")
     safetensors.numpy.save_file(tuned(base), tmp_path / "other.safetensors")
     stfs("diff", tmp_path / "base.safetensors", tmp_path / "other.safetensors", "--out", tmp_path / "delta.safetensors")
     stfs("commit", tmp_path / "delta.safetensors")
     assert (tmp_path / "base.safetensors").read_bytes() == (tmp_path / "other.safetensors").read_bytes()
-    # The same again changes nothing.
+    # A second commit changes nothing.
     stfs("commit", tmp_path / "delta.safetensors")
     assert (tmp_path / "base.safetensors").read_bytes() == (tmp_path / "other.safetensors").read_bytes()
 

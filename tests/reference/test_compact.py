@@ -42,7 +42,7 @@ def fillers(path):
 
 
 def check_compact(path):
-    """No filler, and nothing behind the last tensor."""
+    """The archive has no filler, and no bytes behind the last tensor."""
     assert fillers(path) == []
     data_at, tensors = header(path)
     ends = [tensor["data_offsets"][1] for name, tensor in tensors.items() if name != "__metadata__" and not name.startswith(FREE)]
@@ -94,7 +94,7 @@ def test_what_was_deleted_is_given_back(tmp_path, gone, room):
 
 
 def test_bytes_are_moved_about_once(tmp_path):
-    """A small gap in front of many tensors: a part moves twice, not all of them."""
+    """There is a small gap before many tensors. Few tensors move twice."""
     arrays = {f"w{number:03}": np.full(50_000, number, "u1") for number in range(200)} | {"first": np.zeros(1000, "f8")}
     path = tmp_path / "m.safetensors"
     safetensors.numpy.save_file(arrays, path)
@@ -128,8 +128,8 @@ def test_shards_are_compacted_one_after_the_other(tmp_path):
 
 @pytest.fixture
 def holed(tmp_path):
-    """An archive that takes some steps."""
-    # None fits the space of the first, so all move.
+    """An archive whose compaction needs several steps."""
+    # No tensor fits the space of the first one, so all tensors move.
     arrays = {f"w{number:02}": np.full(1_000_000 + 8 * number, number, "u1") for number in range(40)}
     path = tmp_path / "m.safetensors"
     safetensors.numpy.save_file(arrays, tmp_path / "all.safetensors")
@@ -162,7 +162,7 @@ def test_an_end_at_any_moment_leaves_an_archive_that_goes_on(holed, number, tmp_
         copy = tmp_path / "copy.safetensors"
         shutil.copy(path, copy)
         process = subprocess.Popen([STFS, "compact", copy], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        process.stdout.readline()  # what it will do
+        process.stdout.readline()  # its plan
         time.sleep(rng.random() * 0.1)
         process.send_signal(number)
         _, errors = process.communicate()

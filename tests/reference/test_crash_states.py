@@ -22,7 +22,7 @@ SCENARIOS = ["one archive", "shards", "one archive, kept journals"]
 
 
 def read(path):
-    """Tensors and metadata as the reference finds them; nothing where it refuses the file."""
+    """Returns tensors and metadata as the reference library reads them, or None if it refuses the file."""
     content = path.read_bytes()
     try:
         rows = safetensors.deserialize(content)
@@ -35,7 +35,7 @@ def read(path):
 
 
 def structure(content):
-    """All but the bytes."""
+    """Returns everything but the bytes."""
     return content["metadata"], {name: (row["dtype"], row["shape"]) for name, row in content["tensors"].items()}
 
 

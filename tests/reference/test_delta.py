@@ -31,7 +31,7 @@ def weights(seed):
 
 
 def fine_tuned(base):
-    """One layer has other values, an adapter is new, the embedding is gone."""
+    """Returns a model with other values in one layer, a new adapter, and without the embedding."""
     tuned = dict(base)
     for part in ("q", "up"):
         name = f"model.layers.2.{part}.weight"
@@ -42,7 +42,7 @@ def fine_tuned(base):
 
 
 def quantized(base):
-    """All layers but one are integers of another shape, with scales beside them."""
+    """Returns a model in which all layers but one are integers of another shape, with scales beside them."""
     tensors = dict(base)
     for name in base:
         if "layers" not in name or "layers.0" in name:
@@ -95,7 +95,7 @@ def test_the_way_back_is_a_delta_too(pair):
 def test_another_base_is_refused_by_name(pair):
     wrong = stfs("repack", "--delta", pair / "delta.safetensors", pair / "other.safetensors", pair / "again.safetensors", wanted=1)
     assert 'made for another base, "base.safetensors"' in wrong
-    # The same tensors, with other bytes in one that the variant keeps.
+    # The base has the same tensors, with other bytes in a tensor that the variant keeps.
     changed = weights(1) | {"model.layers.0.q.weight": weights(2)["model.layers.0.q.weight"]}
     safetensors.numpy.save_file(changed, pair / "changed.safetensors")
     wrong = stfs("repack", "--delta", pair / "delta.safetensors", pair / "changed.safetensors", pair / "again.safetensors", wanted=1)

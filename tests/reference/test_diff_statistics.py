@@ -1,7 +1,7 @@
-"""The statistics of `stfs diff` must be those that NumPy computes in double, for every dtype.
+"""The statistics of `stfs diff` must be the same as NumPy computes in double, for every dtype.
 
-Each dtype has two tensors of any bits, NaNs and infinities included, and two of similar numbers, as after a fine-tuning.
-Sums may differ in their last digits: NumPy adds in another order.
+Each dtype has two tensors of random bits, with NaNs and infinities, and two of similar numbers, as after a fine-tuning. Sums
+may differ in their last digits, because NumPy adds in another order.
 """
 
 import json
@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 STFS = Path(os.environ.get("STFS_BUILD_DIR", ROOT / "build" / "release")) / "stfs"
-COUNT = 100_004  # elements: more than a piece of any dtype, not a multiple of a block
+COUNT = 100_004  # elements: more than a piece of any dtype, and not a multiple of a block
 
 DTYPES = {
     "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32, "I32": np.int32,
@@ -32,10 +32,10 @@ def any_bits(name, random):
     dtype = np.dtype(DTYPES[name])
     if name == "BOOL":
         return random.integers(0, 2, COUNT).astype(bool)
-    # ml_dtypes gives an element of less than a byte a byte of its own.
+    # In ml_dtypes an element of less than a byte takes a whole byte.
     limit = 1 << PACKED[name] if name in PACKED else 256
     array = random.integers(0, limit, COUNT * dtype.itemsize, dtype=np.uint16).astype(np.uint8).view(dtype)
-    if name == "F64":  # squares must fit
+    if name == "F64":  # its squares must fit
         array = np.where(np.isfinite(array) & (np.abs(array) > 1e100), random.standard_normal(COUNT), array)
     return array
 
@@ -78,7 +78,7 @@ def write(path, arrays):
 
 
 def wide(array):
-    """Exact: integers as Python's where double does not hold them, the others as doubles."""
+    """Returns exact values: Python's integers for types that double can't hold, and doubles for the others."""
     if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
         return array.astype(object)
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
@@ -129,7 +129,7 @@ def test_statistics_are_those_of_numpy(tmp_path, make):
 
 
 def test_the_tensors_differ_and_have_nans():
-    """Random tensors of every dtype have differences, and NaNs where the dtype has any."""
+    """Random tensors of every dtype differ, and have NaNs if the dtype has any."""
     random = np.random.default_rng(1)
     for name in DTYPES:
         found = computed(*two_of_any_bits(name, random))

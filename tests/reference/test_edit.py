@@ -28,7 +28,7 @@ def stfs(*words, code=0):
 
 
 def content(path):
-    """Arrays and metadata, as the reference reads them."""
+    """Returns arrays and metadata, as the reference library reads them."""
     with safetensors.safe_open(path, "np") as archive:
         arrays = {name: archive.get_tensor(name) for name in archive.keys() if not name.startswith(FREE)}
         return arrays, archive.metadata() or {}
@@ -46,7 +46,7 @@ def random_array(rng):
 
 
 class Editor:
-    """Makes edits on a target, and the same on arrays in memory."""
+    """Makes the same edits on a target and on arrays in memory."""
 
     def __init__(self, target, arrays, metadata, directory, rng, keeps_space=False):
         self.target, self.arrays, self.metadata = target, dict(arrays), dict(metadata)
@@ -101,7 +101,7 @@ def test_a_filler_that_stays_is_told_with_the_command_that_removes_it(tmp_path):
     assert "--keep-space" in done.stderr and f"`stfs compact {path}`" in done.stderr
     assert FREE + "0" in safetensors.numpy.load_file(path)
     assert f"`stfs compact {path}`" in stfs("info", path)
-    # The next edit closes this gap, too.
+    # The next edit also closes this gap.
     done = subprocess.run([STFS, "rm", path, "b"], capture_output=True, text=True, check=True)
     assert done.stderr == "" and "into the gap" in done.stdout
     assert set(safetensors.numpy.load_file(path)) == {"c"}
@@ -158,7 +158,7 @@ def test_patterns_rename_many_at_once_and_exchange_names(tmp_path):
     due = {name.replace("model.h.", "layers.").replace(".a.w", ".ffn.w") if ".a.w" in name else name: array
            for name, array in arrays.items()}
     same(content(path)[0], due)
-    # Each takes the name of the next one.
+    # Each tensor takes the name of the next one.
     assert "there is a tensor of that name" in stfs("mv", path, "layers.*.ffn.w", "model.h.*.b.w", code=1)
     same(content(path)[0], due)
 

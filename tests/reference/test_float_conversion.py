@@ -1,6 +1,6 @@
-"""Our conversion to float32 and that of ml_dtypes, which the reference library uses, must be the same.
+"""Our conversion to float32 and the conversion of ml_dtypes, which the reference library uses, must be the same.
 
-NaNs are compared as such: ml_dtypes keeps neither the bits nor, for every type, the sign of one.
+NaNs only have to be NaNs in both: ml_dtypes does not keep their bits and, for some types, not their sign.
 """
 
 import os
@@ -21,7 +21,7 @@ BYTES = {
     "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
     "F8_E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
 }
-# In memory of ml_dtypes each element has a byte of its own.
+# In memory of ml_dtypes each element takes a whole byte.
 PACKED = {
     "F4": (4, ml_dtypes.float4_e2m1fn),
     "F6_E2M3": (6, ml_dtypes.float6_e2m3fn),
@@ -31,7 +31,7 @@ SHORTS = {"F16": np.float16, "BF16": ml_dtypes.bfloat16}
 
 
 def converted(dtype, data, count):
-    """What float32_check makes of the bytes."""
+    """Returns the values that float32_check prints for these bytes."""
     if not CONVERTER.exists():
         pytest.fail(f"{CONVERTER} is not built", pytrace=False)
     done = subprocess.run([CONVERTER, dtype, str(count)], input=data, capture_output=True, timeout=60)
@@ -62,7 +62,7 @@ def test_every_value_of_two_bytes(dtype):
 @pytest.mark.parametrize("dtype", PACKED)
 def test_every_value_of_less_than_a_byte(dtype):
     bits, numpy_type = PACKED[dtype]
-    # Every value beside every other one.
+    # Every pair of values is adjacent once.
     values = np.arange(2**bits)
     patterns = np.stack(np.meshgrid(values, values)).reshape(-1).astype(np.uint8)
     stream = np.unpackbits(patterns[:, None], axis=1, bitorder="little")[:, :bits].reshape(-1)

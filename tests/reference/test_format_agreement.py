@@ -4,8 +4,8 @@ Where they don't, ours is the stricter one, and that is listed here: nothing els
 - Duplicate names of tensors (DuplicateKey): the format's text forbids them; the reference lets the last win.
 - The array form of an entry and the map form of a dtype: accidents of serde that no writer produces.
 - A number of more than a million digits in a field that nobody asked for.
-Of two tensors with one range the reference checks first whichever its hash map yields first, so that the code of its
-error may be another one each time.
+If two tensors have one range, the reference checks them in the order of its hash map. The code of its error may therefore
+differ each time.
 """
 
 import json
@@ -28,7 +28,7 @@ MUTATIONS = int(os.environ.get("STFS_MUTATIONS", "4000"))
 
 
 def our_verdicts(paths):
-    """What header_check says of each file, in order."""
+    """Returns header_check's verdict on each file, in order."""
     if not CHECKER.exists():
         pytest.fail(f"{CHECKER} is not built", pytrace=False)
     verdicts = []
@@ -41,7 +41,7 @@ def our_verdicts(paths):
 
 
 def reference_verdict(content):
-    """"ok" or the reference's message."""
+    """Returns "ok" or the reference library's message."""
     try:
         safetensors.deserialize(content)
     except safetensors.SafetensorError as error:
@@ -50,7 +50,7 @@ def reference_verdict(content):
 
 
 def reference_code(message):
-    """The name of the reference's error with that message."""
+    """Returns the name of the reference library's error with this message."""
     return next((code for code, text in corpus.REFERENCE.items() if text in message), message)
 
 
@@ -81,7 +81,7 @@ def test_the_reference_says_what_the_manifest_says(manifest):
 
 
 def test_the_reference_opens_what_it_deserializes(manifest):
-    """safe_open goes another way than deserialize, and must come to the same names."""
+    """safe_open works in another way than deserialize, and must give the same names."""
     for case, path, _ in manifest:
         if case["reference"] == "ok" and case["ours"] == "ok":
             with safetensors.safe_open(path, framework="np") as opened:
@@ -96,7 +96,7 @@ def test_every_refusal_says_where_and_why(manifest):
             assert not re.search(r"[\x00-\x1f\x7f]", ours["message"]), ours
 
 
-# Good headers with something of everything, to be damaged at random.
+# Valid headers with a sample of everything. The tests damage them at random.
 SEEDS = [
     case.content
     for case in corpus.cases()
@@ -136,12 +136,12 @@ def mutate(rng, content):
             if digits:
                 match = rng.choice(digits)
                 header[match.start() : match.end()] = str(int(match.group()) + rng.choice([-1, 1, 8, 2**61])).encode()
-    # Mostly the length still fits the header, so that more than check 3 is tried.
+    # In most cases the length still fits the header, so that the checks after check 3 are also reached.
     length = int.from_bytes(content[:8], "little") + len(header) - (len(content) - 8)
     if rng.random() < 0.1:
         length = max(0, length + rng.choice([-1, 1, 7, 2**63]))
     damaged = max(0, length).to_bytes(8, "little") + bytes(header)
-    # Or it ends anywhere, in the length too.
+    # In some cases the file ends anywhere, also within the length.
     return damaged[: rng.randrange(min(len(damaged), 65))] if rng.random() < 0.05 else damaged
 
 

@@ -26,7 +26,7 @@ def stfs(*words):
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory):
-    """All dtypes, scalars, empty tensors, and names of every kind."""
+    """A model with all dtypes, scalars, empty tensors, and names of every kind."""
     path = tmp_path_factory.mktemp("repack") / "model.safetensors"
     stfs("sample", "--odd", path)
     return path
@@ -74,7 +74,7 @@ TARGETS = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F8
 @pytest.mark.parametrize("target", TARGETS)
 def test_numbers_are_converted_as_ml_dtypes_does(tmp_path, target):
     random = np.random.default_rng(5)
-    # More than a piece of 4 MiB, and all magnitudes.
+    # More than a piece of 4 MiB, with values of all magnitudes.
     wide = (random.standard_normal(1_200_003) * 10.0 ** random.integers(-12, 12, 1_200_003)).astype(np.float32)
     arrays = {"f32": wide, "bf16": wide[:1000].astype(ml_dtypes.bfloat16), "f64": wide[:1000].astype(np.float64),
               "i32": np.arange(7, dtype=np.int32)}
@@ -97,7 +97,7 @@ def test_numbers_are_converted_as_ml_dtypes_does(tmp_path, target):
 
 
 def save(path, tensors):
-    """Writes {name: (dtype, shape, bytes)}: the reference library's NumPy part lacks some dtypes."""
+    """Writes {name: (dtype, shape, bytes)}, because the reference library's NumPy part lacks some dtypes."""
     header, data = {}, b""
     for name, (dtype, shape, content) in tensors.items():
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(content)]}
@@ -107,7 +107,7 @@ def save(path, tensors):
 
 
 def spread(scales, shape, blocks):
-    """The scale of each element."""
+    """Returns the scale of each element."""
     for axis, block in enumerate(blocks):
         scales = np.repeat(scales, block, axis=axis)
     return scales[tuple(slice(size) for size in shape)]

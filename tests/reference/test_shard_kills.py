@@ -40,7 +40,7 @@ def save_model(directory):
 
 
 def names_by_reference(directory):
-    """What the safetensors library finds in the shards, after checking it against the index."""
+    """Returns the names that the safetensors library finds in the shards, after a check with the index."""
     named = json.loads((directory / "model.safetensors.index.json").read_text())["weight_map"]
     found = {}
     for shard in SHARDS:
@@ -68,7 +68,7 @@ def test_kills_of_rm(tmp_path, shard):
         index = work / "model.safetensors.index.json"
         begin = time.monotonic()
         rm = subprocess.Popen([STFS, "rm", index, f"{shard}.*"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        if kill == 0:  # shows how long it takes
+        if kill == 0:  # measures the time of a whole run
             assert rm.wait() == 0
             longest = time.monotonic() - begin
         else:

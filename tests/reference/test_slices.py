@@ -21,12 +21,12 @@ CHECKER = Path(os.environ.get("STFS_BUILD_DIR", ROOT / "build" / "release")) / "
 ROUNDS = int(os.environ.get("STFS_SLICES", "10000"))
 
 NUMPY_TYPES = {"U8": "u1", "BOOL": "u1", "F8_E4M3": "u1", "BF16": "<u2", "F16": "<f2", "I32": "<i4", "F64": "<f8", "C64": "<c8"}
-# Elements that fill whole bytes, and those bytes.
+# The number of elements that fill whole bytes, and the number of these bytes.
 PACKED = {"F4": (2, 1), "F6_E2M3": (4, 3), "F6_E3M2": (4, 3)}
 
 
 def our_verdicts(requests):
-    """What slice_check says of each (shape, dtype, text)."""
+    """Returns slice_check's verdict on each (shape, dtype, text)."""
     if not CHECKER.exists():
         pytest.fail(f"{CHECKER} is not built", pytrace=False)
     lines = [f"{','.join(map(str, shape))};{dtype};{text}\n" for shape, dtype, text in requests]
@@ -38,12 +38,12 @@ def our_verdicts(requests):
 
 
 def tensor_bytes(size):
-    """The bytes that slice_check gives a tensor."""
+    """Returns the bytes that slice_check gives a tensor."""
     return ((np.arange(size, dtype=np.uint64) * 2654435761 & 0xFFFFFFFF) >> 24).astype(np.uint8)
 
 
 def numpy_verdict(shape, dtype, text):
-    """Shape and bytes of NumPy's slice, or its exception."""
+    """Returns shape and bytes of NumPy's slice, or NumPy's exception."""
     count = int(np.prod(shape, dtype=np.int64))
     if dtype in PACKED:
         array = np.arange(count).reshape(shape)
@@ -57,7 +57,7 @@ def numpy_verdict(shape, dtype, text):
     selected = np.ascontiguousarray(selected).reshape(np.shape(selected))
     if dtype not in PACKED:
         return selected.shape, selected.tobytes()
-    # The positions of the elements, in groups of whole bytes: each group must be one of the tensor's.
+    # The positions of the elements, in groups of whole bytes. Each group must be a group of the tensor.
     elements, size = PACKED[dtype]
     positions = selected.reshape(-1)
     if len(positions) % elements:
@@ -70,7 +70,7 @@ def numpy_verdict(shape, dtype, text):
 
 
 def disagreement(request, ours):
-    """Why ours is wrong, or None."""
+    """Returns the reason if our verdict is wrong, or None."""
     theirs = numpy_verdict(*request)
     if isinstance(theirs, Exception):
         return None if not ours["ok"] else f"NumPy refuses it: {theirs!r}"
@@ -87,7 +87,7 @@ def disagreement(request, ours):
 
 
 def report(requests):
-    """Fails with the first requests that differ. @return how many of them were accepted."""
+    """Fails with the first requests that differ. @return the number of accepted requests."""
     verdicts = our_verdicts(requests)
     wrong = []
     for request, ours in zip(requests, verdicts):
@@ -137,7 +137,7 @@ def random_request(rng):
 
 def seeded():
     seed = int(os.environ.get("STFS_SEED", random.SystemRandom().randrange(2**32)))
-    print(f"STFS_SEED={seed}")  # pytest shows it where the test fails
+    print(f"STFS_SEED={seed}")  # pytest prints it if the test fails
     return random.Random(seed)
 
 
@@ -149,7 +149,7 @@ def test_random_slices_are_numpys():
 
 
 PIECES = [*"0123:::,,.- x;", "...", "-1", "::2", "  ", "1.0", "9" * 25]
-# Arithmetic, hexadecimal numbers and leading zeros: Python has rules of its own for them.
+# Arithmetic, hexadecimal numbers and leading zeros, which Python handles in another way.
 EXPRESSION = re.compile(r"-(?!\d)|\d\s*-|(?<!\d)0[\dx]")
 
 

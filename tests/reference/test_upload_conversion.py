@@ -1,7 +1,7 @@
-"""What an upload converts must be what ml_dtypes makes of it, NumPy's own types included.
+"""An upload must convert values as ml_dtypes does, NumPy's own types included.
 
-NaNs are compared as such. Where ml_dtypes goes by way of float32, as it does from float64, it rounds twice: float64 is
-therefore compared where float32 holds it exactly.
+NaNs only have to be NaNs in both. From float64, ml_dtypes converts to float32 first and so rounds twice. Float64 is
+therefore compared only with values that float32 holds exactly.
 """
 
 import os
@@ -28,7 +28,8 @@ SOURCES = TARGETS | {"F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu), "F64": np.dt
 
 
 def values(source):
-    """Every value of a small type; of the large ones those of float16 and bfloat16, what lies beside them, and noise."""
+    """Returns every value of a small type. For a large type, returns the values of float16 and bfloat16, values beside
+    them, and noise."""
     dtype = SOURCES[source]
     if dtype.itemsize <= 2:
         return np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype)
@@ -37,7 +38,7 @@ def values(source):
         exact = np.concatenate([shorts.view(np.float16).astype("f4"), shorts.view(ml_dtypes.bfloat16).astype("f4")])
     bits = exact.view("u4")
     noise = np.random.default_rng(3).integers(0, 1 << 32, 200_000, dtype="u4")
-    # The middle between two values of a short type, and one to each side of it: where ties and their neighbours are.
+    # The middle between two values of a short type, and a value on each side of it, to test ties and the values beside them.
     bits = np.concatenate([bits, bits ^ 0x1000, bits ^ 0x8000, bits ^ 0x7FFF, bits ^ 0x8001, bits ^ 0x0FFF, noise])
     with np.errstate(invalid="ignore"):
         return bits.view("f4").astype(dtype)
@@ -60,7 +61,7 @@ def test_conversions_are_those_of_ml_dtypes(source, target):
         bits = f"u{TARGETS[target].itemsize}"
         different = (ours.view(bits) != theirs.view(bits)) & ~is_nan
         assert not different.any(), [(exact[i], ours[i], theirs[i]) for i in np.flatnonzero(different)[:10]]
-        # Too large: it was no NaN, and is one now or infinite, unless infinity became infinity.
+        # A value is lost if it was no NaN and is now NaN or infinite. Infinity that stays infinity is not lost.
         lost = ~np.isnan(exact) & ~np.isfinite(theirs.astype("f4"))
         lost &= ~(np.isinf(exact) & np.isinf(theirs.astype("f4")))
     assert int(done.stderr) == int(lost.sum())

@@ -1,9 +1,9 @@
-// A disk that remembers: one file, "disk.img", over a real one, in a mount of its own. Every write and every
-// flush goes into a log in the order in which it came; any prefix of the log is a state that a power cut can
-// leave.
+// A FUSE file system with one file, "disk.img", that records what is written to it. Reads and writes go to a
+// real file below. The log gets every write and every flush in the order in which the kernel sends them; any
+// prefix of the log is a state that a power cut can leave.
 //
 // Entries of the log, little-endian: u8 kind ('W' or 'F'), u64 offset, u32 size, then the bytes of a write.
-// Direct I/O, so that no page cache of ours holds anything back. One thread: the log has one order.
+// Direct I/O keeps the page cache from holding writes back. One thread serves, so the log has one order.
 #define FUSE_USE_VERSION 310
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
@@ -67,7 +67,7 @@ class Recorder {
   UniqueFd disk_;
   UniqueFd log_;
   UniqueFd position_;
-  std::uint64_t* entries_ = nullptr;  // for others to look at
+  std::uint64_t* entries_ = nullptr;  // the number of entries, in a file that other programs read
 };
 
 Recorder& recorder(fuse_req_t req) {
@@ -128,7 +128,7 @@ void fsync(fuse_req_t req, fuse_ino_t /*ino*/, int /*data_only*/, fuse_file_info
   fuse_reply_err(req, recorder(req).flush());
 }
 
-/// Single-threaded, in the foreground, until it is unmounted or told to end.
+/// Serves in this thread until the mount ends or a signal comes.
 int serve(Recorder& disk, const char* program, const char* mount_point) {
   fuse_lowlevel_ops operations{};
   operations.lookup = lookup;

@@ -1,6 +1,6 @@
-// Commits, one after the other, to an archive that a test is about to crash. Each is announced on stdout
-// before it begins and when it has been promised, so that whoever looks at the pieces knows what must be
-// there.
+// Makes commits, one after the other, to an archive that a test is about to crash. The program announces each
+// commit on stdout before it begins and when it has been promised, so the test knows which commits the
+// archive must hold after the crash.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -45,11 +45,12 @@ const std::map<std::string, std::vector<test::SeamCall>> kLies = {
      {{test::FileCall::Publish, test::FileRole::Journal},
       {test::FileCall::Remove, test::FileRole::Journal}}}};
 
-/// Where the log of the block recorder stands: the number of its entries, in a file that the recorder maps.
+/// The position in the log of the block recorder: the number of its entries, in a file that the recorder
+/// maps.
 class LogPosition {
  public:
   explicit LogPosition(const std::string& path) : path_(path) {}
-  /// " N", or nothing where nobody records.
+  /// " N", or "" when no recorder runs.
   [[nodiscard]] std::string text() const {
     if (path_.empty()) return {};
     std::uint64_t entries = 0;
@@ -61,7 +62,7 @@ class LogPosition {
   std::string path_;
 };
 
-/// In one system call: a line is there whole, or not at all, whenever this process is killed.
+/// Writes a line in one system call, so a kill leaves the whole line or nothing.
 void say(const std::string& line) {
   const std::string text = line + "\n";
   if (::write(STDOUT_FILENO, text.data(), text.size()) < 0) std::exit(3);
@@ -92,7 +93,7 @@ Result<void> stage(Transaction& transaction, const Archive& archive, const Reque
     if (request.fill.empty()) fill_bytes(bytes, request.seed, number, tensor.offset + patch.begin);
     auto staging = transaction.stage(*archive.version()->find(tensor.name));
     if (!staging) return pass_on(std::move(staging));
-    // As `dd of=` does.
+    // The size of writes of `dd of=`.
     constexpr std::size_t kWriteBytes = 1 << 20;
     if (bytes.size() == tensor.size_bytes && bytes.size() > kWriteBytes) {
       if (auto cut = (*staging)->resize(0); !cut) return cut;
@@ -105,7 +106,7 @@ Result<void> stage(Transaction& transaction, const Archive& archive, const Reque
   return {};
 }
 
-/// What the archive's owner may believe after a failure.
+/// The outcome of a failed commit, as the archive reports it.
 std::string_view outcome(const Archive& archive, const Error& error) {
   if (error.code == ErrorCode::CommitUnknown) return "unknown";
   return archive.check_writable() ? "aborted" : "committed";
@@ -131,7 +132,8 @@ int run(const Request& request) {
   ReaderWriterLock readers;
   const LogPosition position(request.position);
   for (std::uint64_t number = request.first; number < request.first + request.commits; ++number) {
-    // As a mount does, once it sees that one commit follows the other, and when none comes for a while.
+    // A mount prepares a lane journal when commits follow one another, and settles it when none comes for a
+    // while.
     LaneJournal& lane_journal = (*archive)->lane_journal();
     if (request.keeps_journal && number > request.first) {
       const auto kept = number % 3 == 0 ? lane_journal.settle(options.durability) : lane_journal.prepare();

@@ -1,4 +1,4 @@
-# Whatever these tests leave behind is taken down here: mounts, loop devices, processes, images.
+# Fixtures that clean up after a test: mounts, loop devices, processes, images.
 import shutil
 import signal
 import subprocess
@@ -33,7 +33,7 @@ def unmount_below(directory):
 
 @pytest.fixture
 def scratch():
-    """A directory for images: a replay copies them all the time."""
+    """A directory for images. A replay copies images often."""
     directory = Path(tempfile.mkdtemp(prefix="stfs-replay-", dir=loop_disk.place_for_images()))
     try:
         yield directory
@@ -63,7 +63,7 @@ def disk(scratch):
         try:
             mounted.__exit__(None, None, None)
         except OSError:
-            pass  # lazily unmounted: a test that failed may have left it busy
+            pass  # lazily unmounted, because a failed test may have left it busy
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def strace():
 
 @pytest.fixture
 def processes():
-    """A list for processes that must not outlive the test, stopped ones included."""
+    """A list for processes, also stopped ones, that must not outlive the test."""
     started = []
     yield started
     for process in started:

@@ -1,4 +1,4 @@
-# What a power cut can leave of a recorded disk: everything up to the last flush, and any part of what came later.
+# Makes states that a power cut can leave of a recorded disk: all writes up to the last flush, and any part of later writes.
 import os
 import random
 from dataclasses import dataclass
@@ -30,11 +30,11 @@ def draw(log, begin, count, seed):
 
 
 def _kept(state, offset, data, choices, keep):
-    """The parts of one write that reached the platter."""
+    """The parts of one write that reached the disk."""
     if state.way == "cut":
         yield offset, data
         return
-    # Half of the time whole requests, since that is what a disk does mostly.
+    # Half of the requests are kept or lost as a whole, as most disks do.
     if choices.random() < 0.5:
         if choices.random() < keep:
             yield offset, data
@@ -49,7 +49,7 @@ def _kept(state, offset, data, choices, keep):
 
 
 class Platter:
-    """The image as the flushes left it, going through the log from its beginning to its end."""
+    """The image after the flushes. It advances through the log from its beginning to its end."""
 
     def __init__(self, base, log, directory):
         self.log = log

@@ -1,5 +1,5 @@
-# Killing a process at each of its system calls: strace delivers SIGKILL on the way in, so that the call is not
-# made any more. Between two calls nothing changes on disk, so these are all the states a kill can leave.
+# Kills a process at each of its system calls: strace delivers SIGKILL before the call, so the call is not made. The disk does
+# not change between two calls, so these are all the states that a kill can leave.
 import collections
 import os
 import re
@@ -10,14 +10,14 @@ import time
 
 from mounted import eventually
 
-# Whatever reaches an archive, a journal or their directory, and what may come between.
+# System calls on an archive, a journal or their directory, and calls that can come between these.
 CALLS = ["openat", "fcntl", "pread64", "pwrite64", "copy_file_range", "fdatasync", "fsync", "linkat", "unlink", "ioctl",
          "fallocate", "statx", "getdents64"]
 _LINE = re.compile(r"^(\d+) +(\w+)\(")
 
 
 def why_no_strace():
-    """The reason for which nobody can be killed by strace here, or None."""
+    """The reason why strace cannot kill processes here, or None."""
     if shutil.which("strace") is None:
         return "there is no strace"
     probe = subprocess.run(["strace", "-f", "-o", "/dev/null", "-e", "inject=fsync:signal=KILL", "true"],
@@ -26,12 +26,12 @@ def why_no_strace():
 
 
 def traced(log, calls=tuple(CALLS)):
-    """What to put before a command so that its calls are written to a file."""
+    """The start of a command line: strace writes the command's calls to a file."""
     return ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={','.join(calls)}"]
 
 
 def killed_at(call, number):
-    """What to put before a command so that it dies at its number-th such call (of one thread)."""
+    """The start of a command line: strace kills the command at its number-th such call (of one thread)."""
     return ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}",
             "-e", f"inject={call}:signal=KILL:when={number}"]
 
@@ -87,14 +87,14 @@ class Stopped:
         self.pid = self._child()
         sleeping = 0
         deadline = time.monotonic() + 20
-        # strace stops it at each traced call for a moment; the stop that is meant lasts.
+        # strace stops the program for a moment at each traced call. The stop that this waits for lasts.
         while sleeping < 4:
             assert time.monotonic() < deadline and tracer.poll() is None, "it was not stopped"
             time.sleep(0.05)
             sleeping = sleeping + 1 if self._is_stopped() else 0
 
     def _child(self):
-        """The program. strace begins with children of its own, to try out what the kernel can do."""
+        """The program's pid. strace first starts other children to probe the kernel."""
         with open(f"/proc/{self.tracer.pid}/task/{self.tracer.pid}/children", encoding="ascii") as children:
             for pid in children.read().split():
                 try:

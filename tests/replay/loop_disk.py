@@ -1,5 +1,5 @@
-# Images of file systems, attached to loop devices and mounted, without a process for each step: a replay does it
-# a hundred times a minute. Loop devices clear themselves with their last user, so that nothing is left behind.
+# Images of file systems, attached to loop devices and mounted, without a process for each step: a replay mounts a hundred
+# images a minute. A loop device detaches itself after its last user, so nothing is left behind.
 import contextlib
 import ctypes
 import errno
@@ -36,7 +36,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def why_unavailable(kind):
-    """The reason for which no file system of this kind can be mounted here, or None."""
+    """The reason why no file system of this kind can be mounted here, or None."""
     if os.geteuid() != 0:
         return "needs root for loop devices"
     if not os.path.exists("/dev/loop-control"):
@@ -50,14 +50,14 @@ def why_unavailable(kind):
 
 
 def place_for_images():
-    """A directory in memory, where there is room for images; else None, which stands for that of temporary files."""
+    """A directory in memory if it has room for images; None means the directory of temporary files."""
     memory = Path("/dev/shm")
     is_roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ENOUGH_BYTES
     return memory if is_roomy else None
 
 
 def make_image(path, kind, size_bytes=None, more=()):
-    # mkfs asks each mount of the machine. Those of tests beside this one may not answer, or end just then.
+    # mkfs asks each mount of the machine. Mounts of concurrent tests may not answer, or may end at that moment.
     for attempts_left in reversed(range(20)):
         with open(path, "wb") as image:
             image.truncate(size_bytes or SIZES[kind])
@@ -73,7 +73,7 @@ def make_image(path, kind, size_bytes=None, more=()):
 
 
 def copy_sparse(source, target):
-    """Only what is there: an image is mostly holes."""
+    """Copies only the data of an image, which is mostly holes."""
     with open(source, "rb") as read, open(target, "wb") as write:
         size_bytes = os.fstat(read.fileno()).st_size
         write.truncate(size_bytes)
@@ -110,7 +110,7 @@ def attach(path, is_direct=False):
                 return loop, device
             except OSError as error:
                 os.close(loop)
-                if error.errno != errno.EBUSY:  # somebody else was faster
+                if error.errno != errno.EBUSY:  # another process was faster
                     raise
     finally:
         os.close(backing)
@@ -134,14 +134,14 @@ def call_umount(target):
 
 
 def wait_until_detached(device, image, target):
-    """A file system lives as long as its last mount, in whatever mount namespace: one that goes on writes to its
-    image, whatever is put there meanwhile."""
+    """A file system lives as long as its last mount in any mount namespace. As long as it lives, it may write to its image,
+    even if a test has put another file system there."""
     backing = Path("/sys/block", os.path.basename(device), "loop/backing_file")
     deadline = time.monotonic() + 20
     while True:
         try:
             is_attached = backing.read_text().rstrip("\n") == os.path.realpath(image)
-        except OSError:  # there is none
+        except OSError:  # there is no such device
             return
         if not is_attached:
             return
@@ -153,7 +153,7 @@ def wait_until_detached(device, image, target):
 
 @contextlib.contextmanager
 def mounted_image(image, kind, target, is_direct=False, options=""):
-    """The directory where the image's file system is, until the end."""
+    """The directory with the image's file system, mounted within `with`."""
     os.makedirs(target, exist_ok=True)
     loop, device = attach(image, is_direct)
     try:

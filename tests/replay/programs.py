@@ -1,4 +1,4 @@
-# The programs of these tests, and what they say.
+# Runs the programs of these tests and parses their output.
 import json
 import os
 import subprocess
@@ -22,7 +22,7 @@ LARGE_BYTES = 4 << 20
 
 @dataclass
 class Story:
-    """What a workload has said: numbers of commits, and where the recorder's log stood."""
+    """The output of a workload: numbers of commits, and positions in the recorder's log."""
     begun: dict = field(default_factory=dict)
     done: dict = field(default_factory=dict)
     failed: tuple = None  # (number, errno, "aborted" | "committed" | "unknown", message)
@@ -37,13 +37,13 @@ class Story:
 
     @property
     def at_most(self):
-        """The last one that may have come about."""
+        """The last commit that may be in the archive."""
         if self.failed and self.failed[2] == "aborted":
             return self.failed[0] - 1
         return max(self.begun, default=0)
 
     def bounds_at(self, position):
-        """The same, had it ended when the log stood there."""
+        """The last promised and the last possible commit at this position of the log."""
         done = [number for number, at in self.done.items() if at <= position]
         begun = [number for number, at in self.begun.items() if at <= position]
         return max(done, default=0), max(begun, default=0)
@@ -75,7 +75,7 @@ def create_archive(path, seed):
 
 
 def run_workload(archive, *options, before=(), timeout=120):
-    """Runs it to its end, whatever that is."""
+    """Runs the workload to its end, successful or not."""
     result = subprocess.run([*before, *workload_command(archive, *options)], stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True, timeout=timeout)
     story = read_story(result.stdout)
@@ -89,7 +89,7 @@ def check_command(archive, seed, at_least, at_most, *options):
 
 
 def check_state(archive, seed, at_least, at_most, *options):
-    """The verdict on an archive, as state_check gives it."""
+    """The verdict of state_check on an archive."""
     result = subprocess.run(check_command(archive, seed, at_least, at_most, *options), capture_output=True,
                             text=True, timeout=120)
     if not result.stdout:

@@ -1,6 +1,6 @@
-# A file system on a disk that remembers, something that writes to it, and the log of what reached the disk.
+# Records a workload: a file system on the recorder's disk, a program that writes to it, and the log of the disk's writes.
 #
-# How the loop device behaves (Linux 6.18, asked of the log): over a FUSE file that is opened for direct I/O every
+# The behaviour of the loop device (Linux 6.18, as the log shows): over a FUSE file that is opened for direct I/O every
 # bio of the file system arrives as one write of up to 1 MiB, in the order of submission; each REQ_OP_FLUSH arrives
 # as an fsync; there is no FUA, the block layer sends a write and a flush instead. Discards are answered with
 # EOPNOTSUPP.
@@ -34,7 +34,7 @@ class Log:
         return len(self.entries)
 
     def last_flush(self, position):
-        """Number of entries that are on the platter at this position: up to the last flush before it."""
+        """Number of entries that are on the disk at this position: up to the last flush before it."""
         while position > 0 and self.entries[position - 1] is not None:
             position -= 1
         return position
@@ -63,7 +63,7 @@ def _recorded_disk(image, directory):
 
 
 class Recording:
-    """What record() has seen; all paths are in a directory of its own."""
+    """The result of record(); all its paths are in a separate directory."""
 
     def __init__(self, kind, seed, base, log, story, begin):
         self.kind, self.seed = kind, seed

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-# Power cuts on a real file system: a workload is recorded below it, then crash states of the disk are mounted again
-# and judged. As a program: as many as one likes, for the long run.
+# Power cuts on a real file system: records a workload below it, then mounts crash states of the disk again and judges them.
+# As a program it replays for a given time.
 #
 #   replays.py --seconds 3600 [--seed N] [--file-system ext4]...
 import argparse
@@ -23,13 +23,13 @@ COMMITS = 16
 
 
 class Replayer:
-    """Judges crash states. `verdicts` counts what was found, `wrong` describes what must not be."""
+    """Judges crash states. `verdicts` counts the outcomes, `wrong` describes the mistakes."""
 
     def __init__(self, directory):
         self.directory = Path(directory)
         self.verdicts = collections.Counter()
         self.wrong = []
-        self.applied = []  # (recording, crash state, number of the commit): those that recovery had work in
+        self.applied = []  # (recording, crash state, number of the commit) of states with a journal to recover
 
     def judge(self, image, kind, seed, at_least, at_most, label, writes=False):
         """Mounts the image, which recovers the file system, and has the archive recovered and checked."""
@@ -57,8 +57,8 @@ class Replayer:
         try:
             return self.judge(image, recording.kind, recording.seed, *bounds, state, writes)
         except OSError as error:
-            # ext4 and btrfs were both seen to refuse a disk with half a metadata block, whose checksum is then
-            # wrong. That is not the archive's doing; the same blocks are then judged whole.
+            # ext4 and btrfs were both seen to refuse a disk with half a metadata block, because the block's checksum
+            # is wrong. The archive did not cause this. The same blocks are judged again, untorn.
             if state.way != "tear":
                 self.verdicts["unmountable"] += 1
                 self.wrong.append(f"{recording.kind}, {state}: the file system does not mount: {error}")
@@ -69,8 +69,8 @@ class Replayer:
             return self._judge_mountable(platter, image, recording, untorn, bounds, writes)
 
     def replay_recoveries(self, count_of_states, count_of_each, seed):
-        """Crashes while recovery is at work: it is recorded too, and its own crash states are judged. What has
-        been committed before must come out of each."""
+        """Crashes during recovery: records the recovery, and judges its crash states. Each must keep the commits that were
+        made before."""
         choices = random.Random(seed)
         states = choices.sample(self.applied, min(count_of_states, len(self.applied)))
         for recording, state, number in states:

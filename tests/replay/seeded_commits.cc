@@ -66,7 +66,7 @@ std::vector<Patch> patches_of(const Layout& layout, std::uint64_t seed, std::uin
   const auto any = [&] { return choices.below(layout.tensors.size()); };
   const std::size_t large = layout.position("large");
   std::vector<Patch> patches;
-  // In turn, not drawn: a short series must have all of them.
+  // The kinds come in turn instead of being drawn, because a short series must have all of them.
   switch (number % 8) {
     case 1: return {whole(layout, layout.position("scalar"))};
     case 2:
@@ -94,7 +94,7 @@ void fill_bytes(std::span<std::byte> to, std::uint64_t seed, std::uint64_t numbe
   for (std::size_t at = 0; at < to.size();) {
     const std::uint64_t word_index = (offset + at) / sizeof(std::uint64_t);
     const std::size_t skipped = (offset + at) % sizeof(std::uint64_t);
-    // Never zero: zeros are what lost blocks show.
+    // No byte is zero, because a lost block reads as zeros.
     const std::uint64_t word = mixed(stream + word_index) | 0x0101010101010101U;
     const std::size_t count = std::min(sizeof word - skipped, to.size() - at);
     std::memcpy(to.data() + at, reinterpret_cast<const std::byte*>(&word) + skipped, count);

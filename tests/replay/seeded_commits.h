@@ -1,5 +1,5 @@
-// An archive and a series of commits that follow from a seed alone: the workload writes them, and whoever
-// checks a crash state computes, without the code under test, what the archive must hold after each.
+// An archive and a series of commits that follow from a seed alone. The workload writes them. The check of a
+// crash state computes, without the code under test, the content of the archive after each commit.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,15 @@ struct PlainTensor {
   std::uint64_t size_bytes = 0;
 };
 
-/// Tensors of bytes that show every case of how a tensor lies in blocks, the largest first to be cloned.
+/// Tensors of bytes, with every case of a tensor's position relative to the blocks. Commits clone the
+/// tensors of 1 MiB and more where the file system can.
 struct Layout {
   /// @param large_bytes  size of the tensor "large".
   explicit Layout(std::uint64_t large_bytes);
   /// Position of the tensor, in the order of the file; throws where there is none.
   [[nodiscard]] std::size_t position(const std::string& name) const;
 
-  std::string header;  // length and JSON: what precedes the data
+  std::string header;  // length and JSON
   std::vector<PlainTensor> tensors;
   std::uint64_t size_bytes = 0;  // of the file
 };
@@ -35,16 +36,17 @@ struct Patch {
   std::uint64_t size_bytes = 0;
 };
 
-/// What commit `number` (from 1) changes. Patches of one tensor may overlap; they write the same bytes there.
+/// The patches of commit `number` (from 1). Patches of one tensor may overlap; they write the same bytes
+/// there.
 std::vector<Patch> patches_of(const Layout& layout, std::uint64_t seed, std::uint64_t number);
-/// What commit `number` writes at an absolute offset; 0 is the content at the beginning.
+/// Fills `to` with the bytes that commit `number` writes at an absolute offset; 0 is the initial content.
 void fill_bytes(std::span<std::byte> to, std::uint64_t seed, std::uint64_t number, std::uint64_t offset);
 
 /// The whole file after a number of commits.
 class Expectation {
  public:
   Expectation(const Layout& layout, std::uint64_t seed);
-  /// To after the next commit.
+  /// Applies the next commit.
   void advance();
   [[nodiscard]] std::uint64_t number() const { return number_; }
   [[nodiscard]] const std::vector<std::byte>& bytes() const { return bytes_; }

@@ -1,5 +1,6 @@
-// Opens an archive after a crash, which recovers it, and tells as a line of JSON whether its content is that
-// after a whole number of commits, and which. Exit status 0: nothing torn, lost or left over.
+// Opens an archive after a crash, which recovers it, and prints a line of JSON: whether its content is the
+// content after a whole number of commits, and this number. Exit status 0: nothing is torn, lost or left
+// over.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
@@ -36,7 +37,7 @@ Bytes file_bytes(const std::string& path) {
   return bytes;
 }
 
-/// As a reader of the archive gets it: through journals, where it could not be recovered.
+/// The bytes that a reader of the archive gets: through journals if the archive could not be recovered.
 Result<Bytes> bytes_through(const Archive& archive, const Layout& layout) {
   Bytes bytes(layout.size_bytes);
   std::ranges::copy(std::as_bytes(std::span(layout.header)), bytes.begin());  // parsed already
@@ -59,7 +60,7 @@ std::vector<std::string> journals_of(const std::filesystem::path& path) {
   return names;
 }
 
-/// Where the content departs from a state, for a person.
+/// The first difference between the content and a state, as a message.
 std::string first_difference(const Layout& layout, const Bytes& found, const Bytes& expected) {
   if (found.size() != expected.size()) return "the file has " + std::to_string(found.size()) + " bytes";
   const auto at = static_cast<std::uint64_t>(std::ranges::mismatch(found, expected).in1 - found.begin());
@@ -76,7 +77,8 @@ class Verdict {
 
   /// "whole", "lost" (an older state than was promised), "early" (one that was not begun) or "torn".
   std::string judge(const Bytes& found, Json& report) const {
-    // A bit beyond what was begun, to tell a mistake of the harness from a torn state.
+    // Also tries some commits after the last begun one, because such a content shows a mistake of the
+    // harness.
     Expectation state(layout_, request_.seed);
     for (;;) {
       if (state.number() == request_.at_least) {
@@ -97,7 +99,7 @@ class Verdict {
   const Layout& layout_;
 };
 
-/// The archive takes the next commit as if nothing had been.
+/// Checks that the archive takes the next commit.
 std::string commit_next(Archive& archive, const Request& request, const Layout& layout,
                         std::uint64_t number) {
   Transaction transaction(archive);

@@ -1,5 +1,5 @@
-# No room: at whatever step the disk is full, the archive holds the old content or the new one, and the error is
-# the file system's own.
+# A full disk: at whichever step the disk is full, the archive has the old content or the new one, and the error is the file
+# system's.
 import collections
 import errno
 import os
@@ -12,12 +12,12 @@ import pytest
 
 SEED = 5
 KINDS = sorted(loop_disk.SIZES)
-# What is left when the workload starts, in KiB: from nothing to nearly enough for its largest commit.
+# The free space when the workload starts, in KiB: from nothing to nearly enough for its largest commit.
 DEGREES = [0, 4, 16, 64, 256, 1024, 2500, 5000, 9000]
 
 
 def fill(directory, leave_kib):
-    """A ballast that leaves so much of the disk free."""
+    """Writes a ballast file that leaves so much of the disk free."""
     ballast = directory / "ballast"
     with open(ballast, "wb", buffering=0) as file:
         for size_bytes in (1 << 20, 1 << 16, 1 << 12):
@@ -38,7 +38,7 @@ def fill(directory, leave_kib):
 
 
 def check_whole(archive, bounds, ballast, label):
-    """To a reader, while nothing can be recovered; and to writers, once there is room."""
+    """Checks the archive as a reader on the full disk, which cannot recover it, and as a writer after there is space."""
     report = programs.check_state(archive, SEED, *bounds, "--read-only")
     assert report["verdict"] == "whole", f"{label}, read-only: {report}"
     ballast.unlink()
@@ -49,7 +49,7 @@ def check_whole(archive, bounds, ballast, label):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_full_disk_leaves_whole_commits(kind, disk):
-    # btrfs keeps more back the larger it is; the others have their smallest size.
+    # btrfs reserves more space the larger it is; the others have their smallest size.
     directory = disk(kind)
     found = collections.Counter()
     for leave_kib in DEGREES:

@@ -22,7 +22,7 @@ KEPT_SERIES = ["--seed", SEED, "--first", 3, "--commits", 5, "--keep-journal"]
 
 @pytest.fixture(params=["ext4", "xfs"])
 def directory(request, disk):
-    """Where archives lie: ext4 copies blocks, xfs shares them."""
+    """The directory of the archives: ext4 copies blocks, xfs shares them."""
     return disk(request.param, loop_disk.SIZES["xfs"])
 
 
@@ -85,7 +85,7 @@ def test_a_killed_commit_is_whole_or_not_at_all(sweep, disk, scratch):
 
 
 def test_a_kill_shows_a_journal_that_was_never_named(directory, scratch):
-    """These tests can fail: without its journal a commit that is killed half-way stays so."""
+    """Proves that these tests can fail: without its journal, a commit that is killed half-way stays torn."""
     series = Series(directory)
     lie = ["--lie", "journal-publish"]
     places, _ = series.points(scratch, *lie)
@@ -128,7 +128,7 @@ def content(archive):
 
 
 def remake(archive):
-    """The same archive again, so that a kill does not begin where another ended."""
+    """Restores the archive, so that a kill does not begin with the result of an earlier one."""
     for journal in programs.journals_beside(archive):
         (archive.parent / journal).unlink()
     archive.unlink(missing_ok=True)
@@ -190,7 +190,7 @@ def test_a_daemon_killed_at_every_call_leaves_the_old_tensor_or_the_new(writer, 
     remake(archive)
     assert write_through(kills.traced(scratch / "calls")) is True
     assert content(archive) == changed
-    # Of those that a start makes by the dozen, only the last: they are the commit's.
+    # The start of the mount makes dozens of these calls; only the last ones are part of the commit.
     calls = [call for call in kills.CALLS if call not in ("openat", "statx", "getdents64", "fcntl")]
     places = [place for place in kills.points(scratch / "calls") if place[0] in calls]
     places += [(call, number) for call in ("openat", "statx", "getdents64", "fcntl")

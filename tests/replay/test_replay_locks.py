@@ -1,5 +1,5 @@
-# Several processes at one archive: different tensors at a time, the same tensor one after the other, and what
-# becomes of a holder that sleeps or dies.
+# Several processes commit to one archive: different tensors concurrently, the same tensor one after the other, and beside a
+# holder of locks that sleeps or dies.
 import errno
 import subprocess
 import threading
@@ -40,7 +40,7 @@ def finish(process):
 
 
 def untouched(archive, before, *changed):
-    """Every other tensor is as it was."""
+    """Checks that every other tensor is unchanged. Returns the content."""
     now = {name: data for name, (_, _, data) in archive_file.ArchiveFile(archive).reference().items()}
     for name, data in before.items():
         if name not in changed:
@@ -79,7 +79,7 @@ def test_two_processes_change_the_same_tensor_one_after_the_other(archive, proce
 
 
 def stopped_holder(processes, archive, tensor):
-    """A process that sleeps at the sync of its journal, with all locks in its hands."""
+    """A process that sleeps at the sync of its journal, and holds all its locks."""
     return kills.Stopped(start_filling(processes, archive, tensor, 1, 1, before=kills.stopped_at("fdatasync", 1)))
 
 
@@ -93,9 +93,9 @@ def test_a_stopped_holder_is_named_when_the_patience_is_over(archive, processes,
     assert (number, failure, outcome) == (5, errno.EBUSY, "aborted")
     assert f"process {holder.pid} " in message
     assert content(archive) == before
-    # Another tensor is nobody's business.
+    # A commit of another tensor does not wait.
     assert finish(start_filling(processes, archive, "scalar", 7, 1, "--patience-ms", 1000)).is_finished
-    holder.go_on()  # as if nothing had been
+    holder.go_on()  # its commit succeeds
     assert finish(holder.tracer).is_finished
     now = untouched(archive, before, "middle", "scalar")
     assert set(now["middle"]) == {1} and set(now["scalar"]) == {7}
@@ -118,7 +118,7 @@ def test_a_holder_killed_after_its_commit_is_recovered_by_the_next(archive, proc
     # The second sync is the archive's: the journal has its name.
     victim = finish(start_filling(processes, archive, "middle", 1, 1, before=kills.killed_at("fdatasync", 2)))
     assert not victim.is_finished and programs.journals_beside(archive)
-    # Four come at once, at tensors that the journal does not name and at one that it does.
+    # Four concurrent commits, of tensors that the journal does not name and of one that it names.
     running = [start_filling(processes, archive, tensor, number, 1)
                for tensor, number in (("scalar", 5), ("block", 6), ("odd", 7), ("last", 8))]
     for story in map(finish, running):

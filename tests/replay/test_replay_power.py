@@ -1,4 +1,4 @@
-# Power cuts at any moment, on real file systems: what was promised is there, and nothing is half there.
+# Power cuts at any moment, on real file systems: promised commits are there, and no commit is torn.
 import os
 
 import loop_disk
@@ -7,7 +7,7 @@ import recording
 import share_of_day
 from replays import COMMITS, Replayer
 
-# With STFS_LONG what a test can take; replays.py goes on for as long as one likes.
+# STFS_LONG replays more states, within the time limit of a test; replays.py --seconds N has no such limit.
 STATES = 1500 if os.environ.get("STFS_LONG") else 100
 RECOVERIES, STATES_OF_EACH = (40, 25) if os.environ.get("STFS_LONG") else (5, 8)
 
@@ -23,7 +23,7 @@ def test_a_power_cut_leaves_whole_commits_and_every_promised_one(cut, scratch):
     if reason:
         pytest.skip(reason)
     recorded = recording.record_workload(kind, 1, COMMITS, scratch, keeps_journal=commits == "lane-journal")
-    # Without flushes nothing that follows would mean a thing.
+    # Without flushes the rest of the test would prove nothing.
     flushes = recorded.log.entries[recorded.begin:].count(None)
     assert flushes >= 2 * COMMITS, "the file system's flushes do not reach the recorder"
     replayer = Replayer(scratch)
@@ -41,8 +41,8 @@ BATCH, BATCHES = 20, 8
 
 @pytest.mark.parametrize("lie", ["journal-sync", "directory-sync", "archive-sync"])
 def test_a_missing_sync_is_found(lie, scratch):
-    """The harness can fail. Which file system shows a lie is its own business (btrfs hides the directory's and
-    shows no torn archive without the journal's): the first that does is enough."""
+    """Proves that the harness can fail. Not every file system shows every missing sync (btrfs hides the directory's, and
+    shows no torn archive without the journal's), so one file system that shows it is enough."""
     kinds = [kind for kind in ("xfs", "ext4", "btrfs") if loop_disk.why_unavailable(kind) is None]
     if not kinds:
         pytest.skip(loop_disk.why_unavailable("xfs"))

@@ -1,5 +1,5 @@
-# Where nothing may be written: a directory of somebody else, a disk that went read-only with a commit half done.
-# And where blocks are shared instead of copied.
+# Commits where no journal can be written: in another user's directory, and on a disk that became read-only with a commit
+# half done. And commits that share blocks instead of copying them.
 import errno
 import os
 import pwd

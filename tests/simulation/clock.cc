@@ -1,4 +1,4 @@
-// In place of the C library's.
+// Replaces functions of the C library.
 #include "tests/simulation/clock.h"
 
 #include <dlfcn.h>
@@ -33,7 +33,7 @@ std::int64_t ns_of(const timespec& time) {
   return time.tv_sec * kSecondNs + time.tv_nsec;
 }
 
-/// The lock is held by the one thread that there is. No exception may leave the C library.
+/// The only thread holds the lock already. No exception may leave the C library.
 [[noreturn]] void stand_still(const char* what) {
   std::fprintf(stderr,
                "STANDS STILL: a call that must not wait waits for %s, while another one waits for the disk\n",
@@ -84,7 +84,7 @@ int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, cl
     static const auto real = reinterpret_cast<Wait>(::dlsym(RTLD_NEXT, "pthread_cond_clockwait"));
     return real(condition, mutex, clock, until);
   }
-  // Others go on meanwhile, for a part of the time.
+  // Other operations run for a part of the time.
   constexpr std::int64_t kStepNs = kSecondNs / 4;
   pthread_mutex_unlock(mutex);
   pass(kStepNs);

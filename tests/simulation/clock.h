@@ -1,16 +1,16 @@
-// Time and locks of a simulation with one thread: time passes where somebody sleeps, and a lock that is taken
-// already is one that nobody will ever give back.
+// Time and locks of a simulation with one thread. Time passes only in a sleep. If a lock is taken already, no
+// thread will ever release it.
 #pragma once
 
 #include <functional>
 
 namespace stfs::test {
 
-/// While it lives, the clocks are simulated; one at a time.
+/// Simulates the clocks during its lifetime. Only one may exist at a time.
 class SimulatedClock {
  public:
-  /// @param on_sleep  called by who sleeps or waits for a time; may be empty.
-  /// @param on_standstill  says what has led to a lock that nobody gives back; the program ends then.
+  /// @param on_sleep  called in a sleep and in a wait with a time limit; may be empty.
+  /// @param on_standstill  prints how the program came to wait for a taken lock; the program ends then.
   SimulatedClock(std::function<void()> on_sleep, std::function<void()> on_standstill);
   ~SimulatedClock();
   SimulatedClock(const SimulatedClock&) = delete;

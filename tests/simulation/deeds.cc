@@ -1,4 +1,3 @@
-// Picks, and compares.
 #include "tests/simulation/deeds.h"
 
 #include <fmt/format.h>
@@ -39,7 +38,8 @@ void Deeds::read_and_check(Program& program, const DescriptionPointer& file, std
                            std::uint64_t size) {
   const Target target = truth_.target_of(*file);
   if (is_busy(target) || kernel_.is_dirty(file->node, 0, ~0ULL >> 1U)) return;
-  // An append to what was cut makes the kernel believe in more, until it looks.
+  // After an append to a tensor that was cut, the kernel believes in a larger size until it asks for the
+  // attributes.
   const std::uint64_t all = target.edition->committed.at(target.tensor).size();
   size = std::min(size, all - std::min(all, offset));
   const auto before = std::exchange(now_.reading, target);

@@ -1,5 +1,5 @@
-// What all that programs do has in common: somebody who does it, something that it is done to, and a
-// comparison with the truth. The numbers of an operation (plan.h) say which.
+// Shared by all kinds of operations: a program, the target of its operation, and a comparison with the truth.
+// The numbers of an operation (plan.h) select them.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ class Deeds {
         now_(machine.situation()) {}
 
   [[nodiscard]] Target pick_tensor(std::uint32_t number) const;
-  /// A tensor, or its file in a transaction.
+  /// Selects a tensor, or its file in a transaction.
   [[nodiscard]] Target pick_target(std::uint32_t number) const;
   static std::string path_of(const Target& target);
-  /// Others would wait for who is at it.
+  /// Returns true if a request for this target is under way, so that another one has to wait.
   [[nodiscard]] bool is_busy(const Target& target) const;
 
   struct Chosen {
@@ -36,12 +36,12 @@ class Deeds {
     DescriptionPointer file{};
     Target target{};
   };
-  /// A descriptor that nobody is at.
+  /// Selects a file descriptor of a target that is not busy.
   [[nodiscard]] std::optional<Chosen> choose(std::uint32_t program, std::uint32_t descriptor) const;
 
-  /// Nothing is expected of a mount that has gone.
+  /// After the end of the mount, nothing is expected.
   void expect(bool holds, const std::string& what);
-  /// @return that there was none.
+  /// @return true if there was no error.
   bool expect_error(const Truth::Dues& due, int error, const std::string& what);
   void read_and_check(Program& program, const DescriptionPointer& file, std::uint64_t offset,
                       std::uint64_t size_bytes);

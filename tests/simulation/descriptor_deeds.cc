@@ -1,4 +1,3 @@
-// Read, write, close.
 #include "tests/simulation/descriptor_deeds.h"
 
 #include <fcntl.h>
@@ -24,7 +23,7 @@ void DescriptorDeeds::write(std::uint32_t a, std::uint32_t b, std::uint32_t c, s
   const Busy busy(*chosen->program);
   const std::uint64_t size = chosen->target.edition->committed.at(chosen->target.tensor).size();
   const std::uint64_t offset = c % size;
-  // Past the end, once in a while.
+  // Sometimes the write goes past the end.
   const std::uint64_t most = d % 29 == 0 ? size : size - offset;
   const Buffer bytes = machine_.archive().fresh(1 + d / 29 % most);
   kernel_.write(*chosen->program, chosen->file, offset, bytes);
@@ -73,7 +72,7 @@ void DescriptorDeeds::store(std::uint32_t a, std::uint32_t b, std::uint32_t c, s
   const std::uint64_t size = kernel_.size_bytes(file->node);
   if (size == 0) return;
   const std::uint64_t offset = c % size;
-  // The page is read first.
+  // The kernel reads the page first.
   const auto before = std::exchange(now_.reading, truth_.target_of(*file));
   kernel_.store(*program, file, offset,
                 machine_.archive().fresh(1 + d % std::min<std::uint64_t>(size - offset, 300)));
@@ -91,7 +90,7 @@ void DescriptorDeeds::fork(std::uint32_t a, std::uint32_t b) {
   Program* program = programs_.pick(a);
   auto& place = programs_.place(b);
   if (program == nullptr || place.get() == program || (place && place->is_busy)) return;
-  // It does nothing else meanwhile, and does not end.
+  // The parent does nothing else at this time, and does not end.
   const Busy busy(*program);
   if (place) {
     if (now_.depth > 1) return;

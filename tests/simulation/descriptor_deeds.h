@@ -1,4 +1,4 @@
-// What programs do with files that they have open, and how they multiply and end.
+// Operations of programs on open files. Programs also fork and end here.
 #pragma once
 
 #include <cstdint>

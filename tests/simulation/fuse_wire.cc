@@ -1,4 +1,4 @@
-// libfuse calls writev(2), which is replaced at the link.
+// Takes the messages of libfuse. It calls writev(2), which is replaced at the link.
 #include "tests/simulation/fuse_wire.h"
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@ FuseWire::FuseWire(const fuse_lowlevel_ops& operations, void* userdata, Notified
   fuse_args arguments = FUSE_ARGS_INIT(1, words);
   session_ = fuse_session_new(&arguments, &operations, sizeof operations, userdata);
   fuse_opt_free_args(&arguments);
-  // What a parent process has opened and mounted is served by its descriptor.
+  // libfuse serves a file descriptor that a parent process has opened and mounted.
   its_descriptor = ::open("/dev/null", O_RDWR | O_CLOEXEC);  // the session closes it
   const std::string place = "/dev/fd/" + std::to_string(its_descriptor);
   if (session_ == nullptr || fuse_session_mount(session_, place.c_str()) != 0)
@@ -75,7 +75,7 @@ std::optional<Reply> FuseWire::take(std::uint64_t request) {
 
 ssize_t FuseWire::receive(std::span<const std::byte> message) {
   if (is_aborted_) {
-    errno = ENOENT;  // any other one is told on stderr
+    errno = ENOENT;  // libfuse prints any other errno to stderr
     return -1;
   }
   const auto header = taken_from<fuse_out_header>(message);

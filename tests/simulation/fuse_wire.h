@@ -1,5 +1,5 @@
-// The kernel's end of /dev/fuse: sends requests as the kernel does, byte for byte, to the handlers of the
-// driver, and takes their replies and notifications. libfuse is the real one; no file system is mounted.
+// The kernel's end of /dev/fuse. It sends the same bytes as the kernel to the driver's handlers, and takes
+// their replies and notifications. The real libfuse is used, and no file system is mounted.
 #pragma once
 
 #include <fuse_lowlevel.h>
@@ -21,7 +21,7 @@ namespace stfs::test {
 
 using Buffer = std::vector<std::byte>;
 
-/// The user and the thread that a request comes from; thread 0: the kernel's own.
+/// The user and the thread that send a request. Thread 0 is the kernel's own.
 struct Asker {
   std::uint32_t uid = 0;
   std::uint32_t gid = 0;
@@ -33,7 +33,8 @@ struct Reply {
   Buffer body;
 };
 
-/// A structure of the protocol in the bytes of a message; zeros where the message ends before it.
+/// Reads a structure of the protocol from the bytes of a message. Bytes behind the end of the message are
+/// zeros.
 template <class T>
 T taken_from(std::span<const std::byte> bytes, std::size_t offset = 0) {
   T value{};
@@ -46,17 +47,17 @@ void append_to(Buffer& to, const T& value) {
   const auto bytes = std::as_bytes(std::span(&value, 1));
   to.insert(to.end(), bytes.begin(), bytes.end());
 }
-/// With the NUL that ends it.
+/// Appends a name with its NUL.
 inline void append_name(Buffer& to, std::string_view name) {
   const auto bytes = std::as_bytes(std::span(name));
   to.insert(to.end(), bytes.begin(), bytes.end());
   to.push_back(std::byte{0});
 }
 
-/// One at a time in a program, and for one thread.
+/// Only one may exist at a time in a program. Only one thread may use it.
 class FuseWire {
  public:
-  /// @param body  of a FUSE_NOTIFY_...
+  /// @param body  the bytes of a FUSE_NOTIFY_... message.
   using Notified = std::function<void(int code, std::span<const std::byte> body)>;
 
   FuseWire(const fuse_lowlevel_ops& operations, void* userdata, Notified notified);
@@ -65,19 +66,19 @@ class FuseWire {
   FuseWire& operator=(const FuseWire&) = delete;
 
   [[nodiscard]] fuse_session* session() const { return session_; }
-  /// The handler has run when this returns; it need not have replied.
+  /// Returns when the handler has run. The handler may reply later.
   /// @return the request's number.
   std::uint64_t send(std::uint32_t opcode, std::uint64_t node, const Asker& asker,
                      std::span<const std::byte> body);
-  /// The reply, once.
+  /// Returns the reply, only once.
   std::optional<Reply> take(std::uint64_t request);
-  /// From now on nobody reads what is sent: the connection is gone.
+  /// Ends the connection: from now on all messages of the driver are refused.
   void abort() { is_aborted_ = true; }
   [[nodiscard]] bool is_aborted() const { return is_aborted_; }
 
-  /// What the driver has written to its descriptor. @return as writev(2), errno set.
+  /// Takes a message that the driver writes to its file descriptor. @return as writev(2), errno set.
   ssize_t receive(std::span<const std::byte> message);
-  /// The wire of a descriptor, or null.
+  /// Returns the wire of a file descriptor, or null.
   static FuseWire* of(int descriptor);
 
  private:

@@ -1,4 +1,4 @@
-// A mount, its requests and its programs.
+// Mounts, sends requests, and starts and ends programs.
 #include "tests/simulation/kernel.h"
 
 #include <fcntl.h>
@@ -103,7 +103,7 @@ Program Kernel::fork(const Program& parent, pid_t id) {
 }
 
 void Kernel::end(Program& program) {
-  // Memory goes first, then the descriptors.
+  // The mappings end first, then the file descriptors.
   while (!program.mappings.empty()) unmap(program, program.mappings.size() - 1);
   for (std::size_t at = 0; at < program.descriptors.size(); ++at) {
     if (program.descriptors[at]) close(program, at);

@@ -1,8 +1,8 @@
 // A model of Linux above the driver: programs with descriptors and mappings, the caches of names, attributes
 // and pages, and the requests that Linux sends for each system call (fs/KERNEL.md).
 //
-// The page cache and the attributes are not the driver's: what it must forget it is told, and what the driver
-// does not tell stays, for ever. One page of the model is 4096 bytes.
+// The page cache and the attributes are the kernel's. The driver must tell the kernel which of them to drop;
+// anything else stays for ever. One page of the model is 4096 bytes.
 #pragma once
 
 #include <array>
@@ -27,7 +27,8 @@ inline constexpr std::uint64_t kPageBytes = 4096;
 inline constexpr std::uint32_t kLargestWrite = 8 * kPageBytes;
 using Node = std::uint64_t;  // the number of an inode; 1 is the root
 
-/// What open(2) makes. Lives as long as a descriptor or a mapping refers to it; then a RELEASE is due.
+/// An open file, as open(2) makes it. It lives as long as a file descriptor or a mapping refers to it. Then a
+/// RELEASE is due.
 struct Description {
   Node node = 0;
   std::uint64_t handle = 0;
@@ -38,11 +39,11 @@ struct Description {
 };
 using DescriptionPointer = std::shared_ptr<Description>;
 
-/// A program. Its descriptors and mappings are those of all its threads.
+/// A program. All its threads share its file descriptors and mappings.
 struct Program {
   pid_t id = 0;
   std::uint32_t uid = 0;
-  std::uint64_t owner = 0;  // what the kernel calls its table of descriptors
+  std::uint64_t owner = 0;  // the kernel's identifier of the table of descriptors
   std::vector<DescriptionPointer> descriptors;
   std::vector<DescriptionPointer> mappings;  // shared and writable
   bool is_busy = false;                      // in a system call that has not returned
@@ -55,16 +56,17 @@ struct Answer {
   T value{};
 };
 
-/// Sees the requests that change something, and what the driver answers.
+/// Sees each request that changes something, and the driver's reply.
 class Witness {
  public:
   virtual ~Witness() = default;
   virtual void opened(const Program& program, const DescriptionPointer& file) = 0;
-  /// Before the request. @param program  null: written back by the kernel, `file` is any writable one then.
+  /// Called before the request. @param program  null: the kernel writes a page back, and `file` is any
+  /// writable one.
   virtual void writes(const Program* program, const Description& file, std::uint64_t offset,
                       std::span<const std::byte> bytes) = 0;
   virtual void wrote(const Description& file, int error) = 0;
-  /// @param file  null: by name.
+  /// @param file  null: the request names no open file.
   virtual void resizes(const Program& program, Node node, const Description* file,
                        std::uint64_t size_bytes) = 0;
   virtual void resized(Node node, int error) = 0;
@@ -78,30 +80,31 @@ class Witness {
 
 class Kernel {
  public:
-  /// @param wait  lets others go on until something has happened; false: nothing can happen any more.
+  /// @param wait  lets other operations run until something has happened; false: nothing can happen any more.
   Kernel(Witness& witness, std::function<bool()> wait) : witness_(witness), wait_(std::move(wait)) {}
 
-  /// Tells each request; null: none.
+  /// Prints each request to this stream; null: prints nothing.
   void trace_to(std::ostream* trace) { trace_ = trace; }
-  /// Takes a file system into use, with caches that know nothing.
-  /// @param checks_permissions  as default_permissions has it; else everybody may do everything.
+  /// Mounts a file system, with empty caches.
+  /// @param checks_permissions  has the effect of default_permissions; without it every user may do
+  ///     everything.
   void mount(const fuse_lowlevel_ops& operations, void* userdata, bool checks_permissions);
   [[nodiscard]] fuse_session* session() const { return wire_->session(); }
-  /// The connection is gone: every call fails with ENOTCONN.
+  /// Ends the connection: every call then fails with ENOTCONN.
   void abort();
-  /// Descriptors must have gone, or the connection.
+  /// All file descriptors must be closed, or the connection ended.
   void unmount();
 
   Program start(pid_t id, std::uint32_t uid);
-  /// Descriptors and mappings are copied.
+  /// The child gets copies of the file descriptors and mappings.
   Program fork(const Program& parent, pid_t id);
-  /// Closes all: exit(2), or a signal, as the table of processes says.
+  /// Closes everything, as exit(2) does, or a signal if the table of processes says so.
   void end(Program& program);
 
   // System calls. A path begins at the mount's root, without a slash.
   Answer<std::size_t> open(Program& program, std::string_view path, int flags);
   int close(Program& program, std::size_t descriptor);
-  /// pread and pwrite, O_APPEND included.
+  /// read() and write() work as pread and pwrite do, with the effect of O_APPEND.
   Answer<Buffer> read(Program& program, const DescriptionPointer& file, std::uint64_t offset,
                       std::uint64_t size_bytes);
   int write(Program& program, const DescriptionPointer& file, std::uint64_t offset,
@@ -121,15 +124,15 @@ class Kernel {
   int unlink(Program& program, std::string_view path);
   int rename(Program& program, std::string_view from, std::string_view to);
 
-  /// Writes one dirty page of somebody back.
+  /// Writes one dirty page back, of any inode.
   void write_back_some(std::size_t which);
-  /// Memory is short: drops clean pages, and names and inodes that nobody uses.
+  /// Frees memory: drops clean pages, and unused names and inodes.
   void reclaim(std::size_t which);
-  /// Sends a RELEASE that close(2) has left behind. @return false where there is none.
+  /// Sends a RELEASE that a close(2) has left to be sent. @return false if there is none.
   bool release_one();
 
   [[nodiscard]] bool is_dirty(Node node, std::uint64_t offset, std::uint64_t size_bytes) const;
-  /// The node of a path that is known already; 0 where not.
+  /// Returns the size of a node, as the kernel knows it.
   [[nodiscard]] std::uint64_t size_bytes(Node node) const;
   [[nodiscard]] bool is_aborted() const { return wire_ == nullptr || wire_->is_aborted(); }
   [[nodiscard]] std::uint64_t requests() const { return requests_; }
@@ -156,8 +159,9 @@ class Kernel {
   Answer<std::pair<Node, std::string>> walk_to_parent(Program& program, std::string_view path);
   void learn(Node node, const fuse_attr& attributes, bool may_keep);
   int get_attributes(Program& program, Node node);
-  /// EACCES where the mode that is known, and the one that the driver tells then, say no.
-  /// @param wanted  kMayRead, kMayWrite and kMaySearch, added up.
+  /// Returns EACCES if the known mode denies the access, and then the mode that the driver reports does so as
+  /// well.
+  /// @param wanted  the sum of kMayRead, kMayWrite and kMaySearch.
   int permit(Program& program, Node node, std::uint32_t wanted);
   int may_make(Program& program, Node directory);
   int may_remove(Program& program, Node directory, Node node);
@@ -174,7 +178,7 @@ class Kernel {
   const std::function<bool()> wait_;
   std::unique_ptr<FuseWire> wire_;
   std::map<Node, Inode> inodes_;
-  std::map<Name, Node> names_;  // 0: known not to be there
+  std::map<Name, Node> names_;  // 0: the kernel knows that the name does not exist
   std::deque<Description> releases_;
   std::ostream* trace_ = nullptr;
   bool checks_permissions_ = false;

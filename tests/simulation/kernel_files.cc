@@ -1,4 +1,4 @@
-// Open files: descriptors, and what is written, synced and resized by them.
+// Open files: file descriptors, and writes, syncs and resizes through them.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -99,7 +99,7 @@ int Kernel::write(Program& program, const DescriptionPointer& file, std::uint64_
   if (!may_write(file->flags)) return EBADF;
   if ((file->flags & O_APPEND) != 0) offset = size_bytes(file->node);
   Inode& inode = inodes_[file->node];
-  // Cached writes go to the page first.
+  // A cached write changes the page first.
   if (!file->is_direct) {
     for (std::uint64_t at = 0; at < bytes.size();) {
       const std::uint64_t page = (offset + at) / kPageBytes;
@@ -123,7 +123,7 @@ int Kernel::write(Program& program, const DescriptionPointer& file, std::uint64_
     body.offset = offset + at;
     body.size = static_cast<std::uint32_t>(part.size());
     body.flags = static_cast<std::uint32_t>(file->flags);
-    if (file->is_direct) {  // only then is the owner told
+    if (file->is_direct) {  // only then the request has the owner
       body.lock_owner = program.owner;
       body.write_flags = FUSE_WRITE_LOCKOWNER;
     }

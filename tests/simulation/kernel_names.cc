@@ -1,4 +1,4 @@
-// Names, attributes and directories, and what the kernel remembers of them.
+// Names, attributes and directories, and the kernel's caches of them.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -117,7 +117,7 @@ Answer<std::vector<std::string>> Kernel::list(Program& program, std::string_view
       const fuse_entry_out& known = entry.entry_out;
       if (known.nodeid == 0 || name == "." || name == "..") continue;
       ++inodes_[known.nodeid].lookups;
-      // A name that is known already stays what it is.
+      // A known name keeps its node.
       const auto [at_name, is_new] = names_.emplace(Name(node.value, name), known.nodeid);
       if (is_new && known.entry_valid == 0) names_.erase(at_name);
       learn(known.nodeid, known.attr, known.attr_valid > 0);
@@ -181,7 +181,7 @@ int Kernel::rename(Program& program, std::string_view from, std::string_view to)
   if (error == 0)
     error = replaced.error == ENOENT ? may_make(program, to_directory)
                                      : may_remove(program, to_directory, replaced.value);
-  // A directory's `..` is written.
+  // A move to another directory writes the directory's `..`.
   if (error == 0 && to_directory != old_place.value.first) error = permit(program, moved.value, kMayWrite);
   if (error != 0) return error;
   Buffer body;

@@ -1,4 +1,4 @@
-// The page cache: pages that are read, mapped, written back and forgotten.
+// The page cache: pages are read, mapped, written back and dropped.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ Answer<Buffer> Kernel::read_page(const Asker& asker, const Description& file, st
   append_to(bytes, body);
   Reply reply = call(FUSE_READ, file.node, asker, bytes);
   if (reply.error != 0) return {.error = reply.error};
-  // A short one is the end of the file.
+  // A short page is the end of the file.
   auto& known = inodes_[file.node].attributes.size;
   if (reply.body.size() < kPageBytes) known = std::min<std::uint64_t>(known, body.offset + reply.body.size());
   reply.body.resize(kPageBytes);
@@ -29,7 +29,7 @@ Answer<Buffer> Kernel::read_page(const Asker& asker, const Description& file, st
 Answer<Buffer> Kernel::read(Program& program, const DescriptionPointer& file, std::uint64_t offset,
                             std::uint64_t size) {
   if ((file->flags & O_ACCMODE) == O_WRONLY) return {.error = EBADF};
-  // Where more is asked for than there seems to be, the size is looked at.
+  // A read past the known end asks for the attributes first.
   if (offset + size > size_bytes(file->node) && !inodes_[file->node].knows_attributes) {
     if (const int error = get_attributes(program, file->node); error != 0) return {.error = error};
   }
@@ -143,7 +143,7 @@ void Kernel::invalidate_pages(Node node, std::uint64_t from, std::uint64_t end) 
   const auto in_range = [&](std::uint64_t page) {
     return (page + 1) * kPageBytes > from && page * kPageBytes < end;
   };
-  // Dirty pages are written back before they go.
+  // Dirty pages are written back before they are dropped.
   std::vector<std::uint64_t> dirty;
   for (const auto& [page, content] : inodes_[node].pages) {
     if (in_range(page) && content.is_dirty) dirty.push_back(page);

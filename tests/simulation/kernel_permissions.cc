@@ -1,4 +1,4 @@
-// Who may do what, as Linux decides it from a file's attributes.
+// Decides each access from a file's attributes, as Linux does.
 #include <cerrno>
 
 #include "tests/simulation/kernel.h"

@@ -1,4 +1,3 @@
-// Begins, crashes and ends.
 #include "tests/simulation/machine.h"
 
 #include <utility>
@@ -62,13 +61,13 @@ void Machine::begin() {
 
 DiskAccess Machine::draw_access() {
   if (!is_shared_) return {};
-  // A journal is believed of those who own the archive, so who owns it stays; and where others write beside
-  // the mount, so do their rights.
+  // Journals of the archive's owner are believed, so the owner never changes. If root owns the archive, other
+  // users also write beside the mount, and then nothing changes.
   if (truth_.access().uid == 0) return truth_.access();
   DiskAccess access = SimulatedArchive::draw_access(choices_);
   access.uid = truth_.access().uid;
-  // Nor is a journal believed that more users may write than the archive. One that was made before has the
-  // archive's mode of then, so rights to write only grow.
+  // A journal that more users may write than the archive is not believed. An earlier journal has the
+  // archive's earlier mode, so rights to write are only added.
   access.gid = truth_.access().gid;
   access.permissions |= truth_.access().permissions & 0022U;
   return access;
@@ -95,7 +94,7 @@ void Machine::unmount() {
   if (mount_->is_dead()) return;
   mount_.reset();
   if (!truth_.wrong().empty()) return;
-  // What a fault has left is finished by the next one who opens the archive.
+  // The next process that opens the archive finishes the work that a fault has left.
   const bool is_left = truth_.has_met_fault();
   truth_.lose_mount();
   if (!is_left) truth_.adopt(stored());
@@ -109,7 +108,7 @@ void Machine::remount() {
 }
 
 void Machine::kill_mount() {
-  // Nobody touches a journal of an archive that has gone.
+  // Journals of an archive that was replaced stay.
   situation_.may_be_foreign = situation_.may_be_foreign || situation_.was_replaced;
   truth_.lose_mount();
   mount_->kill();

@@ -1,5 +1,5 @@
-// A simulated machine: its disk with the archive, the kernel with the mount, the programs, and the truth
-// about them. Mounts, unmounts, and comes back after a crash.
+// A simulated machine: a disk with the archive, the kernel with the mount, the programs, and the truth about
+// them. It mounts and unmounts, and mounts again after a crash.
 #pragma once
 
 #include <cstdint>
@@ -21,45 +21,45 @@ namespace stfs::test {
 inline constexpr std::string_view kDirectory = "/models";
 inline constexpr std::string_view kPath = "/models/model.safetensors";
 
-/// What those who do something leave for those who come meanwhile, and later.
+/// Facts that an operation leaves for operations in its course, and for later ones.
 struct Situation {
-  unsigned depth = 0;                                // 1: an operation is under way; 2: one that came into it
-  std::optional<Target> reading;                     // that somebody reads
+  unsigned depth = 0;                                // 1: an operation is under way; 2: one in its course
+  std::optional<Target> reading;                     // an operation reads this
   std::string committing;                            // a transaction
   bool is_noticed = true;                            // the mount has looked at all changes
   bool was_replaced = false;                         // the archive, since it was mounted
-  bool may_be_foreign = false;                       // a journal of an archive that has gone
-  bool has_lost_power = false;                       // why the mount has gone
-  int fault = 0;                                     // that the operation has met
-  std::map<std::string, std::uint64_t> generations;  // that were shown last
+  bool may_be_foreign = false;                       // a journal may be of an earlier archive
+  bool has_lost_power = false;                       // the reason for the end of the mount
+  int fault = 0;                                     // the errno of the operation's fault
+  std::map<std::string, std::uint64_t> generations;  // the last ones shown
 };
 
 class Machine {
  public:
-  /// @param interceptor  is told of each call on the storage of a mount.
-  /// @param wait  as Kernel's.
+  /// @param interceptor  called for each call on the storage of a mount.
+  /// @param wait  as for Kernel.
   Machine(std::uint64_t seed, SimulationCounts& counts, Interceptor& interceptor, std::function<bool()> wait);
   ~Machine();
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
-  /// A disk with an archive, mounted.
+  /// Makes a disk with an archive, and mounts it.
   void begin();
-  /// Unmounts; nothing may be left behind.
+  /// Unmounts. Then no file may be left beside the archive.
   void end();
   void remount();
-  /// The mount is killed, whose end is seen by mount_again().
+  /// Kills the mount. mount_again() handles the mount's end.
   void kill_mount();
-  /// After a crash: what it left is what the truth says.
+  /// Mounts after a crash, and compares the archive with the truth.
   void mount_again();
 
   [[nodiscard]] bool is_mounted() const { return mount_ != nullptr && !mount_->is_dead(); }
   [[nodiscard]] MountedArchive& mount() { return *mount_; }
   [[nodiscard]] DiskModel& disk() { return *disk_; }
   [[nodiscard]] SimulatedArchive& archive() { return archive_; }
-  /// Other users may enter.
+  /// Other users may enter the mount.
   [[nodiscard]] bool is_shared() const { return is_shared_; }
-  /// Of a new archive.
+  /// Draws the access of a new archive.
   DiskAccess draw_access();
   [[nodiscard]] Kernel& kernel() { return kernel_; }
   [[nodiscard]] Programs& programs() { return programs_; }
@@ -68,7 +68,7 @@ class Machine {
   [[nodiscard]] Situation& situation() { return situation_; }
   [[nodiscard]] SimulationCounts& counts() { return counts_; }
   [[nodiscard]] Choices& choices() { return choices_; }
-  /// The mount has committed something, and nobody has replaced the archive.
+  /// The mount has committed something since it was mounted, and the archive was not replaced.
   [[nodiscard]] bool has_opened_for_writing() const {
     return truth_.commits_done() > commits_before_ && !situation_.was_replaced;
   }
@@ -76,11 +76,11 @@ class Machine {
  private:
   void mount_it();
   void unmount();
-  /// Until nothing is under way.
+  /// Sends and invalidates until nothing is under way.
   void calm_down();
-  /// What lies in the file, whatever journals say.
+  /// Returns the tensors in the archive's file, without the journals.
   Contents stored();
-  /// The same, once somebody has opened the archive after everybody was killed.
+  /// Returns the same after a kill of all processes and a recovery.
   Contents recovered();
 
   SimulationCounts& counts_;
@@ -96,7 +96,7 @@ class Machine {
   std::unique_ptr<MountedArchive> mount_;
   Programs programs_;
   Situation situation_;
-  std::uint64_t commits_before_ = 0;  // it was mounted
+  std::uint64_t commits_before_ = 0;  // when it was mounted
 };
 
 }  // namespace stfs::test

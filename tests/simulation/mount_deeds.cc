@@ -1,4 +1,3 @@
-// In their own time.
 #include "tests/simulation/mount_deeds.h"
 
 namespace stfs::test {
@@ -28,7 +27,7 @@ void MountDeeds::settle() {
 
 void MountDeeds::look() {
   if (now_.depth > 1) return;
-  now_.is_noticed = true;  // unless something changes meanwhile
+  now_.is_noticed = true;  // unless there is a change during the look
   const bool is_done = machine_.mount().look();
   now_.is_noticed = now_.is_noticed && is_done;
 }

@@ -1,4 +1,4 @@
-// What the kernel and the threads of the mount do without being asked.
+// Operations that the kernel and the threads of the mount begin by themselves.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class MountDeeds : private Deeds {
   void tidy();
 
  private:
-  /// Nothing old is shown any more.
+  /// Tells the truth that nothing old is shown any more, if that is so.
   void settle();
 };
 

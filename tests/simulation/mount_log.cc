@@ -1,4 +1,4 @@
-// Takes the place of fs/base/log.cc at the link.
+// Replaces fs/base/log.cc at the link.
 #include "tests/simulation/mount_log.h"
 
 #include <fuse_lowlevel.h>
@@ -16,7 +16,7 @@ std::ostream* shown = nullptr;
 
 void test::show_log(std::ostream* to) {
   shown = to;
-  // Where the connection is gone, libfuse says so for each reply.
+  // After the end of the connection, libfuse prints a message for each reply.
   fuse_set_log_func([](fuse_log_level, const char*, va_list) {});
 }
 

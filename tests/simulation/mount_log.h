@@ -1,11 +1,11 @@
-// What a simulated mount and its libfuse say, in place of stderr and syslog.
+// Prints the messages of a simulated mount and its libfuse, in place of stderr and syslog.
 #pragma once
 
 #include <iosfwd>
 
 namespace stfs::test {
 
-/// From now on; null: nobody is told.
+/// Sets the stream for later messages; null: they are dropped.
 void show_log(std::ostream* to);
 
 }  // namespace stfs::test

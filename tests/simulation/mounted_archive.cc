@@ -1,4 +1,4 @@
-// As fs/mount/main.cc and fs/mount/session.cc put it together.
+// Puts the driver together as fs/mount/main.cc and fs/mount/session.cc do.
 #include "tests/simulation/mounted_archive.h"
 
 #include <cstring>
@@ -15,21 +15,21 @@ namespace {
 
 std::uint64_t ids = 0;
 
-/// As many as there can be requests at once: none needs a thread of its own.
+/// More than there can be requests at once, so that no request needs an additional thread.
 constexpr unsigned kThreadsOfSession = 1 << 20;
 
-Result<std::unique_ptr<Filesystem>> open_filesystem(const std::string& path, Storage& storage, bool is_shared,
-                                                    const MountRoot::Heritage& heritage) {
-  // A map of a model would be of memory that is copied for it.
+Result<std::unique_ptr<MountedModel>> open_filesystem(const std::string& path, Storage& storage,
+                                                      bool is_shared, const MountRoot::Heritage& heritage) {
+  // A map of a file in the model would need a copy of its memory.
   auto archive = Archive::open(path, Access::ReadWrite, storage, Io::Pread);
   if (!archive) return pass_on(std::move(archive));
-  FilesystemOptions options;
-  options.allows_edits = false;  // the model in memory has no edits of the structure
+  MountedModelOptions options;
+  options.allows_edits = false;  // the truth has no edits of the structure
   options.commit.lock_patience = std::chrono::milliseconds(100);
   options.is_shared = is_shared;
   options.activity = heritage.activity;
   options.least_generation = heritage.least_generation;
-  return std::make_unique<Filesystem>(std::move(*archive), options);
+  return std::make_unique<MountedModel>(std::move(*archive), options);
 }
 
 }  // namespace
@@ -40,25 +40,29 @@ MountedArchive::MountedArchive(DiskModel& disk, Kernel& kernel, Interceptor& int
       process_(disk.start_process()),
       storage_(*process_, interceptor),
       slow_(kThreadsOfSession, 0),
+      names_(kThreadsOfSession, 0),
       checksums_(0, 0) {
   auto filesystem = open_filesystem(path, storage_, is_shared, {});
   if (!filesystem) throw std::runtime_error("can't be mounted: " + filesystem.error().message);
   mount_root_ = std::make_unique<MountRoot>(
       MountRoot::Member{.name = "model",
                         .path = path,
-                        .filesystem = std::move(*filesystem),
+                        .mounted = std::move(*filesystem),
                         .open = [this, path, is_shared](const MountRoot::Heritage& heritage) {
                           return open_filesystem(path, storage_, is_shared, heritage);
                         }});
   mount_ = std::unique_ptr<Mount>(new Mount{.mount_root = *mount_root_});
   kernel_.mount(fuse_operations(), mount_.get(), is_shared);
   invalidator_ = std::make_unique<Invalidator>(
-      kernel_.session(), [this](const Stale& stale, const Invalidator::Visit& visit) {
+      kernel_.session(),
+      [this](const Stale& stale, const Invalidator::Visit& visit) {
         if (const MountRoot::Pin model = mount_root_->model_of(stale.first))
           model->visit_cached(stale, visit);
-      });
+      },
+      [this](Ino ino) { return mount_root_->directory_looked_up(ino); });
   mount_->invalidator = invalidator_.get();
   mount_->slow = &slow_;
+  mount_->names = &names_;
   mount_->checksums = &checksums_;
   mount_->session = kernel_.session();
   mount_->on_first_open = [] {};
@@ -71,7 +75,7 @@ MountedArchive::MountedArchive(DiskModel& disk, Kernel& kernel, Interceptor& int
 }
 
 MountedArchive::~MountedArchive() {
-  static_cast<void>(invalidator_->finish_within(std::chrono::milliseconds(0)));  // notifies no more
+  static_cast<void>(invalidator_->finish_within(std::chrono::milliseconds(0)));  // ends notifications
   while (invalidator_->do_next()) {
   }
   kernel_.unmount();
@@ -106,7 +110,7 @@ void MountedArchive::begin_ids() {
 
 namespace stfs {
 
-/// In place of JournalId::random() at the link: the same names in the same order, for each seed.
+/// Replaces JournalId::random() at the link: the names are the same, in the same order, for each seed.
 JournalId next_id() __asm__("__wrap__ZN4stfs9JournalId6randomEv");
 JournalId next_id() {
   JournalId id{};

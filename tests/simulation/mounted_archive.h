@@ -1,5 +1,5 @@
-// The driver on the model of a disk, from the archive to the handlers, without its threads: what they do is
-// done when it is asked for.
+// The driver on the model of a disk, from the archive to the handlers. There are no threads of the driver:
+// their work is done on request.
 #pragma once
 
 #include <functional>
@@ -16,23 +16,23 @@ namespace stfs::test {
 
 class MountedArchive {
  public:
-  /// Mounts it for the kernel. @throw std::runtime_error where it can't be opened.
-  /// @param is_shared  with allow_other: other users may enter, as far as modes and owners let them.
+  /// Mounts the archive for the kernel. @throw std::runtime_error if it can't be opened.
+  /// @param is_shared  has the effect of allow_other: other users may enter, if modes and owners allow it.
   MountedArchive(DiskModel& disk, Kernel& kernel, Interceptor& interceptor, std::string path, bool is_shared);
-  /// Unmounts. The descriptors must have gone, or the mount was killed.
+  /// Unmounts. The file descriptors must be closed, or the mount killed.
   ~MountedArchive();
   MountedArchive(const MountedArchive&) = delete;
   MountedArchive& operator=(const MountedArchive&) = delete;
 
-  /// Journals are named in the same order from here on.
+  /// From here on journals get the same names in the same order.
   static void begin_ids();
 
   /// kill -9.
   void kill();
   [[nodiscard]] bool is_dead() const { return process_->is_dead(); }
-  /// The invalidator does the next thing. @return false where there is none.
+  /// Does the invalidator's next work. @return false if there is none.
   bool invalidate() { return invalidator_->do_next(); }
-  /// The watcher looks at the archive. @return false where it wants to look again.
+  /// Checks the archive, as the watcher does. @return false if the check must be repeated.
   bool look();
   void tidy() { mount_root_->tidy(); }
 
@@ -45,10 +45,11 @@ class MountedArchive {
   std::unique_ptr<MountRoot> mount_root_;
   std::unique_ptr<Mount> mount_;
   std::unique_ptr<Invalidator> invalidator_;
-  SlowRequests slow_;  // like the next one, runs all requests on the caller's thread
+  SlowRequests slow_;  // as the next two, runs all work on the caller's thread
+  SlowRequests names_;
   SlowRequests checksums_;
   std::unique_ptr<Follower> follower_;
-  std::size_t files_ = 0;  // that are watched
+  std::size_t files_ = 0;  // number of watched files
 };
 
 }  // namespace stfs::test

@@ -1,4 +1,3 @@
-// Open, look, close.
 #include "tests/simulation/path_deeds.h"
 
 #include <fcntl.h>
@@ -46,7 +45,7 @@ void PathDeeds::read_view(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   const DescriptionPointer file = program->descriptors[opened.value];
   const std::uint64_t all = kernel_.size_bytes(file->node);
   const std::uint64_t wanted = is_slice ? part : size;
-  // Bytes stand at the end, but for those of the tensors behind it.
+  // The bytes are at the end of the file. In the archive, the tensors behind this one follow them.
   std::uint64_t begin = all - wanted;
   if (c % 3 == 2) {
     for (const auto& [name, content] : target.edition->committed) {
@@ -118,7 +117,7 @@ void PathDeeds::checksum(std::uint32_t a, std::uint32_t b) {
     expect(now >= last, "a generation shrinks");
     last = now;
   }
-  if (now_.depth > 1) return;  // changes may come in between
+  if (now_.depth > 1) return;  // other changes may come in between
   const Buffer content = target.edition->committed.at(target.tensor);
   const auto got = kernel_.attribute(*program, target.tensor, "user.safetensors.checksum");
   if (!expect_error(truth_.dues(*program, target, kMayRead), got.error, "a checksum")) return;
@@ -175,7 +174,7 @@ void PathDeeds::resize_path(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   truth_.note_target(target);
   const std::uint64_t sizes[] = {size, 0, size + 1, size / 2};
   const int error = kernel_.resize_path(*program, path_of(target), sizes[c % std::size(sizes)]);
-  // The truth has seen what the mount has answered, if it was asked.
+  // The truth has already compared the mount's reply, if the mount was asked.
   const auto due = truth_.dues(*program, target, kMayWrite);
   expect(due.contains(error == EACCES ? EACCES : 0), fmt::format("truncate gives {}", error));
 }

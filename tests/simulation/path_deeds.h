@@ -1,4 +1,4 @@
-// What programs do with files by their paths: they look at them, list, open and truncate them.
+// Operations of programs on files by their paths: stat, list, open and truncate.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ class PathDeeds : private Deeds {
  public:
   explicit PathDeeds(Machine& machine) : Deeds(machine) {}
 
-  /// The whole file, or what comes behind some byte.
+  /// Reads the whole file, or all bytes behind some byte.
   void read_path(std::uint32_t a, std::uint32_t b, std::uint32_t c);
   void read_view(std::uint32_t a, std::uint32_t b, std::uint32_t c);
   void stat(std::uint32_t a, std::uint32_t b);
   void list(std::uint32_t a, std::uint32_t b);
   void checksum(std::uint32_t a, std::uint32_t b);
   void open(std::uint32_t a, std::uint32_t b, std::uint32_t c);
-  /// cp, in pieces.
+  /// Writes the whole file as cp does, in pieces.
   void write_whole(std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d);
   void resize_path(std::uint32_t a, std::uint32_t b, std::uint32_t c);
 };

@@ -1,4 +1,3 @@
-// Bytes over bytes.
 #include "tests/simulation/pending_change.h"
 
 #include <algorithm>
@@ -39,7 +38,7 @@ void PendingChange::write(std::uint64_t offset, std::span<const std::byte> from)
 void PendingChange::resize(std::uint64_t to_bytes) {
   if (to_bytes == size_bytes) return;
   for (std::uint64_t at = std::min(to_bytes, size_bytes); at < bytes.size(); ++at) {
-    // Whatever comes there later is zeros or is written.
+    // These bytes are zeros until they are written again.
     bytes[at] = std::byte{0};
     is_written[at] = true;
   }

@@ -1,4 +1,4 @@
-// What is written over a tensor and is not committed.
+// Bytes that are written over a tensor and are not committed.
 #pragma once
 
 #include <sys/types.h>
@@ -15,19 +15,19 @@
 
 namespace stfs::test {
 
-/// An archive that lies, or lay, at the path, with what was committed to it.
+/// An archive that has, or had, the mounted path, and the content that was committed to it.
 struct Edition {
   Contents committed;
   bool is_current = true;
 };
 using EditionPointer = std::shared_ptr<Edition>;
 
-/// Where a file of the mount leads.
+/// The tensor of a file of the mount.
 struct Target {
   EditionPointer edition;
   std::string tensor;
   std::string transaction;  // empty: none
-  std::uint64_t begun = 0;  // which of that name
+  std::uint64_t begun = 0;  // which transaction of this name
 
   friend bool operator==(const Target&, const Target&) = default;
 };
@@ -43,11 +43,11 @@ struct PendingChange {
   bool has_failed = false;
   bool was_refused = false;
   bool has_unnamed = false;
-  bool is_unsure = false;  // some of it was refused, perhaps
-  int spoiled = 0;         // by a fault of this errno, perhaps: no commit of it succeeds then
+  bool is_unsure = false;  // some writes may have been refused
+  int spoiled = 0;         // errno of a fault; if not 0, commits may fail with it
   std::set<pid_t> writers;
   unsigned files = 0;
-  Buffer base;  // of a transaction: the tensor as it was
+  Buffer base;  // in a transaction: the tensor as it was
 
   explicit PendingChange(Target of, FileKind its_kind);
   [[nodiscard]] const Buffer& committed() const { return target.edition->committed.at(target.tensor); }

@@ -1,4 +1,4 @@
-// Draws plans.
+// Draws random plans.
 #include "tests/simulation/plan.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ struct Row {
   Deed deed;
   std::string_view name;
   unsigned weight;            // among all operations
-  unsigned weight_meanwhile;  // among those that come into another one
+  unsigned weight_meanwhile;  // among the operations in its course
 };
 
 constexpr Row kRows[] = {

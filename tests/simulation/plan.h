@@ -1,5 +1,5 @@
-// What a simulation does: a list of operations, each of them a few numbers, so that any part of the list is a
-// simulation, too. What the numbers mean depends on what there is at that time.
+// The plan of a simulation: a list of operations, each with a few numbers. Any part of the list is a
+// simulation also. The meaning of the numbers depends on the state at that time.
 #pragma once
 
 #include <array>
@@ -62,28 +62,29 @@ std::string_view name_of(Deed deed);
 struct Operation {
   Deed deed = Deed::ReadPath;
   std::array<std::uint32_t, 4> numbers{};
-  /// While it is under way: at a call on the storage, or when it waits for its answer or for time to pass.
+  /// An operation that is done during this one: at a call on the storage, or while this one waits for a reply
+  /// or for time to pass.
   struct Meanwhile;
   std::vector<Meanwhile> meanwhile;
   /// A call on the storage that fails.
   struct Fault {
-    std::uint32_t at = 0;  // counts those calls that can (StoreFaults)
+    std::uint32_t at = 0;  // counts the calls that can fail
     int errno_value = 0;
     bool cuts_short = false;  // half of a write is done
   };
   std::optional<Fault> fault;
 };
 struct Operation::Meanwhile {
-  std::uint32_t at = 0;  // counts those calls and waits
-  Operation operation;   // has none of its own
+  std::uint32_t at = 0;  // counts calls and waits
+  Operation operation;   // has no operations in its course
 };
 
 struct Plan {
-  std::uint64_t seed = 0;  // of what else there is to decide
+  std::uint64_t seed = 0;  // for all other decisions
   std::vector<Operation> operations;
 };
 
-/// The same for the same seed.
+/// Returns the same plan for the same seed.
 Plan random_plan(std::uint64_t seed, std::size_t operations);
 std::string text_of(const Operation& operation);
 

@@ -1,4 +1,4 @@
-// Takes the place of fs/base/process.cc at the link.
+// Replaces fs/base/process.cc at the link.
 #include "tests/simulation/processes.h"
 
 namespace stfs {

@@ -1,4 +1,4 @@
-// The programs that use a simulated mount, in place of those in /proc.
+// The programs that use a simulated mount, in place of the processes in /proc.
 #pragma once
 
 #include <sys/types.h>
@@ -10,17 +10,17 @@
 
 namespace stfs::test {
 
-/// What the driver can learn of a process.
+/// The facts that the driver can learn about a process.
 struct SimulatedProcess {
   bool is_alive = true;
   Ending ending = Ending::Closes;
 };
 
-/// By number. Threads of process N have the numbers N and N + kThreads.
+/// Processes by number. Threads of process N have the numbers N and N + kThreads.
 using ProcessTable = std::map<pid_t, SimulatedProcess>;
 inline constexpr pid_t kThreads = 1 << 20;
 
-/// That the driver sees; null: nobody.
+/// Sets the table that the driver sees; null: there are no processes.
 void show_processes(const ProcessTable* table);
 
 }  // namespace stfs::test

@@ -1,4 +1,3 @@
-// Starts and ends.
 #include "tests/simulation/programs.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The programs that run on a simulated machine, in a few places: where one ends, another one starts.
+// The programs on a simulated machine, each in a place. When one ends, another one starts in its place.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +15,27 @@ class Programs {
  public:
   using Place = std::unique_ptr<Program>;
 
-  /// @param table  of the processes that live.
+  /// @param table  the living processes.
   Programs(Kernel& kernel, ProcessTable& table) : kernel_(kernel), table_(table) {}
 
-  /// From now on programs are of several users, each place of one; else of
-  /// root.
+  /// If true, later programs have several users, one for each place. Otherwise they run as root.
   void set_users(bool are_several) { are_several_ = are_several; }
-  /// One in each place.
+  /// Starts a program in each empty place.
   void fill();
   void start(Place& place);
   void fork(const Program& parent, Place& child);
-  /// The program is busy until it has gone.
+  /// The program is busy until it has ended.
   void end(Place& place, Ending ending);
-  /// All of them exit; a child that one has meanwhile exits, too.
+  /// Ends all programs, also a child that one of them starts in the meantime.
   void end_all();
-  /// As end_all(), with the connection gone.
+  /// Does the same as end_all() after the connection has ended.
   void drop_all();
-  /// Nobody's descriptors are closed.
+  /// Removes all programs without closing their file descriptors.
   void clear() { places_.clear(); }
 
   Place& place(std::uint32_t number) { return places_[number % places_.size()]; }
   Place& place_of(const Program& program);
-  /// One that is not busy; null where all are.
+  /// Returns a program that is not busy, or null if all are busy.
   Program* pick(std::uint32_t number);
   static std::optional<std::size_t> pick_descriptor(const Program& program, std::uint32_t number);
 
@@ -48,7 +47,7 @@ class Programs {
   pid_t last_id_ = 100;
 };
 
-/// While a program is in a system call, nobody else uses it.
+/// Marks a program in a system call as busy, so that no other operation uses the program.
 class Busy {
  public:
   explicit Busy(Program& program) : program_(program) { program_.is_busy = true; }

@@ -1,4 +1,4 @@
-// Runs a seed; a failure becomes as short as it can be.
+// Simulates a seed, and shortens a plan that fails.
 #include <fmt/format.h>
 
 #include <sstream>
@@ -18,7 +18,7 @@ Plan shrink(Plan plan) {
     SimulationCounts counts;
     return !simulate(part, counts).empty();
   };
-  // Shorter and shorter runs of operations are left out, as long as it stays wrong.
+  // Leaves out shorter and shorter runs of operations, as long as the plan still fails.
   for (std::size_t run = plan.operations.size() / 2; run > 0; run /= 2) {
     for (std::size_t at = 0; at + run <= plan.operations.size();) {
       Plan part = plan;

@@ -1,4 +1,4 @@
-// What simulation_tests does for a minute, with other seeds, for as long as one likes.
+// Simulates as simulation_tests does, with any seeds and any number of operations.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>

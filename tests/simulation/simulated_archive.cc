@@ -1,4 +1,3 @@
-// Random words, in the format.
 #include "tests/simulation/simulated_archive.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The archive of a simulation: which tensors it has, their bytes, and where they lie in the file.
+// The archive of a simulation: its tensors, their bytes, and their places in the file.
 #pragma once
 
 #include <cstdint>
@@ -21,21 +21,21 @@ using Contents = std::map<std::string, Buffer>;
 
 class SimulatedArchive {
  public:
-  /// Bytes that were never there before.
+  /// Returns bytes that were never in the archive before.
   Buffer fresh(std::uint64_t size_bytes);
-  /// Fresh ones of all tensors, which have other sizes once in a while.
+  /// Draws new bytes for all tensors. Some draws change the sizes.
   Contents draw(Choices& choices);
-  /// Who may read and write it, of users 0 to 3 with groups of their own.
+  /// Draws the owner and mode of the archive, for users 0 to 3, each with a group.
   static DiskAccess draw_access(Choices& choices);
-  /// The file that holds them. Later calls are about this one.
+  /// Returns a file with these contents. Later calls refer to this file.
   Buffer bytes_of(const Contents& contents);
   [[nodiscard]] const ByteRange& place_of(const std::string& tensor) const { return places_.at(tensor); }
-  /// What lies in the file, whatever journals say; none where it was cut.
+  /// Returns the tensors in the file, without the journals, or nothing if the file was cut.
   [[nodiscard]] std::optional<Contents> stored_in(const DiskImage& image, InodeNumber inode) const;
 
  private:
   std::map<std::string, ByteRange> places_;
-  std::uint64_t drawn_ = 0;  // contents, so that none comes twice
+  std::uint64_t drawn_ = 0;  // number of contents, so that none comes twice
 };
 
 }  // namespace stfs::test

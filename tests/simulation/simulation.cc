@@ -1,4 +1,4 @@
-// Operations one after the other, and those that come into them.
+// Runs the operations of a plan one by one, with the operations in their course.
 #include "tests/simulation/simulation.h"
 
 #include <fmt/format.h>
@@ -72,8 +72,8 @@ class Simulation final : public Interceptor {
   }
 
   Verdict before(const SeamCall& call) override {
-    // Nobody can tell what others write while a commit copies blocks out of its journal, and up to the look
-    // behind.
+    // The result of another program's write is unknown while a commit copies blocks from its journal, and
+    // until the status call behind the copy.
     const bool is_write =
         (call.role == FileRole::Archive && (call.kind == FileCall::Write || call.kind == FileCall::Clone)) ||
         (call.role == FileRole::Journal && call.kind == FileCall::Read);
@@ -86,7 +86,7 @@ class Simulation final : public Interceptor {
     return fault_of(call);
   }
 
-  /// What becomes of a call of an operation that is to meet a fault.
+  /// Returns the result of this call, which may be the operation's fault.
   Verdict fault_of(const SeamCall& call) {
     if (situation_.depth != 1 || now_ == nullptr || !now_->fault || !machine_.is_mounted()) return {};
     if (!can_fail(call.kind) || !machine_.truth().takes_faults()) return {};
@@ -123,8 +123,8 @@ class Simulation final : public Interceptor {
     }
   }
 
-  /// The operations that come now.
-  /// @param may_wait  no lock is held that they could wait for, but those of what is written.
+  /// Runs the operations that are planned for this call or wait.
+  /// @param may_wait  they can't wait for a lock, except for the locks of the content that is being written.
   void meanwhile(bool may_wait) {
     if (situation_.depth != 1 || now_ == nullptr || !machine_.is_mounted()) return;
     const std::uint32_t at = calls_++;
@@ -148,11 +148,11 @@ class Simulation final : public Interceptor {
 
   [[nodiscard]] bool may_come(Deed deed, bool may_wait) const {
     switch (deed) {
-      // The first writer opens the archive for all of them, who wait.
+      // The first writer opens the archive for all writers. The others wait for that.
       case Deed::Open:
       case Deed::Write: return may_wait || machine_.has_opened_for_writing();
       case Deed::Put: return !is_blind_;
-      // These wait for a commit.
+      // These operations wait for a commit.
       case Deed::Close:
       case Deed::Sync:
       case Deed::Kill:
@@ -164,7 +164,7 @@ class Simulation final : public Interceptor {
     }
   }
 
-  /// Who waits for an answer lets others go on.
+  /// Lets other operations run while this one waits for a reply.
   bool wait() {
     if (++waits_ > kMostWaits) return false;
     const unsigned depth = situation_.depth;
@@ -236,12 +236,12 @@ class Simulation final : public Interceptor {
   TransactionDeeds transaction_;
   MountDeeds of_mount_;
   StrangerDeeds stranger_;
-  const SeamCall* call_ = nullptr;  // that is about to be done
-  bool was_write_ = false;          // the call before
+  const SeamCall* call_ = nullptr;  // the call that comes next
+  bool was_write_ = false;          // the last call
   bool is_blind_ = false;
   const Operation* now_ = nullptr;
   std::uint32_t calls_ = 0;
-  std::uint32_t calls_that_fail_ = 0;  // or could have
+  std::uint32_t calls_that_fail_ = 0;  // or could have failed
   unsigned waits_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// A million operations in every run, a hundred million with --long (plan.h).
+// Simulates a million operations in every run, and a hundred million with --long.
 #include "tests/simulation/simulation.h"
 
 #include <iostream>
@@ -20,7 +20,7 @@ void simulate_all(std::uint64_t first_seed, std::uint64_t operations) {
   std::cout << counts.operations << " operations, " << counts.requests << " requests, " << counts.commits
             << " commits, " << counts.mounts << " mounts, " << counts.power_losses << " losses of power, "
             << counts.faults << " faults, " << counts.checks << " reads compared\n";
-  // Nobody may find out one day that nothing was done.
+  // The counts show that the simulation has really done something.
   CHECK(counts.commits > operations / 100);
   CHECK(counts.checks > operations / 50);
   CHECK(counts.power_losses > operations / 1000);

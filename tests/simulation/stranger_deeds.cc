@@ -1,4 +1,3 @@
-// Commits, writes and renames.
 #include "tests/simulation/stranger_deeds.h"
 
 #include <cerrno>
@@ -46,7 +45,7 @@ void StrangerDeeds::put(std::uint32_t a, std::uint32_t b, std::uint32_t c, std::
   const std::uint64_t offset = b % size;
   const Buffer bytes = machine_.archive().fresh(1 + c % (size - offset));
   auto done = commit_to(**archive, tensor, offset, bytes);
-  // The journal that a mount keeps for its next small commit is settled when it has nothing to do.
+  // The mount keeps a journal for its next small commit. An idle mount settles that journal.
   if (!done && done.error().errno_value == EBUSY && now_.depth == 1) {
     machine_.mount().tidy();
     if (kernel_.is_aborted()) return;
@@ -54,7 +53,7 @@ void StrangerDeeds::put(std::uint32_t a, std::uint32_t b, std::uint32_t c, std::
   }
   const bool is_refused =
       !done && now_.depth > 1 && (done.error().errno_value == EBUSY || done.error().errno_value == ESTALE);
-  // A journal that the mount keeps is for those who could write the archive when it was made.
+  // The journal of the mount allows only those users who could write the archive when the journal was made.
   const bool is_locked_out = !done && uid != 0 && !truth_.is_access_certain();
   expect(done || is_refused || is_locked_out,
          "another program can't commit" + (done ? "" : ": " + done.error().message));
@@ -62,11 +61,11 @@ void StrangerDeeds::put(std::uint32_t a, std::uint32_t b, std::uint32_t c, std::
   now_.is_noticed = false;
   truth_.change(tensor, offset, bytes);
   if (now_.reading && now_.reading->tensor == tensor)
-    truth_.doubt(*now_.reading);  // a page may be half of each
+    truth_.doubt(*now_.reading);  // the page may have bytes of both
 }
 
 void StrangerDeeds::foreign_write(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
-  // What a fault has left holds blocks that are written again.
+  // After a fault, a journal can hold blocks that are written to the archive again.
   if (now_.depth > 1 || kernel_.is_aborted() || truth_.has_met_fault()) return;
   machine_.mount().tidy();
   if (kernel_.is_aborted()) return;

@@ -1,4 +1,4 @@
-// What others do to the archive beside the mount.
+// Operations of other programs on the archive, without the mount.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,10 @@ class StrangerDeeds : private Deeds {
  public:
   explicit StrangerDeeds(Machine& machine) : Deeds(machine) {}
 
-  /// Commits to a tensor, or a part of it.
+  /// Commits a tensor, or a part of it.
   void put(std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d);
-  /// dd, when no journal is kept: nobody can tell then what of it was there before.
+  /// Writes as dd does, at a time without a journal. With a journal, the result of the write would be
+  /// unknown.
   void foreign_write(std::uint32_t a, std::uint32_t b, std::uint32_t c);
   void replace();
   /// chmod and chown.

@@ -1,4 +1,3 @@
-// Directories that commit.
 #include "tests/simulation/transaction_deeds.h"
 
 #include <fmt/format.h>
@@ -24,7 +23,7 @@ void TransactionDeeds::commit(std::uint32_t a, std::uint32_t b) {
   const std::string name(kTransactions[b % std::size(kTransactions)]);
   if (program == nullptr || truth_.is_turning() || !truth_.has_transaction(name)) return;
   const Busy busy(*program);
-  while (kernel_.release_one()) {  // who waits for them waits for two seconds
+  while (kernel_.release_one()) {  // a commit waits for them for up to two seconds
   }
   if (kernel_.is_aborted()) return;
   truth_.commits(name);

@@ -1,4 +1,4 @@
-// What programs do with transactions: mkdir, mv and rm -r.
+// Operations of programs on transactions: mkdir, mv and rm -r.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Archives, transactions and crashes, and what may be read meanwhile.
+// Archives, transactions and crashes, and the contents that a reader may see.
 #include "tests/simulation/truth.h"
 
 #include <fcntl.h>
@@ -26,14 +26,16 @@ void Truth::change(const std::string& tensor, std::uint64_t offset, const Buffer
   const Target target{.edition = edition_, .tensor = tensor, .transaction = {}};
   Buffer& now = edition_->committed.at(tensor);
   also_.push_back({target, now});
-  // What is pending over it may be in the page cache, and be dropped before the mount looks.
+  // The pending content on top of the old one may be in the page cache, and may be dropped before the mount
+  // looks.
   if (const auto pending = shared_of(target)) also_.push_back({target, pending->over(now)});
   for (const auto& [name, members] : transactions_) {
     const auto member = members.find(tensor);
     if (member == members.end()) continue;
     also_.push_back({member->second->target, member->second->over(now)});
   }
-  // What a stopped commit has left shows whole blocks until the mount looks: parts of the neighbours, too.
+  // The journal of a stopped commit shows whole blocks until the mount looks. They include parts of adjacent
+  // tensors.
   if (stop_ && stop_->edition == edition_) doubt(target);
   for (Frame& frame : frames_) {
     const bool is_same = std::ranges::any_of(
@@ -81,7 +83,7 @@ void Truth::adopt(const Contents& found) {
   is_lost_ = false;
   Contents expected = edition_->committed;
   for (const Frame& frame : lost_) {
-    std::map<std::string, Buffer> done;  // where the commit is there
+    std::map<std::string, Buffer> done;  // the contents if the commit is there
     bool is_done = false;
     for (std::size_t at = 0; at < frame.commits.size(); ++at) {
       const PendingChange& pending = *frame.commits[at];
@@ -124,7 +126,7 @@ void Truth::commits(const std::string& transaction) {
     if (member->files > 0) frame.due = EBUSY;
   }
   for (const auto& [tensor, member] : transactions_[transaction]) {
-    // The first of these that is found.
+    // The mount returns the first of these errors that it finds.
     const auto add_due = [&](int error) {
       frame.or_due.insert(error);
       if (frame.due == 0) frame.due = error;
@@ -137,7 +139,7 @@ void Truth::commits(const std::string& transaction) {
   }
   if (frame.due != 0) {
     frame.commits.clear();
-    frame.or_due.insert(ESTALE);  // where another program changes a tensor of it meanwhile
+    frame.or_due.insert(ESTALE);  // if another program changes one of its tensors
     if (stop_) frame.or_due.insert(stop_->errno_value);
     for (const auto& [tensor, member] : transactions_[transaction]) {
       if (member->spoiled != 0) frame.or_due.insert(member->spoiled);
@@ -154,7 +156,7 @@ void Truth::committed(const std::string& transaction, int error) {
     return;
   }
   const bool is_done = end_commit(frame, error, "the commit of a transaction");
-  // A commit that stops behind its commit point ends what was opened and not written as well.
+  // A commit that stops behind its commit point also ends the members that were opened and not written.
   const bool has_ended =
       std::ranges::any_of(frame.commits, [](const PendingPointer& pending) { return pending->has_failed; });
   if (is_done || has_ended) {
@@ -194,7 +196,7 @@ Target Truth::target_of(const Description& file) const {
 bool Truth::is_busy(const Target& target) const {
   const auto is_its = [&](const PendingPointer& pending) {
     if (pending == nullptr || pending->target.edition != target.edition) return false;
-    // What is staged in a transaction lies in one journal.
+    // One journal has all staged bytes of a transaction.
     const bool is_together = !target.transaction.empty() && pending->target.transaction == target.transaction;
     return is_together || pending->target.tensor == target.tensor;
   };
@@ -209,7 +211,7 @@ bool Truth::is_committing() const {
 }
 
 bool Truth::concerns(const Also& also, const Target& target) {
-  // A transaction shows what is committed, with what is staged over it.
+  // A transaction shows the committed content with the staged bytes over it.
   Target committed = target;
   committed.transaction.clear();
   committed.begun = 0;
@@ -229,7 +231,7 @@ void Truth::check(const Target& target, const Buffer& right, std::uint64_t offse
     if (!concerns(also, target)) continue;
     if (also.content.empty()) return;
     allowed.push_back(also.content);
-    // What was cached and then written over.
+    // A cached content that was written over.
     if (pending && also.content.size() == pending->bytes.size())
       allowed.push_back(pending->over(also.content));
   }
@@ -258,9 +260,9 @@ void Truth::check(const Target& target, const Buffer& right, std::uint64_t offse
 
 void Truth::check_read(const Target& target, std::uint64_t offset, const Buffer& got) {
   const auto pending = shared_of(target);
-  // What a transaction has shown that has ended is its own.
+  // The content that an ended transaction shows is not checked.
   if (has_ended(target) || unstaged_.contains({target.begun, target.tensor})) return;
-  // A size is everybody's.
+  // The size is shared by all who have the file open.
   if (pending && (pending->is_unsure || pending->content() == Content::Cut)) return;
   check(target, shown(target), offset, got, offset);
 }
@@ -275,7 +277,7 @@ void Truth::expect(bool holds, const std::string& what) {
 }
 
 void Truth::expect_due(const Frame& frame, int error, const std::string& what) {
-  // What is written for an archive that has gone is refused at its first byte, or by the commit.
+  // A write for a replaced archive is refused at its first byte, or by the commit.
   if (frame.pending && !frame.pending->target.edition->is_current) {
     frame.pending->is_unsure = frame.pending->is_unsure || error != 0;
     return;
@@ -333,7 +335,7 @@ bool Truth::end_commit(const Frame& frame, int error, const std::string& what) {
     if (found == stored.end()) {
       now = pending.over(now);
     } else {
-      // Who came last, of those that went on at once, the archive knows.
+      // The archive shows which of the simultaneous changes came last.
       std::vector<Buffer> outcomes = outcomes_of(frame, at);
       outcomes.push_back(pending.over(now));
       const auto outcome = std::ranges::find(outcomes, found->second);

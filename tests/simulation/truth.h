@@ -1,8 +1,8 @@
-// What a simulated mount has to show and to keep: the model in memory that each reply is compared with. Made
-// of the requests and the replies alone (Witness), and of what other programs do to the archive.
+// The content that a simulated mount must show and keep: a model in memory that is compared with each reply.
+// The model is made from the requests and replies alone (Witness), and from other programs' changes.
 //
-// close_decision.h says what a close does; here are its facts, which the simulation knows and the driver has
-// to find out.
+// close_decision.h decides the effect of a close. The simulation knows the facts for that decision, which the
+// driver must find out.
 #pragma once
 
 #include <cstdint>
@@ -24,35 +24,36 @@ namespace stfs::test {
 
 class Truth final : public Witness {
  public:
-  /// @param stored  what the archive at the path holds now.
-  /// @param recovered  what a mount would find there, if this one was killed now.
+  /// @param stored  returns the present content of the archive at the path.
+  /// @param recovered  returns the content that a mount would find there after a kill of this mount.
   Truth(const ProcessTable& processes, std::function<Contents()> stored, std::function<Contents()> recovered)
       : processes_(processes), stored_(std::move(stored)), recovered_(std::move(recovered)) {}
 
-  // What happens beside the requests.
+  // Events other than requests.
   void begin(Contents contents, const DiskAccess& access);
-  /// Another archive lies at the path.
+  /// Another archive replaces the one at the path.
   void replace(Contents contents, const DiskAccess& access);
-  /// Who may do what with the archive has changed.
+  /// The owner or the mode of the archive has changed.
   void change_access(const DiskAccess& access) { accesses_.push_back(access); }
   /// Another program has changed a part of a tensor.
   void change(const std::string& tensor, std::uint64_t offset, const Buffer& bytes);
-  /// Until settle() nobody knows what is shown of it.
+  /// Until settle(), any content of this target is allowed.
   void doubt(const Target& target) { also_.push_back({target, {}}); }
   [[nodiscard]] bool is_doubtful(const Target& target) const;
   /// The driver has looked at the archive, and the caches have been told: nothing old is shown any more.
   void settle();
-  /// The mount has gone: what was pending is lost, and a commit that was under way is done or is not.
+  /// The mount has ended: pending content is lost, and a commit in progress is done or not done.
   void lose_mount();
-  /// What the archive holds afterwards. Commits are whole or not there.
+  /// Takes over the content of the archive after lose_mount(). Each commit must be there completely or not at
+  /// all.
   void adopt(const Contents& found);
 
-  // Faults of the store. What meets one is done, or reports it and is not done; where it reports it behind
-  // its commit point, it is done, and nothing more is committed until somebody has recovered it.
-  /// The answer to what is under way tells what came of it.
+  // Faults of the store. A call with a fault succeeds, or reports the fault and does nothing. If a commit
+  // reports a fault behind its commit point, it is done, and no other commit succeeds until a recovery.
+  /// Returns true if the reply to the present request shows the result of a fault.
   [[nodiscard]] bool takes_faults() const;
   void note_fault(const SeamCall& call, int errno_value);
-  /// Something may be left for the next one who opens the archive.
+  /// A fault may have left work for the next process that opens the archive.
   [[nodiscard]] bool has_met_fault() const { return has_met_fault_; }
   /// Another program has opened the archive for writing.
   void note_recovery();
@@ -67,7 +68,7 @@ class Truth final : public Witness {
   void remove_transaction(const std::string& name) { transactions_.erase(name); }
   [[nodiscard]] bool has_transaction(const std::string& name) const { return transactions_.contains(name); }
   [[nodiscard]] std::uint64_t begun(const std::string& name) const { return begun_.at(name); }
-  /// It is of a transaction that there is no more.
+  /// The target is of a transaction that does not exist any more.
   [[nodiscard]] bool has_ended(const Target& target) const {
     return !target.transaction.empty() &&
            !(transactions_.contains(target.transaction) && begun_.at(target.transaction) == target.begun);
@@ -76,49 +77,49 @@ class Truth final : public Witness {
   void unstage(const std::string& transaction, const std::string& tensor, int error);
   void commits(const std::string& transaction);
   void committed(const std::string& transaction, int error);
-  /// In place of committed(): the kernel has refused it.
+  /// Called in place of committed(), if the kernel has refused the request.
   void not_committed() { pop(); }
 
-  // Which errors are due, 0 among them, as far as modes and owners decide. There are several where these have
-  // changed since they were known for sure.
+  // The errors that modes and owners require; 0 is one of them. There are several possible errors if modes or
+  // owners have changed since the mount certainly knew them.
   using Dues = std::set<int>;
-  /// Of a file's look-up, with `wanted` rights to the file (kMayRead and kMayWrite, added up).
+  /// For the look-up of a file with the rights `wanted`, which is the sum of kMayRead and kMayWrite.
   [[nodiscard]] Dues dues(const Program& program, const Target& target, std::uint32_t wanted) const;
-  /// The same of a view, and of the directories that everybody shares.
+  /// The same for a view, and for the directories that all users share.
   [[nodiscard]] Dues dues_of_view(const Program& program, std::uint32_t wanted) const;
   [[nodiscard]] Dues dues_of_begin(const Program& program, const std::string& transaction) const;
   [[nodiscard]] Dues dues_of_commit(const Program& program, const std::string& transaction) const;
   [[nodiscard]] Dues dues_of_entering(const Program& program, const std::string& transaction) const;
   [[nodiscard]] Dues dues_of_removal(const Program& program, const std::string& transaction) const;
-  /// What stat(2) shows is what the archive's mode and owner say.
+  /// Checks that stat(2) shows the archive's mode and owner.
   void check_access(const fuse_attr& shown, std::uint32_t of_mode, const std::string& path);
-  /// The mount knows who may do what.
+  /// The mount certainly knows the present mode and owner.
   [[nodiscard]] bool is_access_certain() const { return accesses_.size() == 1; }
-  /// The archive's, now.
+  /// Returns the present access of the archive.
   [[nodiscard]] const DiskAccess& access() const { return accesses_.back(); }
 
-  /// The next open is of this.
+  /// The next open is for this target.
   void note_target(Target target) { target_ = std::move(target); }
   [[nodiscard]] const Target& noted_target() const { return target_; }
-  /// Of a file that is open.
+  /// Returns the target of an open file.
   [[nodiscard]] Target target_of(const Description& file) const;
   [[nodiscard]] const EditionPointer& edition() const { return edition_; }
-  /// The archive was replaced, and the mount may still show the one before.
+  /// The archive was replaced, and the mount may still show the earlier one.
   [[nodiscard]] bool is_turning() const { return before_ != nullptr; }
-  /// A request that changes it has not been answered.
+  /// A request that changes the target has no reply yet.
   [[nodiscard]] bool is_busy(const Target& target) const;
   /// A commit is under way.
   [[nodiscard]] bool is_committing() const;
-  /// What a reader gets from there is right.
+  /// Checks the bytes that a reader got.
   void check_read(const Target& target, std::uint64_t offset, const Buffer& got);
-  /// The same where a view shows what is committed.
-  /// @param begins_at  offset in its page of the first byte.
+  /// Does the same for a view of the committed content.
+  /// @param begins_at  the first byte's offset in its page.
   void check_view(const Target& target, std::uint64_t offset, const Buffer& got, std::uint64_t begins_at);
-  /// What stat(2) shows.
+  /// Returns the size that stat(2) shows.
   [[nodiscard]] std::uint64_t size_of(const Target& target) const { return shown(target).size(); }
   void expect(bool holds, const std::string& what);
 
-  /// The first thing that was wrong; empty where nothing was.
+  /// Returns the first failure, or an empty string.
   [[nodiscard]] const std::string& wrong() const { return wrong_; }
   [[nodiscard]] std::uint64_t commits_done() const { return commits_done_; }
 
@@ -139,13 +140,13 @@ class Truth final : public Witness {
   using PendingPointer = std::shared_ptr<PendingChange>;
   struct File {
     Target target;
-    PendingPointer pending;  // null: for reading only
+    PendingPointer pending;  // null: open for reading only
     pid_t opener = 0;
     bool is_untouched = true;
     bool opener_has_closed = false;
     int flags = 0;
   };
-  struct Also {  // may be seen in place of what is
+  struct Also {  // a content that is also allowed
     Target target;
     Buffer content;  // empty: anything, since bytes of the page cache were refused
   };
@@ -154,27 +155,27 @@ class Truth final : public Witness {
     std::uint64_t offset = 0;
     Buffer bytes;
   };
-  struct Frame {  // a request that was not answered; they end in the order of a stack
+  struct Frame {  // a request without a reply; the last one gets its reply first
     PendingPointer pending;
     CloseDecision decision = CloseDecision::Wait;
     std::vector<PendingPointer> commits;
-    std::vector<Buffer> before;  // of each of them
+    std::vector<Buffer> before;  // of each of these commits
     std::uint64_t offset = 0;
     Buffer bytes;
     int due = 0;                     // the error that is due; -1: any
-    std::set<int> or_due{};          // as well as these
-    bool is_changed_beside = false;  // by another program, meanwhile:
+    std::set<int> or_due{};          // these are also possible
+    bool is_changed_beside = false;  // by another program, in the meantime:
     std::vector<Change> beside;
     bool is_synchronous = false;
     bool is_behind_end = false;  // of the tensor, as the end of a mapped page is
     bool is_release = false;
-    int fault = 0;  // that it has met
+    int fault = 0;  // the errno of its fault
     SeamCall failed{};
   };
-  struct Stop {  // of all commits to an archive
+  struct Stop {  // no commit to this archive succeeds
     EditionPointer edition;
     int errno_value = 0;
-    bool is_for_good = false;  // else until somebody has recovered what is left
+    bool is_for_good = false;  // otherwise until a recovery
     bool may_be_over = false;
   };
 
@@ -189,15 +190,15 @@ class Truth final : public Witness {
              std::uint64_t begins_at);
   void expect_due(const Frame& frame, int error, const std::string& what);
   void add_commit(Frame& frame, const PendingPointer& pending) const;
-  /// What stops that commit, or null.
+  /// Returns the stop that applies to this commit, or null.
   [[nodiscard]] const Stop* stop_of(const Frame& frame) const;
   [[nodiscard]] Dues dues_of(const Frame& frame) const;
-  /// A commit has met a fault and has reported it.
+  /// Handles a commit that has met a fault and has reported it.
   void end_fault(const Frame& frame, const std::string& what);
-  /// What a commit's tensor may hold after the commit: other programs' changes came before the commit or
-  /// behind it.
+  /// Returns the possible contents of a commit's tensor: the changes by other programs came before the commit
+  /// or after it.
   [[nodiscard]] static std::vector<Buffer> outcomes_of(const Frame& frame, std::size_t at);
-  /// @return whether it was done.
+  /// @return whether the commit was done.
   bool end_commit(const Frame& frame, int error, const std::string& what);
   Frame pop();
 
@@ -211,9 +212,10 @@ class Truth final : public Witness {
   std::map<std::string, std::map<std::string, PendingPointer>> transactions_;
   std::map<std::string, std::uint64_t> begun_;
   std::map<std::string, std::uint32_t> makers_;     // of the last transaction of a name
-  std::map<std::string, std::uint32_t> committed_;  // makers of those that committed/ shows
-  std::vector<DiskAccess> accesses_;                // that the mount may know, and the present one
-  /// Who had it open sees what was staged, as of any file that was removed. By number of the transaction.
+  std::map<std::string, std::uint32_t> committed_;  // makers of transactions in committed/
+  std::vector<DiskAccess> accesses_;  // the mount may know any of them; the last is the present one
+  /// Files of removed members, by the number of the transaction. A program that has one open still sees the
+  /// staged bytes.
   std::set<std::pair<std::uint64_t, std::string>> unstaged_;
   std::uint64_t transactions_begun_ = 0;
   std::vector<Also> also_;

@@ -1,4 +1,4 @@
-// What a fault of the store may do to a commit, and what it may not.
+// The allowed effects of a store's fault on a commit.
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -8,7 +8,7 @@
 namespace stfs::test {
 
 bool Truth::takes_faults() const {
-  // Nobody is told what came of a release, and of a synchronous write only that it failed.
+  // The result of a release is not reported. A synchronous write reports only that it failed.
   return frames_.empty() || !(frames_.back().is_release || frames_.back().is_synchronous);
 }
 
@@ -33,11 +33,11 @@ Truth::Dues Truth::dues_of(const Frame& frame) const {
   Dues due = {frame.due};
   if (frame.commits.empty()) return due;
   const Stop* stop = stop_of(frame);
-  // That the archive was replaced may be found first.
+  // The mount may notice first that the archive was replaced.
   if (stop != nullptr && !stop->may_be_over && frame.due != ESTALE) due.clear();
   if (stop != nullptr) due.insert(stop->errno_value);
-  // Its journal hides what others have written to its blocks, until it is finished: a transaction that was
-  // staged meanwhile has not seen that.
+  // Until the stopped commit is finished, its journal hides the bytes that others wrote to its blocks. A
+  // transaction that was staged in that time has not seen those bytes.
   if (stop != nullptr && frame.commits.front()->kind == FileKind::Grouped) due.insert(ESTALE);
   if (frame.fault != 0) due.insert(frame.fault);
   for (const PendingPointer& pending : frame.commits) {
@@ -73,7 +73,7 @@ void Truth::end_fault(const Frame& frame, const std::string& what) {
   if (!is_old) {
     stop_ = Stop{.edition = frame.commits.front()->target.edition, .errno_value = frame.fault};
   } else if (frame.failed.kind == FileCall::Sync && frame.failed.role == FileRole::Archive) {
-    // What others wrote before may be lost.
+    // Bytes that other programs wrote before may be lost.
     stop_ = Stop{
         .edition = frame.commits.front()->target.edition, .errno_value = frame.fault, .is_for_good = true};
   }

@@ -1,5 +1,5 @@
-// Who may do what in a mount that other users may enter: as the archive's own mode and owner say, and a
-// transaction is its maker's alone.
+// The rights in a mount that other users may enter: the archive's mode and owner decide. Only its maker may
+// use a transaction.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +10,7 @@
 namespace stfs::test {
 namespace {
 
-/// In a directory with the sticky bit only the owner of a thing may move it, or
-/// that of the directory.
+/// In a directory with the sticky bit, only the owner of an entry or of the directory may move the entry.
 bool may_move(const Program& program, std::uint32_t owner, const DiskAccess& directory) {
   return program.uid == 0 || program.uid == owner || program.uid == directory.uid;
 }
@@ -23,7 +22,7 @@ Truth::Dues Truth::all_dues(const Program& program, const DueOf& due_of) const {
   const DiskUser user{.uid = program.uid, .gid = program.uid};
   Dues dues;
   for (const DiskAccess& access : accesses_) {
-    // Who may read the archive may enter the mount.
+    // A user who may read the archive may enter the mount.
     dues.insert(permits(access, user, kMayRead) ? due_of(user, access) : EACCES);
   }
   return dues;

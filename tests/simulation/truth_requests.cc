@@ -1,4 +1,4 @@
-// Requests and replies become facts.
+// Turns requests and replies into facts.
 #include <fcntl.h>
 #include <fmt/format.h>
 
@@ -44,7 +44,7 @@ void Truth::writes(const Program* program, const Description& description, std::
   frame.pending = is_shared ? shared_of(file.target) : file.pending;
   frame.offset = offset;
   if (program == nullptr && frame.pending) {
-    // Of a page, what lies behind the tensor's end was never part of it.
+    // The bytes of a page behind the tensor's end are not part of the tensor.
     const std::uint64_t end = frame.pending->bytes.size();
     bytes = bytes.first(std::min<std::size_t>(bytes.size(), end - std::min(offset, end)));
     if (bytes.empty()) {
@@ -87,13 +87,14 @@ void Truth::wrote(const Description&, int error) {
   }
   if (frame.due != 0) {
     expect_due(frame, error, "a write");
-    // Its pages are told to go, but not before the reply.
+    // The kernel drops the pages of the tensor, but not before the reply.
     if (pending.kind != FileKind::Isolated) also_.push_back({pending.target, {}});
     if (frame.due == EFBIG) pending.fail();
     return;
   }
   if (!commits) expect_due(frame, error, "a write that fits");
-  // What nobody else sees is answered before it is staged: the next answer is the error then.
+  // A write to an isolated file gets its reply before the bytes are staged. If staging fails, the next reply
+  // has the error.
   const bool is_lost = frame.failed.kind == FileCall::Write || frame.failed.kind == FileCall::CreateUnnamed;
   if (frame.fault != 0 && is_lost && pending.kind == FileKind::Isolated) return pending.fail();
   pending.write(frame.offset, frame.bytes);
@@ -111,7 +112,7 @@ void Truth::resizes(const Program& program, Node, const Description* description
   frame.offset = size_bytes;
   File* file = description == nullptr ? nullptr : &files_.at(description->serial);
   if (file == nullptr) {
-    // The truncation of an open belongs to the newest one of the thread.
+    // The truncation of an open is for the newest file that this thread has opened.
     for (auto& [serial, other] : files_) {
       if (other.opener == program.id && other.pending) file = &other;
     }
@@ -283,21 +284,22 @@ void Truth::released(const Description& description) {
   const Frame frame = pop();
   if (frame.pending) {
     PendingChange& pending = *frame.pending;
-    // The caches are told afterwards.
+    // The caches are told after the release.
     if (pending.is_dirty) {
       also_.push_back({pending.target, shown(pending.target)});
       also_.push_back({pending.target, pending.committed()});
     }
     bool is_dropped = frame.decision == CloseDecision::RollBack;
     if (!frame.commits.empty()) {
-      // Nobody is told of a failure: who commits to what was replaced.
+      // The reply to a release has no error. The error of the commit is the one that is due, of a stop or of
+      // a replaced archive.
       const Stop* stop = stop_of(frame);
       int error = stop != nullptr ? stop->errno_value : frame.due;
       const auto is_there = [&] {
         return recovered_().at(pending.target.tensor) == pending.over(pending.committed());
       };
       if (pending.spoiled != 0 && !is_there()) error = pending.spoiled;
-      // Another program may have recovered what had stopped it.
+      // Another program may have recovered the stopped commit.
       if (stop != nullptr && stop->may_be_over && frame.due == 0 && is_there()) error = 0;
       const bool is_done = end_commit(frame, error, "a release");
       is_dropped = !is_done && pending.files == 1;

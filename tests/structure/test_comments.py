@@ -6,10 +6,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 110
-# Of Linux and of other programs; a file of theirs is named by its path.
+# Functions of Linux and of other programs. Comments name the files of these programs by their paths.
 FOREIGN = {"complete_walk", "force_page_cache_ra", "fuse_allow_current_process", "fuse_reply_data", "generic_permission",
            "memfd_add_seals", "named_parameters"}  # fmt: skip
-FOREIGN_FILES = {"FhgfsOpsSuper.h", "Python.h", "libfuzzer.h", "nvml.h", "xxhash.h", "zstd.h"}
+FOREIGN_FILES = {"FhgfsOpsSuper.h", "Python.h", "nvml.h", "xxhash.h", "zstd.h"}
 FOREIGN_FOLDERS = ("include/", "linux/", "mm/", "fs/fuse/", "numpy/", "safetensors/", "torch/")
 
 

@@ -63,8 +63,9 @@ def test_no_headers_include_each_other(part):
         visit(header, ())
 
 
-# What the build precompiles (STFS_COMMON_HEADERS of CMakeLists.txt) is there for every source, until a compiler's cache
-# turns that off. So each file includes it, or a header of ours that does. By header: the names that are declared there.
+# Every source can use the precompiled headers (STFS_COMMON_HEADERS of CMakeLists.txt) without an include, unless a compiler's
+# cache turns them off. So each file includes the headers that it uses, or a header of ours that includes them. Maps each
+# header to the names that it declares.
 DECLARES = {
     "algorithm": r"std::(?:ranges::)?(?:all_of|any_of|none_of|find|find_if|find_if_not|count|count_if|copy|copy_if|copy_n|fill|fill_n"
                  r"|transform|sort|stable_sort|min_element|max_element|min|max|clamp|lower_bound|upper_bound|equal|reverse|unique"
@@ -83,7 +84,7 @@ DECLARES = {
     "fmt/format.h": r"fmt::(?:format|format_to|to_string|format_string|memory_buffer)\b",
     "tl/expected.hpp": r"tl::(?:expected|unexpected|make_unexpected)\b",
 }
-# They include others by their contract, or nobody could use what they declare without.
+# These headers include others: either the standard says so, or their declarations cannot be used without the others.
 BRINGS = {"catch2/catch.hpp": {"string"}, "filesystem": {"string"}, "fmt/ostream.h": {"fmt/format.h"}, "fmt/ranges.h": {"fmt/format.h"},
           "nlohmann/json.hpp": {"algorithm", "functional", "map", "memory", "string", "vector"}, "CLI/CLI.hpp": {"functional", "memory", "string", "vector"},
           "future": {"memory"}, "ostream": {"string"}, "sstream": {"string"}, "iostream": {"string"}, "regex": {"string"},

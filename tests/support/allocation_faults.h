@@ -7,8 +7,8 @@
 
 namespace stfs::test {
 
-/// While it lives, allocations of this thread are counted, and the nth one throws std::bad_alloc; all later
-/// ones too, where it is for good. 0: none.
+/// Counts the allocations of this thread while the object lives. The nth allocation throws std::bad_alloc;
+/// with `for_good` all later allocations throw also. 0: none throws.
 class AllocationFaults {
  public:
   AllocationFaults(std::uint64_t nth, bool for_good);
@@ -17,11 +17,12 @@ class AllocationFaults {
   AllocationFaults& operator=(const AllocationFaults&) = delete;
 
   [[nodiscard]] static std::uint64_t allocations();
-  /// Whether the nth came.
+  /// True after the nth allocation.
   [[nodiscard]] static bool has_failed();
 };
 
-/// Allocations of the test's own machinery do not count and do not fail while it lives.
+/// While the object lives, this thread's allocations are not counted and do not fail: they are the test's
+/// own.
 class NoAllocationFaults {
  public:
   NoAllocationFaults() { ++depth; }

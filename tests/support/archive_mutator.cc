@@ -1,4 +1,3 @@
-// Draft, write, damage, measure.
 #include "tests/support/archive_mutator.h"
 
 #include <algorithm>
@@ -14,7 +13,7 @@ namespace {
 
 using namespace std::string_view_literals;
 
-// More data than this is not written, whatever the header says; and less where the text is damaged as well.
+// The most data that an archive gets, whatever its header says. Archives with a damaged text get less.
 constexpr std::uint64_t kMostDataBytes = std::uint64_t{80} << 10U;
 constexpr std::uint64_t kMostDamagedBytes = std::uint64_t{16} << 10U;
 constexpr std::size_t kLengthBytes = 8;
@@ -57,7 +56,7 @@ void change_shape(TensorDraft& draft, Choices& choices) {
     case 4: std::swap(shape[at], shape.back()); return;
     case 5: shape[at] = extreme_number(choices, shape[at]); return;
     case 6:
-      // As many elements, in another shape.
+      // The same number of elements in another shape.
       if (shape[at] % 2 != 0) return;
       shape[at] /= 2;
       shape.push_back(2);
@@ -86,7 +85,7 @@ void change_drafts(std::vector<TensorDraft>& drafts, std::span<const TensorDraft
   }
 }
 
-/// Numbers as a header has them: text is longer to make than all the rest.
+/// Appends the tensor's entry of a header. Formatting this text takes most of the time of making an archive.
 void append_tensor(std::string& json, const TensorDraft& draft, std::uint64_t begin, std::uint64_t end) {
   append_json_string(json, draft.name);
   json.append(":{\"dtype\":\"").append(draft.dtype).append("\",\"shape\":[");
@@ -166,7 +165,7 @@ void mutate_archive(Bytes& archive, std::string_view other_json, Choices& choice
   for (std::size_t changes = 1 + choices.below(3); changes > 0; --changes) {
     mutate_json(json, other_json, choices);
   }
-  // Mostly both still fit, so that more is tried than the first checks.
+  // Mostly both sizes still fit, so the archive passes the first checks.
   const bool is_length_wrong = choices.one_in(12);
   const std::uint64_t length = is_length_wrong ? extreme_number(choices, json.size()) : json.size();
   if (choices.one_in(8)) data_size_bytes = extreme_number(choices, data_size_bytes);

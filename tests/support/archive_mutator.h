@@ -1,5 +1,5 @@
-// Archives that are nearly right: tensors changed one by one and written as the format wants it, then the
-// text damaged, then what is measured (the header's length, the data's size) made to fit again or not.
+// Makes nearly right archives: changes single tensors and writes them as the format demands, then damages the
+// text, then mostly makes the sizes (the header's length, the data's size) fit again.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +12,31 @@
 
 namespace stfs::test {
 
-/// A tensor as a header would describe it, whether that makes sense or not.
+/// A tensor as a header describes it, sensible or not.
 struct TensorDraft {
   std::string name;
   std::string_view dtype;
   std::vector<std::uint64_t> shape;
-  /// Between it and the one before it; what has wrapped around is an overlap.
+  /// Bytes between this tensor and the tensor before it. A sum that wraps around makes the two overlap.
   std::uint64_t hole_bytes = 0;
 };
 
-/// What its bytes come to, in the arithmetic of 64 bits; 0 for a dtype that there is not.
+/// The size of the tensor's data, from a number of bits modulo 2^64; 0 for an unknown dtype.
 std::uint64_t size_of(const TensorDraft& draft);
 
-/// The archive of these tensors, whose data lie one behind the other, and of a `__metadata__`, where it is
-/// not empty. The seed decides with which of them the text begins; the data are bytes that tell where they
-/// are and the seed.
+/// Writes an archive of these tensors, with their data in this order, and of a `__metadata__` unless that is
+/// empty. The seed decides which tensor is the first in the header. The bytes of the data depend on their
+/// offset and on the seed.
 Bytes write_archive(std::span<const TensorDraft> drafts, std::string_view metadata_json, std::uint64_t seed);
 
-/// An archive of some of the tensors: as they are, or with names, dtypes, shapes and order changed, and the
-/// file damaged more or less.
+/// Makes an archive of some of the tensors, as they are or with changed names, dtypes, shapes and order. Half
+/// of the archives are damaged also.
 Bytes make_archive(std::span<const TensorDraft> like, Choices& choices);
 
-/// Damages an archive's text, and what is measured.
+/// Damages an archive's header text, and sometimes its length, the size of the data or the end of the file.
 void mutate_archive(Bytes& archive, std::string_view other_json, Choices& choices);
 
-/// Text without sense, made of what JSON is made of, or of anything.
+/// Random characters of JSON, or random bytes.
 Bytes make_noise(Choices& choices);
 
 }  // namespace stfs::test

@@ -1,4 +1,4 @@
-// What is written to descriptor 2 while this lives, instead of to the terminal.
+// Captures the output to descriptor 2 while the object lives.
 #pragma once
 
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 
 namespace stfs::test {
 
-/// One at a time. Assertions are reported on stdout, so a test may check while it captures.
+/// At most one object at a time. Catch2 reports assertions on stdout, so a test may check while it captures.
 class CapturedStderr {
  public:
   CapturedStderr() : before_(::dup(STDERR_FILENO)) {

@@ -1,5 +1,5 @@
-// Other processes for tests of what the driver asks about a pid: one that lives, one that has ended, one
-// that a signal has killed. The ended ones stay zombies until the test is over, so their pids are theirs.
+// Child processes for tests of questions about a pid: the child lives, has exited, or was killed by a signal.
+// An ended child stays a zombie until the test is over, so its pid is not used again.
 #pragma once
 
 #include <sys/wait.h>
@@ -30,7 +30,7 @@ class ChildProcess {
 
   [[nodiscard]] pid_t pid() const { return pid_; }
 
-  /// Ends it, if it lives, and lets its pid go.
+  /// Kills the child if it lives, and frees its pid.
   void end() {
     if (pid_ <= 0 || is_gone_) return;
     ::kill(pid_, SIGKILL);

@@ -1,4 +1,4 @@
-// Decisions that a test leaves open: drawn at random from a seed that replays them, or all of them in turn.
+// Decisions that a test leaves open: drawn from a seed, which replays them, or enumerated completely.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,8 @@ class RandomChoices final : public Choices {
   std::uint64_t state_;
 };
 
-/// Goes through every sequence of decisions, as an odometer does: make them all, then next(), until it says
-/// no.
+/// Enumerates every sequence of decisions, as an odometer does: make all decisions, then call next() until it
+/// returns false.
 class EveryChoice final : public Choices {
  public:
   std::size_t below(std::size_t count) override {

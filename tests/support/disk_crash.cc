@@ -1,4 +1,3 @@
-// Picks one version of everything.
 #include "tests/support/disk_crash.h"
 
 #include <algorithm>
@@ -23,7 +22,7 @@ void drop_nameless(DiskImage& image) {
   }
 }
 
-/// What the disk has behind the end of a file is nobody's: it reads as zeros once the file grows again.
+/// Drops the bytes after the end of the file: they read as zeros once the file grows again.
 void cut(DiskInode& file) {
   const std::uint64_t size_bytes = file.size_bytes.now();
   const std::size_t rest = size_bytes % kDiskBlockBytes;
@@ -43,7 +42,7 @@ DiskBlockPointer torn(const Unsettled<DiskBlockPointer>& block, Choices& choices
   return mix;
 }
 
-/// Bytes that lay on the disk where a new block has been allotted but never written.
+/// Old bytes of the disk in a new block that was allocated but never written.
 DiskBlockPointer stale(const DiskImage& image, Choices& choices) {
   for (int tries = 0; tries < 4; ++tries) {
     const DiskInode& file = image.at(1 + choices.below(image.inodes()));
@@ -60,7 +59,7 @@ class Picker {
         choices_(choices),
         odd_one_(choices.below(std::max<std::size_t>(1, unsettled_things))) {}
 
-  /// Which version of the next thing; several() must have said that there is more than one.
+  /// Picks a version of the next thing, which has more than one.
   std::size_t pick(std::size_t versions) {
     const bool is_odd = count_++ == odd_one_;
     switch (policy_) {
@@ -109,7 +108,7 @@ DiskBlockPointer settle_block(const Unsettled<DiskBlockPointer>& block, Picker& 
   return block.version(version);
 }
 
-/// One version of everything in the file, which is part of an image that was `before` this.
+/// Settles every block and the size of a file. `before` is the image before the crash.
 void settle_file(DiskInode& file, const DiskImage& before, Picker& data, Picker& sizes, Choices& choices) {
   for (auto& block : file.blocks) {
     if (block.versions() == 1) continue;
@@ -120,7 +119,7 @@ void settle_file(DiskInode& file, const DiskImage& before, Picker& data, Picker&
   cut(file);
 }
 
-/// The entry that has taken a name and the one that had it before change in one step.
+/// Settles the names. When one entry takes another entry's name, both change in one step.
 void settle_names(DiskImage& image, Picker& picker) {
   std::vector<DiskName>& names = image.change_names();
   std::vector<std::size_t> picked(names.size(), 0);
@@ -139,13 +138,13 @@ void settle_names(DiskImage& image, Picker& picker) {
   std::set<std::string_view> taken;
   for (std::size_t at = names.size(); at-- > 0;) {
     const auto path = names[at].path.version(picked[at]);
-    // A name that was removed and given anew is the younger file's.
+    // Two entries with one path: the name was removed and then given to the younger entry.
     const bool is_there = path && taken.insert(*path).second;
     names[at].path = Unsettled(is_there ? path : nullptr);
   }
 }
 
-/// What lies in a directory that is not there is not there either.
+/// Drops the names in directories that the crash has lost.
 void drop_lost_directories(DiskImage& image, const DiskImage& before) {
   std::vector<std::string> lost;
   for (std::size_t at = 0; at < before.names().size(); ++at) {
@@ -178,7 +177,7 @@ DiskImage settle(const DiskImage& before, Picker data, Picker sizes, Picker name
 
 DiskImage after_power_loss(const DiskImage& image, Choices& choices) {
   const auto picker = [&] {
-    // The odd one is not used by this policy, so it must not become a decision of its own.
+    // This policy has no odd thing. The number 0 keeps its choice from being one more decision.
     return Picker(Policy::AsItComes, 0, choices);
   };
   return settle(image, picker(), picker(), picker(), choices);
@@ -213,7 +212,7 @@ DiskImage after_kill(const DiskImage& image) {
   DiskImage after = image;
   std::vector<bool> may_be_named(image.inodes() + 1, false);
   for (const DiskName& name : image.names()) {
-    // A name that was removed but not for certain may come back, with its file, when the power fails later.
+    // A removed name that is not settled may come back, with its file, when the power fails later.
     for (std::size_t at = 0; at < name.path.versions(); ++at) {
       if (name.path.version(at)) may_be_named[name.inode] = true;
     }

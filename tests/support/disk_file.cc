@@ -1,4 +1,3 @@
-// Calls on a file become changes of the image.
 #include "tests/support/disk_file.h"
 
 #include <algorithm>
@@ -12,7 +11,7 @@ DiskFile::~DiskFile() {
   const NoAllocationFaults pause;
   const std::scoped_lock lock(model_.mutex_);
   model_.locks_.drop_description(description_);
-  // As the storage does that gives files a name for want of unnamed ones.
+  // A storage without unnamed files gives a file a fallback name, and removes the name with the file.
   if (naming_ != Naming::Fallback || process_.is_dead_ || model_.image_.inode_at(path_) != inode_) return;
   model_.image_.remove(path_);
   model_.changed("remove");
@@ -130,7 +129,7 @@ Result<std::optional<LockConflict>> DiskFile::try_lock(ByteRange range, LockKind
   const std::scoped_lock lock(model_.mutex_);
   if (auto ok = alive("lock"); !ok) return pass_on(std::move(ok));
   if (!model_.options_.has_locks) return fail_system(ENOLCK, path_, "lock");
-  // As fcntl: a shared lock wants a descriptor that reads, an exclusive one that writes.
+  // As fcntl: a shared lock needs a descriptor that reads, an exclusive lock one that writes.
   if (kind == LockKind::Exclusive && access_ == Access::ReadOnly) return fail_system(EBADF, path_, "lock");
   if (model_.locks_.take(inode_, description_, process_.id_, range, kind))
     return std::optional<LockConflict>();

@@ -45,11 +45,12 @@ class DiskFile final : public File, public LossyFile {
   [[nodiscard]] int descriptor() const override;
 
   [[nodiscard]] InodeNumber inode() const { return inode_; }
-  /// As linkat, which works once; with a fallback name as rename. The model's mutex is held.
+  /// Links the file as linkat, which works once; renames a file that has a fallback name. The model's mutex
+  /// is held.
   Result<void> publish(const std::string& path);
 
  private:
-  /// The process lives, and so does the file.
+  /// Fails if the process is dead, or if the file has lost its names and DiskOptions::removed_errno says so.
   [[nodiscard]] Result<void> alive(std::string_view action) const;
   [[nodiscard]] Result<void> may_write(std::string_view action) const;
 

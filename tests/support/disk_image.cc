@@ -1,4 +1,3 @@
-// Blocks, sizes and names, and what has become certain about them.
 #include "tests/support/disk_image.h"
 
 #include <algorithm>
@@ -12,7 +11,7 @@ const DiskBlock& bytes_of(const DiskBlockPointer& block) {
   return block ? *block : zeros;
 }
 
-/// No entry moves from one directory to another.
+/// The directory of an entry. No entry moves from one directory to another.
 std::string_view directory_of(const DiskName& name) {
   for (std::size_t at = name.path.versions(); at-- > 0;) {
     const auto& path = name.path.version(at);
@@ -21,8 +20,8 @@ std::string_view directory_of(const DiskName& name) {
   return {};
 }
 
-/// The size is written back with the data behind its old end, so that a new write there gives it another
-/// chance after a sync that failed.
+/// Lengthens the file. A write past the settled size makes the size unsettled again, so after a failed sync
+/// the next sync retries the size.
 void grow(DiskInode& file, std::uint64_t end) {
   bool is_settled = true;
   for (std::size_t at = 0; at < file.size_bytes.versions(); ++at) {
@@ -72,7 +71,7 @@ void DiskImage::resize(InodeNumber inode, std::uint64_t size_bytes) {
     grow(file, size_bytes);
     return;
   }
-  // What lay behind the new end reads as zeros when the file grows again.
+  // Bytes past the new end read as zeros when the file grows again.
   const std::size_t rest = size_bytes % kDiskBlockBytes;
   for (std::size_t at = size_bytes / kDiskBlockBytes; at < file.blocks.size(); ++at) {
     DiskBlockPointer kept;

@@ -1,16 +1,16 @@
-// What a disk and the page cache above it hold: the content that programs read, and everything that a loss of
-// power could leave in its place. A value: copies are cheap and keep the moment at which they were taken.
+// A disk and the page cache above it: the content that programs read, and every content that a loss of power
+// can leave. A value: copies are cheap, and a copy keeps the state of its moment.
 //
 // The rules are POSIX's and no file system's in particular:
-//  - a write changes 4 KiB blocks in the cache; until the file is synced, each of them is on the disk in any
-//    of the versions since the last sync, or torn: a mix of those at sectors of 512 bytes;
-//  - a file's size and the names in a directory likewise, each on its own and in any order; a sync of the
-//    file settles its blocks and its size, only a sync of the directory settles names;
-//  - after a sync of a file that failed, the cache counts as clean: programs read the new bytes, the disk has
-//    any version, and later syncs succeed without settling what was not written again since;
-//  - after a sync of a directory that failed, nothing is settled, but a later one settles the names.
-//    (Journaling file systems refuse all later changes after such a failure; one that went on and forgot
-//    names would defeat any protocol that relies on them.)
+//  - a write changes 4 KiB blocks in the cache; until the file is synced, the disk has each block in any
+//    version since the last sync, or torn: a mix of these versions at sectors of 512 bytes;
+//  - a file's size and the names in a directory have versions in the same way, each independently and in any
+//    order; a sync of the file settles its blocks and its size, only a sync of the directory settles names;
+//  - after a failed sync of a file, the cache is clean: programs read the new bytes, the disk has any
+//    version, and later syncs succeed without settling blocks that were not written again since;
+//  - after a failed sync of a directory, nothing is settled, but a later sync settles the names.
+//    (Journaling file systems refuse all later changes after such a failure. A file system that continued and
+//    forgot names would defeat any protocol that relies on them.)
 #pragma once
 
 #include <array>
@@ -34,14 +34,14 @@ using DiskBlock = std::array<std::byte, kDiskBlockBytes>;
 /// Null reads as zeros.
 using DiskBlockPointer = std::shared_ptr<const DiskBlock>;
 
-/// A thing on the disk, with all the versions in which a crash may leave it.
+/// A block, size or name on the disk, with all versions that a crash may leave.
 template <class T>
 class Unsettled {
  public:
   Unsettled() = default;
   explicit Unsettled(T settled) : settled_(std::move(settled)) {}
 
-  /// What programs see.
+  /// The version that programs see.
   [[nodiscard]] const T& now() const { return newer_.empty() ? settled_ : newer_.back(); }
   void set(T value) {
     newer_.push_back(std::move(value));
@@ -65,7 +65,7 @@ class Unsettled {
   bool is_dirty_ = false;
 };
 
-/// Inodes are numbered from 1; 0 stands for none.
+/// Inodes are numbered from 1; 0 is no inode.
 using InodeNumber = std::uint64_t;
 
 struct DiskInode {
@@ -73,18 +73,18 @@ struct DiskInode {
   Unsettled<std::uint64_t> size_bytes;
   std::int64_t birth_ns = 0;
   std::int64_t mtime_ns = 0;
-  DiskAccess access;  // certain as soon as it is changed
+  DiskAccess access;  // settled as soon as it is changed
   bool is_directory = false;
 };
 
-/// A name that a file has. That a rename is atomic is promised, so both names are versions of one entry.
+/// A name of a file. A rename is atomic, so both names are versions of one entry.
 struct DiskName {
   Unsettled<std::shared_ptr<const std::string>> path;  // null: no such entry (not yet, or not any more)
   InodeNumber inode = 0;
-  /// Of an entry whose last version is that a younger one has taken its name: in one step with that one's
-  /// version. 0: nobody has.
-  std::size_t taken_by = 0;  // its place among the names
-  std::size_t taken_at = 0;  // its version
+  /// Set if a younger entry has taken this entry's name by a rename. The last version of this entry and that
+  /// version of the younger entry happen in one step. 0: the name was not taken.
+  std::size_t taken_by = 0;  // the younger entry's place among the names
+  std::size_t taken_at = 0;  // the younger entry's version
 };
 
 class DiskImage {
@@ -96,16 +96,17 @@ class DiskImage {
   /// Shares whole blocks, as FICLONERANGE does.
   void clone(InodeNumber inode, std::uint64_t offset, InodeNumber source, std::uint64_t source_offset,
              std::uint64_t size_bytes);
-  /// False where the file ends before the buffer does.
+  /// False if the file ends before the buffer is full.
   [[nodiscard]] bool read(InodeNumber inode, std::uint64_t offset, std::span<std::byte> to) const;
   void sync(InodeNumber inode);
   void fail_sync(InodeNumber inode);
 
-  /// The names must be free, or exist, as the call wants it.
+  /// The caller ensures that a new name is free and that an old name exists.
   void link(InodeNumber inode, std::string_view path);
-  /// A file that has the name `to` loses it in the same step. It must be the older one of both.
+  /// A file with the name `to` loses it in the same step. The entry of that name must be older than `from`.
   void rename(std::string_view from, std::string_view to);
-  /// Directories need not be made. The names below one that was made go with its own.
+  /// A path may name directories that were never made. If a crash loses the name of a made directory, the
+  /// names below it are lost also.
   InodeNumber make_directory(std::string_view path, const DiskAccess& access);
   void remove(std::string_view path);
   void sync_names(std::string_view directory);
@@ -119,10 +120,10 @@ class DiskImage {
 
   [[nodiscard]] const DiskInode& at(InodeNumber inode) const { return *inodes_[inode - 1]; }
   [[nodiscard]] InodeNumber inodes() const { return inodes_.size(); }
-  /// In the order of their appearance, removed ones too.
+  /// In the order of their creation, with removed names.
   [[nodiscard]] const std::vector<DiskName>& names() const { return names_; }
 
-  /// For the one who makes the state after a crash.
+  /// For disk_crash.h, which makes the state after a crash.
   DiskInode& change(InodeNumber inode);
   std::vector<DiskName>& change_names() { return names_; }
   void drop(InodeNumber inode) { inodes_[inode - 1] = std::make_shared<DiskInode>(); }
@@ -130,7 +131,7 @@ class DiskImage {
  private:
   [[nodiscard]] DiskName* find(std::string_view path);
 
-  // Shared between copies until one of them changes it: most of an image is the same at every moment.
+  // Copies of the image share an inode until one copy changes it: most of an image stays the same.
   std::vector<std::shared_ptr<DiskInode>> inodes_;
   std::vector<DiskName> names_;
   std::int64_t clock_ns_ = 1'000'000'000;

@@ -1,4 +1,3 @@
-// Calls on the storage become changes of the image.
 #include "tests/support/disk_model.h"
 
 #include <fcntl.h>
@@ -17,7 +16,7 @@
 namespace stfs::test {
 namespace {
 
-/// The user database of all hosts: users that have ever started a process, also on a disk before a crash.
+/// The user database of all hosts: all users that have ever started a process, also before a crash.
 class KnownUsers {
  public:
   void note(const DiskUser& user) {
@@ -349,7 +348,7 @@ Result<std::optional<UniqueFd>> DiskProcess::try_flock(const std::filesystem::pa
   if (auto ok = may_in_directory(kMaySearch, "lock"); !ok) return pass_on(std::move(ok));
   const InodeNumber inode = model_.image_.inode_at(path.native());
   if (inode == 0) return fail_system(ENOENT, path.native(), "lock");
-  // Opened once more, it is another open file description: locks belong to those.
+  // This opens another open file description, because each description has its separate lock.
   const std::string stands_in = fmt::format("/proc/self/fd/{}", model_.descriptor(inode));
   UniqueFd fd(::open(stands_in.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return fail_system(errno, path.native(), "lock");
@@ -369,7 +368,7 @@ Result<std::vector<std::string>> DiskProcess::list(const std::filesystem::path& 
     if (!name.path.now() || !name.path.now()->starts_with(start)) continue;
     std::string entry = name.path.now()->substr(directory.native().size() + 1);
     if (entry.find('/') == std::string::npos)
-      found.push_back(std::move(entry));  // others lie in directories below
+      found.push_back(std::move(entry));  // other entries are in directories below
   }
   return found;
 }

@@ -1,8 +1,8 @@
-// A simulated machine room: one disk, and processes (on one host or on several) that reach it through core's
-// seam. Nothing touches the real file system, apart from memory that stands in for a mapped file.
+// Simulates one disk and processes, on one host or on several, that use it through core's Storage. Nothing
+// touches the real file system, except for memory that replaces a mapped file.
 //
-// A crash is not done to a running model: whoever wants one takes an image of the disk, makes another image
-// of what a crash would leave of it (disk_crash.h), and starts a new model on that.
+// To simulate a crash, a test takes an image of the disk, makes from it an image that a crash can leave
+// (disk_crash.h), and starts a new model on that image.
 #pragma once
 
 #include <functional>
@@ -26,24 +26,24 @@ namespace stfs::test {
 
 /// How one host sees the disk.
 struct DiskMount {
-  std::uint64_t device = 1;     // st_dev: a host's own choice
-  bool has_birth_times = true;  // statx tells them
+  std::uint64_t device = 1;     // st_dev: each host chooses it
+  bool has_birth_times = true;  // statx returns them
   Boot boot{.id = {1}, .host = 1};
 };
 
 struct DiskOptions {
   bool has_clone = false;  // FICLONERANGE, as xfs and btrfs
   std::uint64_t most_range_bytes = kMostRangeBytes;
-  /// A new block that never reached the disk may show what others had written there; else zeros. Not where
-  /// the file system writes data before the size, as ext4 (data=ordered), xfs and btrfs.
+  /// A new block that never reached the disk may show old bytes of other files; false: zeros. False for file
+  /// systems that write data before the size, as ext4 (data=ordered), xfs and btrfs.
   bool has_stale_blocks = true;
-  bool has_unnamed = true;  // O_TMPFILE; else files have their fallback name from the start
+  bool has_unnamed = true;  // O_TMPFILE; false: files have their fallback name from the start
   bool has_locks = true;
-  /// What becomes of a file that was opened by its name, when that has gone: this errno; 0: it stays as it
-  /// is. Cluster file systems have ENOENT, NFS has ESTALE.
+  /// The errno of calls on a file that was opened by its name and has no name left; 0: the calls work.
+  /// Cluster file systems return ENOENT, NFS returns ESTALE.
   int removed_errno = 0;
   DiskAccess directory{.permissions = 0777};  // of every directory
-  // Of processes that are started without a mount of their own.
+  // For processes that are started without a DiskMount.
   bool has_birth_times = true;
   std::uint64_t device = 1;
   Boot boot{.id = {1}, .host = 1};
@@ -69,21 +69,21 @@ class DiskModel {
   [[nodiscard]] const DiskOptions& options() const { return options_; }
   [[nodiscard]] bool has_locks_held() const;
 
-  /// Puts a file there, settled, as if it had been there for ever.
+  /// Puts a settled file at the path.
   InodeNumber put(std::string_view path, std::span<const std::byte> content, const DiskAccess& access = {});
-  /// A new file takes the place of the one at the path, as rename(2) has it, and is settled.
+  /// Replaces the file at the path by a new settled file, as rename(2) does.
   InodeNumber replace(std::string_view path, std::span<const std::byte> content,
                       const DiskAccess& access = {});
-  /// Another name of the same file, settled too.
+  /// Gives a file another settled name.
   void link(InodeNumber inode, std::string_view path);
 
-  /// A host crashes, and the disk does not: kills its processes, and so drops their locks. Files that only
-  /// this host has written since their last sync, and that no other host has looked at, lose of that what
-  /// `choices` say. Bytes that another host has read are on the disk: whoever keeps caches of several hosts
-  /// coherent writes them back first. Names are the server's, and stay.
+  /// Crashes a host, but not the disk: kills the host's processes, which drops their locks. Files that only
+  /// this host has written since their last sync, and whose content and status no other host has read, lose
+  /// unsynced changes as `choices` decide. Bytes that another host has read are on the disk, because coherent
+  /// caches write them back first. The server keeps the names.
   void crash_host(std::uint64_t host, Choices& choices);
 
-  /// Called after everything that changes the disk, with what it was, under the model's mutex.
+  /// Called after each change of the disk, with the name of the change, under the model's mutex.
   using Observer = std::function<void(std::string_view what, const DiskImage& image)>;
   void observe(Observer observer) { observer_ = std::move(observer); }
 
@@ -107,12 +107,12 @@ class DiskModel {
   mutable std::mutex mutex_;  // guards all below
   DiskImage image_;
   LockTable locks_;
-  std::map<InodeNumber, UniqueFd> mirrors_;  // of files that somebody maps: memory with their present bytes
+  std::map<InodeNumber, UniqueFd> mirrors_;  // of mapped files: memory with their present bytes
   Observer observer_;
   LockTable::Description descriptions_ = 0;
   pid_t processes_ = 1000;
   std::vector<DiskProcess*> alive_;
-  std::map<InodeNumber, std::optional<std::uint64_t>> unsynced_;  // by which host; nothing: by several
+  std::map<InodeNumber, std::optional<std::uint64_t>> unsynced_;  // the writing host; nothing: several hosts
 };
 
 /// Any thread may call. Files must not outlive their process.
@@ -120,8 +120,8 @@ class DiskProcess final : public Storage, public MemberStorage {
  public:
   ~DiskProcess() override;
 
-  /// kill -9: locks and files without a name go, what was written stays. Every later call, also on open
-  /// files, fails with EIO and does nothing, so that the code that called may unwind.
+  /// kill -9: drops the locks and the files without a name; written bytes stay. Every later call, also on
+  /// open files, fails with EIO and does nothing, so that the calling code may unwind.
   void kill();
   [[nodiscard]] bool is_dead() const;
   [[nodiscard]] pid_t id() const { return id_; }
@@ -142,13 +142,13 @@ class DiskProcess final : public Storage, public MemberStorage {
   Result<void> sync_directory(const std::filesystem::path& directory) override;
   Result<bool> make_directory(const std::filesystem::path& path) override;
   Result<void> remove_directory(const std::filesystem::path& path) override;
-  /// A lock of the real system on the memory that stands in for the file.
+  /// Takes a lock of the real system on the memory that mirrors the file.
   Result<std::optional<UniqueFd>> try_flock(const std::filesystem::path& path, LockKind kind) override;
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;
   Result<FileStatus> status(const std::filesystem::path& path) override;
   [[nodiscard]] Boot boot() const override { return mount_.boot; }
-  /// Of the users who have ever started a process.
+  /// Knows the users that have ever started a process.
   [[nodiscard]] Membership membership(std::uint32_t user, std::uint32_t group) const override;
   [[nodiscard]] std::uint32_t user() const override { return user_.uid; }
 
@@ -160,7 +160,7 @@ class DiskProcess final : public Storage, public MemberStorage {
   [[nodiscard]] Result<void> alive(std::string_view action) const;
   /// The model's mutex is held.
   void die();
-  /// Alive, and may do that in the directory (kMaySearch goes without saying).
+  /// Fails if the process is dead, or lacks one of the `wanted` permissions on the directory.
   [[nodiscard]] Result<void> may_in_directory(std::uint32_t wanted, std::string_view action) const;
 
   DiskModel& model_;

@@ -1,4 +1,4 @@
-// Who may do what to a file: users, groups and permissions, as POSIX has them.
+// Users, groups and permissions of the disk model, as POSIX defines them.
 #pragma once
 
 #include <algorithm>
@@ -7,11 +7,11 @@
 
 namespace stfs::test {
 
-/// Of a process. User 0 may do everything.
+/// The user and groups of a process. User 0 may do everything.
 struct DiskUser {
   std::uint32_t uid = 0;
   std::uint32_t gid = 0;
-  std::vector<std::uint32_t> groups = {};  // besides gid
+  std::vector<std::uint32_t> groups = {};  // in addition to gid
 
   [[nodiscard]] bool is_root() const { return uid == 0; }
   [[nodiscard]] bool is_in(std::uint32_t group) const {
@@ -19,7 +19,7 @@ struct DiskUser {
   }
 };
 
-/// Of a file or a directory.
+/// The owner, group and permissions of a file or a directory.
 struct DiskAccess {
   std::uint32_t uid = 0;
   std::uint32_t gid = 0;
@@ -32,7 +32,7 @@ inline constexpr std::uint32_t kMaySearch = 1;
 inline constexpr std::uint32_t kSetGroupId = 02000;
 inline constexpr std::uint32_t kSticky = 01000;
 
-/// Only the first of owner, group and others that fits counts.
+/// The first class of owner, group and others that fits the user decides.
 /// @param wanted  kMayRead, kMayWrite and kMaySearch, added up.
 inline bool permits(const DiskAccess& access, const DiskUser& user, std::uint32_t wanted) {
   if (user.is_root()) return true;

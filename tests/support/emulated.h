@@ -1,5 +1,4 @@
-// Whether this program runs under an emulator of another processor (qemu's user mode), and what that can't
-// do.
+// Detects an emulator of another processor (qemu's user mode) around this program, and its limits.
 #pragma once
 
 #include <sys/mman.h>
@@ -13,7 +12,7 @@
 
 namespace stfs::test {
 
-/// The kernel knows the process by the emulator's name then. Its memory is the emulator's, too.
+/// Under an emulator, the kernel shows the emulator's name and memory for this process.
 inline bool is_emulated() {
   std::ifstream file("/proc/self/comm");
   std::string name;
@@ -21,14 +20,14 @@ inline bool is_emulated() {
   return !std::filesystem::read_symlink("/proc/self/exe").filename().string().starts_with(name);
 }
 
-/// A kernel without binfmt_misc for the emulator starts programs of its own processor only.
+/// False if the kernel lacks binfmt_misc for the emulator: it starts only programs of the real processor.
 inline bool can_start_itself() {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   return std::system(("'" + program + "' --help > /dev/null 2>&1").c_str()) == 0;
 }
 
-/// The kernel refuses an advice that it does not know, and does what MADV_POPULATE_READ says. An emulator may
-/// take each one for a hint, of which nothing has to come.
+/// The kernel refuses unknown advice, and carries out MADV_POPULATE_READ. An emulator may accept any advice
+/// as a hint, and do nothing.
 inline bool takes_any_advice_for_a_hint() {
   constexpr int kNoAdvice = 12'345;
   const auto page_bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));

@@ -1,5 +1,5 @@
-// Devices that fail, stall and lie when a test tells them to: the CPU's backend, seen through a filter. It is
-// no host here, so that everything goes through the ring, unless the test says so.
+// Devices that fail, stall or return wrong bytes on demand: the CPU's backend behind a filter. By default the
+// backend denies that it is the host, so that all bytes pass through the ring.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace stfs::test {
 
-/// What is to go wrong, and what has happened. Any thread.
+/// The faults to inject, and counters of calls. Any thread may use them.
 struct DeviceFaults {
   std::atomic<int> copies_until_failure = -1;  // -1: none fails
   std::atomic<int> marks_until_failure = -1;
@@ -30,10 +30,10 @@ struct DeviceFaults {
   std::atomic<std::uint64_t> staging_bytes = 0;
 };
 
-class FaultyArena final : public upload::Arena {
+class FaultyArena final : public device::Arena {
  public:
-  FaultyArena(std::shared_ptr<upload::Arena> inner, std::shared_ptr<DeviceFaults> faults,
-              upload::Device device)
+  FaultyArena(std::shared_ptr<device::Arena> inner, std::shared_ptr<DeviceFaults> faults,
+              device::Device device)
       : inner_(std::move(inner)), faults_(std::move(faults)), device_(std::move(device)) {
     ++faults_->arenas;
   }
@@ -41,7 +41,7 @@ class FaultyArena final : public upload::Arena {
   FaultyArena(const FaultyArena&) = delete;
   FaultyArena& operator=(const FaultyArena&) = delete;
 
-  const upload::Device& device() const override { return device_; }
+  const device::Device& device() const override { return device_; }
   std::uint64_t size_bytes() const override { return inner_->size_bytes(); }
   void* address() const override { return inner_->address(); }
   std::span<std::byte> host_bytes() override { return inner_->host_bytes(); }
@@ -49,17 +49,17 @@ class FaultyArena final : public upload::Arena {
   Result<UniqueFd> share() override { return inner_->share(); }
 
  private:
-  std::shared_ptr<upload::Arena> inner_;
+  std::shared_ptr<device::Arena> inner_;
   std::shared_ptr<DeviceFaults> faults_;
-  upload::Device device_;
+  device::Device device_;
 };
 
-class FaultyQueue final : public upload::Queue {
+class FaultyQueue final : public device::Queue {
  public:
-  FaultyQueue(std::unique_ptr<upload::Queue> inner, std::shared_ptr<DeviceFaults> faults)
+  FaultyQueue(std::unique_ptr<device::Queue> inner, std::shared_ptr<DeviceFaults> faults)
       : faults_(std::move(faults)), inner_(std::move(inner)) {}
 
-  Result<void> copy(std::span<const std::byte> from, upload::Arena& to, std::uint64_t to_offset) override {
+  Result<void> copy(std::span<const std::byte> from, device::Arena& to, std::uint64_t to_offset) override {
     ++faults_->copies;
     if (faults_->copies_until_failure >= 0 && faults_->copies_until_failure-- == 0) {
       return fail(ErrorCode::System, EIO, "device: copy: broken");
@@ -71,11 +71,11 @@ class FaultyQueue final : public upload::Queue {
     }
     return copied;
   }
-  Result<void> convert(upload::Arena& from, ByteRange range, Dtype from_dtype, upload::Arena& to,
+  Result<void> convert(device::Arena& from, ByteRange range, Dtype from_dtype, device::Arena& to,
                        std::uint64_t to_offset, Dtype to_dtype) override {
     return inner_->convert(from, range, from_dtype, to, to_offset, to_dtype);
   }
-  Result<void> digest(upload::Arena& arena, ByteRange range, std::uint64_t* to) override {
+  Result<void> digest(device::Arena& arena, ByteRange range, std::uint64_t* to) override {
     ++faults_->digests;
     if (faults_->digests_until_failure >= 0 && faults_->digests_until_failure-- == 0) {
       return fail(ErrorCode::System, EIO, "device: digest: broken");
@@ -107,49 +107,49 @@ class FaultyQueue final : public upload::Queue {
   }
 
   std::shared_ptr<DeviceFaults> faults_;
-  std::unique_ptr<upload::Queue> inner_;
+  std::unique_ptr<device::Queue> inner_;
 };
 
-class FaultyBackend final : public upload::Backend {
+class FaultyBackend final : public device::Backend {
  public:
-  FaultyBackend(upload::Device device, std::shared_ptr<DeviceFaults> faults, bool is_host)
+  FaultyBackend(device::Device device, std::shared_ptr<DeviceFaults> faults, bool is_host)
       : device_(std::move(device)),
         faults_(std::move(faults)),
         is_host_(is_host),
-        inner_(upload::Backend::open(upload::Device{}).value()) {}
+        inner_(device::Backend::open(device::Device{}).value()) {}
 
-  const upload::Device& device() const override { return device_; }
+  const device::Device& device() const override { return device_; }
   bool is_host() const override { return is_host_; }
-  Result<upload::MemoryInfo> memory() override {
+  Result<device::MemoryInfo> memory() override {
     auto memory = inner_->memory();
     if (memory) memory->free_bytes = std::min<std::uint64_t>(memory->free_bytes, faults_->free_bytes);
     return memory;
   }
-  Result<std::shared_ptr<upload::Arena>> allocate(std::uint64_t size_bytes, bool is_shareable) override {
+  Result<std::shared_ptr<device::Arena>> allocate(std::uint64_t size_bytes, bool is_shareable) override {
     auto arena = inner_->allocate(size_bytes, is_shareable);
     if (!arena) return arena;
     return std::make_shared<FaultyArena>(std::move(*arena), faults_, device_);
   }
-  Result<std::unique_ptr<upload::Staging>> allocate_staging(std::uint64_t size_bytes) override {
+  Result<std::unique_ptr<device::Staging>> allocate_staging(std::uint64_t size_bytes) override {
     if (faults_->fails_staging) return fail(ErrorCode::OutOfMemory, ENOMEM, "device: page-lock: no memory");
     faults_->staging_bytes = size_bytes;
     return inner_->allocate_staging(size_bytes);
   }
-  Result<std::unique_ptr<upload::Queue>> open_queue() override {
+  Result<std::unique_ptr<device::Queue>> open_queue() override {
     if (faults_->fails_queues) return fail(ErrorCode::System, EIO, "device: open a stream: broken");
     auto queue = inner_->open_queue();
     if (!queue) return queue;
     return std::make_unique<FaultyQueue>(std::move(*queue), faults_);
   }
-  Result<std::shared_ptr<upload::Arena>> adopt(UniqueFd descriptor, std::uint64_t size_bytes) override {
+  Result<std::shared_ptr<device::Arena>> adopt(UniqueFd descriptor, std::uint64_t size_bytes) override {
     return inner_->adopt(std::move(descriptor), size_bytes);
   }
 
  private:
-  upload::Device device_;
+  device::Device device_;
   std::shared_ptr<DeviceFaults> faults_;
   bool is_host_;
-  std::shared_ptr<upload::Backend> inner_;
+  std::shared_ptr<device::Backend> inner_;
 };
 
 }  // namespace stfs::test

@@ -1,4 +1,3 @@
-// Counting and choosing.
 #include "tests/support/faulty_storage.h"
 
 namespace stfs::test {

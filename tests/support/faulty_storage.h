@@ -1,7 +1,7 @@
-// A disk that fails when a test tells it to: a storage with a fault put in front of chosen calls.
+// A disk that fails on demand: a storage that injects a fault before selected calls.
 //
-// Calls are counted from 1 in the order in which they come, whatever file they are made on, so that a sweep
-// over every count makes every step of an operation fail once.
+// Calls on all files are counted from 1 in their order, so a sweep over the counts makes each step of an
+// operation fail once.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@
 namespace stfs::test {
 
 struct Fault {
-  unsigned nth = 0;  // of the calls that it is about, from 1; 0: never
+  unsigned nth = 0;  // of the selected calls, from 1; 0: never
   int errno_value = EIO;
   std::optional<FileCall> kind;  // only calls of that kind count and fail
   bool only_changes = false;     // only calls that change something count and fail
-  bool is_for_good = false;      // the later calls that it is about fail too
-  bool cuts_short = false;       // half of a read or write is done before
+  bool is_for_good = false;      // later selected calls fail also
+  bool cuts_short = false;       // a failing read or write first does half of its bytes
 };
 
-/// What is to fail. Any thread may call.
+/// The fault to inject. Any thread may call.
 class FaultPlan : public Interceptor {
  public:
-  /// From now on; counts begin anew.
+  /// Replaces the fault; the count of selected calls restarts.
   void set(const Fault& fault);
   /// The nth call from now on, of any kind, fails with that errno. 0: none.
   void fail_call(unsigned nth, int errno_value) { set({.nth = nth, .errno_value = errno_value, .kind = {}}); }
@@ -32,15 +32,15 @@ class FaultPlan : public Interceptor {
   void fail_call(FileCall kind, unsigned nth, int errno_value) {
     set({.nth = nth, .errno_value = errno_value, .kind = kind});
   }
-  /// A write that fails has put the first half of its bytes before.
+  /// A failing write first writes the first half of its bytes.
   void tear_writes();
 
-  /// Calls since the plan was made, of whatever kind.
+  /// Calls of all kinds since the plan was made.
   [[nodiscard]] unsigned calls() const;
-  /// The call that has failed first, if one has.
+  /// The first failed call, if any.
   [[nodiscard]] std::optional<SeamCall> failed_call() const;
   [[nodiscard]] std::optional<FileCall> failed() const;
-  /// Bytes reached an archive since the plan was made; torn ones count.
+  /// Whether bytes of a whole or torn write reached an archive since the plan was made.
   [[nodiscard]] bool has_touched_archive() const;
 
   Verdict before(const SeamCall& call) override;

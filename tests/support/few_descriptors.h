@@ -9,7 +9,7 @@
 
 namespace stfs::test {
 
-/// While it lives this process has no descriptor of that number or above.
+/// While the object lives, this process gets no descriptor of that number or above.
 class FewDescriptors {
  public:
   explicit FewDescriptors(rlim_t most) {

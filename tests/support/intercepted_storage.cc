@@ -1,4 +1,3 @@
-// Asks, then passes on.
 #include "tests/support/intercepted_storage.h"
 
 #include <array>
@@ -19,7 +18,8 @@ tl::unexpected<Error> injected(const Verdict& verdict, SeamCall call) {
                      std::string(name_of(call.kind)) + " of the " + std::string(name_of(call.role)));
 }
 
-/// Asks; what it returns is to be returned where it is a failure. A lie is left to the caller.
+/// Asks the interceptor about a call. The caller returns failure() if the call is to fail, and implements a
+/// Lie.
 class Question {
  public:
   Question(Interceptor& interceptor, FileCall kind, FileRole role, std::uint64_t size_bytes = 0)
@@ -126,7 +126,7 @@ class InterceptedFile final : public File {
   void prefetch(ByteRange range) const override { inner_->prefetch(range); }
   std::uint64_t filesystem_type() const override { return inner_->filesystem_type(); }
   bool is_served() const override { return inner_->is_served(); }
-  // The kernel's own knowledge: no call that a store could fail.
+  // The kernel knows the size without a call to the store, so this cannot fail.
   Result<std::uint64_t> known_size_bytes() const override { return inner_->known_size_bytes(); }
   std::uint64_t most_range_bytes() const override { return inner_->most_range_bytes(); }
   bool has_staged_name() const override { return inner_->has_staged_name(); }

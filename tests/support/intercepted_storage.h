@@ -1,5 +1,5 @@
-// Any storage, with somebody who is asked before each call: to let it pass, to fail it, to cut it short, or
-// to lie that it was done. Faults, lies and schedules are all made of this.
+// A storage that asks an interceptor before each call. The interceptor lets the call pass, fails it, cuts it
+// short, or skips it and reports success (Lie). Faults, such skips and schedules are interceptors.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ enum class FileCall : std::uint8_t {
 };
 std::string_view name_of(FileCall kind);
 
-/// What the call is made on.
+/// The file or directory of a call.
 enum class FileRole : std::uint8_t { Archive, Journal, Directory };
 std::string_view name_of(FileRole role);
 
@@ -54,7 +54,7 @@ struct SeamCall {
 struct Verdict {
   enum class Kind : std::uint8_t { Pass, Fail, CutShort, Lie };
   Kind kind = Kind::Pass;
-  int errno_value = 0;  // of a failure, and of what follows a cut
+  int errno_value = 0;  // of a failure, and of a write that is cut short
 };
 
 /// Any thread may call.

@@ -1,4 +1,3 @@
-// Changes, then repairs.
 #include "tests/support/journal_mutator.h"
 
 #include <algorithm>
@@ -17,15 +16,15 @@ namespace {
 
 using View = std::span<const std::byte>;
 
-// --- heads and records where they lie -------------------------------------------------------------------
+// --- places of heads and records ------------------------------------------------------------------------
 
-/// Places of all that could be a head.
+/// The offsets at which a journal can have a head.
 std::span<const std::uint64_t> head_places(bool is_lane_journal) {
   static constexpr std::uint64_t kOrdinary[] = {0};
   return is_lane_journal ? std::span<const std::uint64_t>(kLaneHeadAt) : kOrdinary;
 }
 
-/// Where the head at that place says that its record is, as far as there are bytes.
+/// The place of the record according to the head at that offset, cut at the end of the journal.
 ByteRange record_place(View journal, std::uint64_t head_at) {
   const std::uint64_t offset = head_at + number_at(journal, head_at + head_field::kRecordOffset);
   if (offset < head_at || offset > journal.size()) return {0, 0};
@@ -46,7 +45,7 @@ void put_record(Bytes& journal, std::uint64_t head_at, ByteRange place, const Jo
 
 // --- changes --------------------------------------------------------------------------------------------
 
-/// A number for a field of a record: at some edge of the archive or of the journal, or of no sense at all.
+/// A number for a field of a record: at an edge of the archive or of the journal, or an extreme one.
 std::uint64_t edge(std::uint64_t now, std::uint64_t archive_bytes, std::uint64_t journal_bytes,
                    Choices& choices) {
   switch (choices.below(6)) {
@@ -83,7 +82,7 @@ void change_range(std::vector<JournalRange>& ranges, std::uint64_t archive_bytes
     case 1: new_edge(range.archive.offset); return;
     case 2: {
       new_edge(range.archive.size_bytes);
-      // So many hashes as it takes; where that is too many, the record is cut short.
+      // One hash for each block of the range, but at most 64: then the record has too few.
       const std::uint64_t blocks = std::min<std::uint64_t>(range.archive.size_bytes / kBlockBytes + 1, 64);
       range.new_hashes.resize(blocks);
       if (range.old_offset == 0) range.old_hashes.resize(blocks);
@@ -106,7 +105,7 @@ void change_range(std::vector<JournalRange>& ranges, std::uint64_t archive_bytes
       return;
     }
     default: {
-      // In two.
+      // Splits the range.
       if (range.archive.size_bytes <= kBlockBytes || range.new_hashes.size() < 2) return;
       JournalRange rest = range;
       rest.archive = {range.archive.offset + kBlockBytes, range.archive.size_bytes - kBlockBytes};
@@ -198,7 +197,7 @@ void change_record(Bytes& journal, bool is_lane_journal, std::uint64_t archive_b
   put_record(journal, head_at, place, record, is_lane_journal);
 }
 
-/// In a patch's region: its hashes, or its entries.
+/// Damages the hashes or the entries of a patch.
 void change_patch(Bytes& journal, Choices& choices) {
   const ByteRange place = record_place(journal, 0);
   const auto plain =
@@ -223,7 +222,7 @@ void change_head(Bytes& journal, bool is_lane_journal, Choices& choices) {
   }
 }
 
-/// Somewhere: most of them in a record, where the sense is.
+/// Damages bytes anywhere, mostly in a record.
 void change_bytes(Bytes& journal, bool is_lane_journal, Choices& choices) {
   ByteRange part{0, journal.size()};
   if (!choices.one_in(4)) part = record_place(journal, one_of(choices, head_places(is_lane_journal)));
@@ -235,7 +234,8 @@ void change_bytes(Bytes& journal, bool is_lane_journal, Choices& choices) {
 
 enum class Repair { Nothing, Record, NewBlocks, OldBlocks };
 
-/// Gives a patch its hash, and with OldBlocks its parts those that lead from the archive to what it makes.
+/// Repairs the hash of a patch. OldBlocks also repairs the old and new hashes of its parts, so that the patch
+/// fits the archive's content.
 void repair_patch(Bytes& journal, JournalRange& range, View archive, Repair what) {
   if (!has_room(journal, range.journal_offset, range.patch_size_bytes)) return;
   const auto region = std::span(journal).subspan(range.journal_offset, range.patch_size_bytes);
@@ -255,7 +255,7 @@ void repair_patch(Bytes& journal, JournalRange& range, View archive, Repair what
 void repair(Bytes& journal, bool is_lane_journal, View archive, Repair what) {
   if (what == Repair::Nothing) return;
   for (const std::uint64_t head_at : head_places(is_lane_journal)) {
-    // What has no head is not given one.
+    // No head is made where there is none.
     if (head_at + head_field::kEnd > journal.size() || number_at(journal, head_at) == 0) continue;
     const ByteRange place = record_place(journal, head_at);
     const std::uint64_t version = version_at(journal, head_at);
@@ -310,11 +310,11 @@ bool mutate_journal(Bytes& journal, bool is_lane_journal, View archive, Choices&
 Bytes make_group_record(const std::string& journal_name, Choices& choices) {
   std::vector<std::string> names = {".first.safetensors.stj.0123456789abcdef"};
   if (!choices.one_in(6)) names.push_back(journal_name);
-  if (choices.one_in(6)) names.emplace_back(kGroupRecordName);  // which is there as long as itself
+  if (choices.one_in(6)) names.emplace_back(kGroupRecordName);  // the record names itself
   const std::string text = encode_group_record({names});
   const View view = std::as_bytes(std::span(text));
   Bytes bytes(view.begin(), view.end());
-  if (choices.one_in(8)) bytes[0] = std::byte{0};  // as if taken back
+  if (choices.one_in(8)) bytes[0] = std::byte{0};  // as if its owner had revoked it
   if (choices.below(2) == 0) return bytes;
   mutate_bytes(bytes, {0, bytes.size()}, {}, choices, true);
   constexpr std::size_t kHashBytes = 8;

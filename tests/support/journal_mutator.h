@@ -1,5 +1,5 @@
-// Journals that are nearly right: fields changed where they lie, records written anew with other ranges,
-// bytes damaged, and then as many of the hashes made to agree again as it takes to get past them.
+// Makes nearly right journals: changes fields in place, rewrites records with other ranges and damages bytes,
+// then repairs some of the hashes, so that recovery gets past the checks of these hashes.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace stfs::test {
 
-/// Changes a journal, and then makes hashes agree: of nothing, of record and head, of the new blocks too, of
-/// the old ones too.
-/// @return whether any was.
+/// Changes a journal, then repairs no hashes, the hashes of record and head, also the new blocks' hashes, or
+/// also the old blocks' hashes.
+/// @return whether it repaired hashes.
 bool mutate_journal(Bytes& journal, bool is_lane_journal, std::span<const std::byte> archive,
                     Choices& choices);
 
-/// A group record that names that journal, or nearly.
+/// A group record that names that journal, or a nearly right one.
 Bytes make_group_record(const std::string& journal_name, Choices& choices);
 
 }  // namespace stfs::test

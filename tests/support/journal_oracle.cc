@@ -1,4 +1,4 @@
-// The table of journal_verdict.h, a second time.
+// Implements the table of core/journal/journal_verdict.h a second time.
 #include "tests/support/journal_oracle.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct Head {
   ByteRange record = {};
   std::uint64_t record_hash = 0;
   Boot boot = {};
-  bool tells_numbers = false;  // of another file than the journal: those of the seeds tell none
+  bool tells_numbers = false;  // has a file's numbers; another file's, because the seeds have none
 };
 
 /// Two numbers and their hash, or zeros.
@@ -62,8 +62,8 @@ Head read_head(View block) {
   return head;
 }
 
-/// Every range lies where a range may lie, and comes behind the one before it.
-/// @param rooms  where in the journal the new bytes may lie.
+/// Every range is at an allowed place in the archive, after the range before it.
+/// @param rooms  parts of the journal in which new bytes may be.
 bool makes_sense(const JournalRecord& record, std::span<const ByteRange> rooms) {
   std::uint64_t end_of_last = 0;
   const std::uint64_t archive_bytes = record.after ? record.after->size_bytes : record.archive.size_bytes;
@@ -90,7 +90,7 @@ bool makes_sense(const JournalRecord& record, std::span<const ByteRange> rooms) 
       });
     };
     if (!lies_in_room(range.journal_offset)) return false;
-    // Only what has its head in front has old blocks.
+    // Only a journal whose head is its first block has old blocks.
     if (range.old_offset != 0 && (rooms.front().offset != kBlockBytes || !lies_in_room(range.old_offset)))
       return false;
     const std::uint64_t end = archive.offset + size_bytes;
@@ -101,7 +101,7 @@ bool makes_sense(const JournalRecord& record, std::span<const ByteRange> rooms) 
   return true;
 }
 
-/// No byte of the journal belongs to two patches.
+/// No byte of the journal is part of two patches.
 bool has_separate_patches(const JournalRecord& record) {
   for (const JournalRange& one : record.ranges) {
     for (const JournalRange& other : record.ranges) {
@@ -114,13 +114,13 @@ bool has_separate_patches(const JournalRecord& record) {
   return true;
 }
 
-/// The new header comes first, and has its length.
+/// The first range has the new header, with its length.
 bool begins_with_header(const JournalRecord& record) {
   return !record.ranges.empty() && record.ranges[0].archive.offset == 0 &&
          record.ranges[0].archive.size_bytes >= 8;
 }
 
-/// Each block by which the archive becomes longer is written.
+/// The ranges write each block that the edit adds to the archive.
 bool writes_what_it_adds(const JournalRecord& record) {
   std::uint64_t block = blocks_of(record.archive.size_bytes);
   for (const JournalRange& range : record.ranges) {
@@ -133,7 +133,7 @@ bool writes_what_it_adds(const JournalRecord& record) {
   return block >= blocks_of(record.after->size_bytes);
 }
 
-/// The new index, if there is one, lies in the journal.
+/// The new index, if there is one, is in the journal.
 bool has_sensible_index(const JournalRecord& record, ByteRange room) {
   if (!record.index) return true;
   const ByteRange place = record.index->in_journal;
@@ -151,8 +151,8 @@ struct SealedRecord {
   bool is_other_version = false;
 };
 
-/// The record of a sound head, where it is sound itself.
-/// @param bytes  where it lies: the whole journal, or the head's block.
+/// The record of a sound head, if the record is sound.
+/// @param bytes  contain the record: the whole journal, or the head's block.
 SealedRecord sealed_record(View bytes, View head_block, const Head& head, ByteRange room) {
   if (head.kind == HeadKind::OtherVersion) return {.is_other_version = true};
   if (head.kind != HeadKind::Sound || !has_room(bytes, head.record.offset, head.record.size_bytes)) return {};
@@ -162,7 +162,8 @@ SealedRecord sealed_record(View bytes, View head_block, const Head& head, ByteRa
   auto plain = read_plain_record(place, head.version, !is_in_lane);
   if (!plain || plain->record.group_record.size() > kBlockBytes) return {};
   if (plain->has_unknown_type) {
-    // What lies before the unknown operation has to be sound. In a lane journal, either lane will do.
+    // The ranges before the unknown operation must be sound. In a lane journal, their new bytes may be in
+    // either lane.
     const ByteRange behind = {kLaneHeads.end(), kLaneJournalBytes - kLaneHeads.end()};
     const std::array lanes = {ByteRange{0, kLaneHeads.offset}, behind};
     const bool is_lane = bytes.data() == head_block.data() && bytes.size() == head_block.size() &&
@@ -187,7 +188,7 @@ bool has_both_births(const ArchiveStamp& ours, const ArchiveStamp& archive) {
   return ours.birth_ns != 0 && archive.birth_ns != 0;
 }
 
-/// Or may be of it.
+/// True if the stamp is, or may be, the archive's.
 bool is_of(const ArchiveStamp& ours, const ArchiveStamp& archive) {
   const bool is_alike = ours.size_bytes == archive.size_bytes &&
                         ours.header_size_bytes == archive.header_size_bytes &&
@@ -196,7 +197,8 @@ bool is_of(const ArchiveStamp& ours, const ArchiveStamp& archive) {
   return is_alike && ours.inode == archive.inode && ours.birth_ns == archive.birth_ns;
 }
 
-/// The same of a record. An edit changes all that can be compared but the file itself.
+/// True if the record is, or may be, the archive's. An edit changes all fields of the stamp except for the
+/// file's identity.
 bool is_of(const JournalRecord& record, const ArchiveStamp& archive) {
   if (!record.after) return is_of(record.archive, archive);
   if (!has_both_births(record.archive, archive)) return true;
@@ -213,7 +215,7 @@ bool is_lost_with_boot(const Boot& boot, const JournalSetting& setting) {
 
 enum class Fate { Applied, Lost, Doubtful };
 
-/// Of a sound record, by the archive's blocks where the stamp and the boot do not say it all.
+/// The fate of a sound record. Compares the archive's blocks if the stamp and the boot do not decide.
 Fate fate_of(View journal, const JournalSetting& setting, const JournalRecord& record) {
   const bool is_other = is_other_boot(record.boot, setting);
   if (!record.after && has_both_births(record.archive, setting.stamp) && !is_other) return Fate::Applied;
@@ -226,7 +228,7 @@ Fate fate_of(View journal, const JournalSetting& setting, const JournalRecord& r
   return has_strange || (has_torn && !may_be_torn) ? Fate::Doubtful : Fate::Applied;
 }
 
-/// Of a record that was written for another archive, or for another state of this one.
+/// The verdict on a record that was written for another archive, or for another state of this archive.
 JournalVerdict judge_foreign(View journal, const JournalSetting& setting, const JournalRecord& record) {
   JournalVerdict verdict{.state = JournalState::Foreign};
   const bool is_due = setting.is_forced && record.group_record.empty();
@@ -236,7 +238,7 @@ JournalVerdict judge_foreign(View journal, const JournalSetting& setting, const 
   return verdict;
 }
 
-/// Whole, with another word in the place of the magic.
+/// True for the bytes of a whole group record with another word in the place of the magic.
 bool is_group_record_of_other_version(View bytes) {
   constexpr std::size_t kHashBytes = 8;
   if (bytes.size() <= kGroupMagic.size() + kHashBytes) return false;
@@ -250,13 +252,13 @@ bool is_name_of_group(std::string_view name) {
   return name.starts_with('.') && name.ends_with(".group") && name.find('/') == std::string_view::npos;
 }
 
-/// Its owner takes it back by its first byte. A loss of power leaves it empty.
+/// The owner revokes a group record by zeroing its first byte. A loss of power can leave the record empty.
 bool is_absent(std::string_view group_record, const JournalSetting& setting) {
   const bool is_there = setting.group_record && group_record == setting.group_record_name;
   return !is_there || setting.group_record->empty() || setting.group_record->front() == std::byte{0};
 }
 
-/// Of one that waits for a group record; nothing where that has come.
+/// The verdict on a journal that waits for a group record; nothing if the group record has committed it.
 std::optional<JournalVerdict> judge_part(const JournalRecord& record, const JournalSetting& setting,
                                          const JournalVerdict& lost) {
   if (!is_name_of_group(record.group_record))
@@ -278,12 +280,12 @@ JournalVerdict judge_ordinary(View journal, const JournalSetting& setting) {
   const Head head = read_head(block);
   const JournalVerdict unknown{.state = JournalState::Unknown, .blocks_commits = true};
   if (head.kind == HeadKind::OtherVersion) return unknown;
-  // Each block of the archive is named at most once, with two hashes.
+  // A record names each block of the archive at most once, with two hashes.
   constexpr std::uint64_t kMostGroupRecordBytes = 4096;
   const bool is_too_long =
       head.record.size_bytes > kFixedRecordBytes + kMostGroupRecordBytes + 32 + 48 + 255 +
                                    blocks_of(setting.stamp.size_bytes + head.record.offset) * 56;
-  // What is removed as void takes with it a group record that names no other journal.
+  // The removal of a void journal also removes a group record that names no other journal.
   const auto names = setting.group_record ? read_plain_group_record(*setting.group_record) : std::nullopt;
   const bool is_named = names && std::ranges::count(*names, setting.name) != 0;
   const JournalVerdict lost{.state = JournalState::Unfinished, .is_part = is_named};

@@ -1,6 +1,5 @@
-// What a journal's bytes allow, told by the text of core/journal/journal_format.h and
-// core/journal/journal_scan.h and without their code: a second opinion for the fuzzers, which compare
-// recovery with it.
+// Judges the bytes of a journal by the text of core/journal/journal_format.h and core/journal/journal_scan.h,
+// without their code. The fuzzers compare recovery with this second implementation.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +16,16 @@
 
 namespace stfs::test {
 
-/// What lies around a journal whose owner is dead.
+/// The surroundings of a journal whose owner is dead.
 struct JournalSetting {
   std::span<const std::byte> archive;
   ArchiveStamp stamp;
   bool is_lane_journal = false;
   bool is_forced = false;
   std::string name = {};
-  /// That runs now.
+  /// The present boot.
   Boot boot = {.id = {1}, .host = 1};
-  /// In the same directory; nothing where there is none.
+  /// The group record in the same directory; nothing if there is none.
   std::string group_record_name = {};
   std::optional<std::span<const std::byte>> group_record = {};
 };
@@ -34,9 +33,9 @@ struct JournalSetting {
 struct JournalVerdict {
   JournalState state = JournalState::Unknown;
   bool blocks_commits = false;
-  /// The archive after a recovery that has to apply the journal.
+  /// The archive after recovery has applied the journal; nothing if recovery must not apply it.
   std::optional<Bytes> after = {};
-  /// It is committed by the group record, which goes with the last of its journals.
+  /// A group record commits the journal. Recovery removes the group record with the last of its journals.
   bool is_part = false;
 };
 JournalVerdict judge_journal(std::span<const std::byte> journal, const JournalSetting& setting);

@@ -1,4 +1,3 @@
-// Records of some blocks, and the journals around them.
 #include "tests/support/journal_seeds.h"
 
 #include <algorithm>
@@ -39,7 +38,8 @@ JournalRecord record_of(std::span<const ByteRange> blocks, std::uint64_t sequenc
   return record;
 }
 
-/// New bytes for a record's ranges, from `at` on, where they are noted.
+/// Writes new bytes for the record's ranges into the journal, from `at` on, and their offsets and hashes into
+/// the record.
 void lay_blocks(Bytes& journal, JournalRecord& record, std::uint64_t at) {
   for (JournalRange& range : record.ranges) {
     range.journal_offset = at;
@@ -51,7 +51,8 @@ void lay_blocks(Bytes& journal, JournalRecord& record, std::uint64_t at) {
   }
 }
 
-/// Of blocks of an archive that an edit makes so large: those behind the old end have no old content.
+/// A record of an edit that changes these blocks and the archive's size. Blocks past the old end have no old
+/// content.
 JournalRecord edit_of(std::span<const ByteRange> blocks, std::uint64_t size_after, std::uint64_t sequence) {
   JournalRecord record;
   record.id.bytes.fill(0xab);
@@ -83,7 +84,7 @@ std::uint64_t room_for(const JournalRecord& record) {
   return size;
 }
 
-/// With the record behind what is there, and the head in front.
+/// Appends the record to the journal, and writes the head into the first block.
 Bytes sealed(Bytes journal, const JournalRecord& record) {
   const std::uint64_t end = journal.size();
   const std::string text = encode_record(record);
@@ -95,8 +96,9 @@ Bytes sealed(Bytes journal, const JournalRecord& record) {
 
 enum class Applied { No, InPart };
 
-/// Of patches: of a few bytes of each of these ranges of the scene's archive, behind the record's blocks.
-/// @param is_applied  in part: the archive has half of the changed bytes already.
+/// A journal with patches after the record's blocks. The patches change a few bytes of each of these ranges
+/// of the scene's archive.
+/// @param is_applied  InPart: the archive has half of the changed bytes already.
 Bytes with_patches(JournalRecord record, std::span<const ByteRange> ranges,
                    Applied is_applied = Applied::No) {
   Bytes journal(kBlockBytes + room_for(record));
@@ -138,7 +140,7 @@ Bytes ordinary(JournalRecord record) {
   return sealed(std::move(journal), record);
 }
 
-/// Its index is the beginning of its first new block.
+/// A journal whose new index is in its new blocks.
 Bytes with_index(JournalRecord record) {
   Bytes journal(kBlockBytes + room_for(record));
   lay_blocks(journal, record, kBlockBytes);
@@ -147,7 +149,7 @@ Bytes with_index(JournalRecord record) {
   return sealed(std::move(journal), record);
 }
 
-/// The old blocks of its long ranges lie in it.
+/// A journal that also contains the old blocks of its long ranges.
 Bytes with_old_blocks(JournalRecord record) {
   const std::uint64_t end_of_new = kBlockBytes + room_for(record);
   Bytes journal(end_of_new + room_for(record));
@@ -179,7 +181,7 @@ Bytes lane_journal_of(std::optional<JournalRecord> lane_0, std::optional<Journal
   return journal;
 }
 
-/// The same journal as the previous version wrote it; nothing where it has no head.
+/// The journal in the format of version 3; nothing if it has no head.
 std::optional<Bytes> in_version_3(Bytes journal, bool is_lane_journal) {
   constexpr std::array kOrdinary = {std::uint64_t{0}};
   const auto places = is_lane_journal ? std::span<const std::uint64_t>(kLaneHeadAt) : std::span(kOrdinary);
@@ -299,7 +301,7 @@ std::vector<JournalSeed> make_seeds() {
       {"lane 1 is full", true, lane_journal_of({}, record_of(full_lane, 12))},
       {"no lane", true, lane_journal_of({}, {})},
   };
-  // The later commit's blocks never came to the disk; and one head of it did not either.
+  // The blocks of the later commit and one of its heads never reached the disk.
   Bytes torn = lane_journal_of(record_of(one, 13), record_of(three, 14));
   std::fill(torn.end() - kBlockBytes - kLaneBytes, torn.end() - kBlockBytes, std::byte{0});
   seeds.push_back({"lane 1 is torn", true, std::move(torn)});
@@ -321,7 +323,7 @@ const JournalScene& journal_scene() {
   static const JournalScene scene = [] {
     constexpr std::uint64_t kArchiveBytes = 16 * kBlockBytes + 700;
     std::vector<TensorDraft> drafts = {{"a", "F32", {100, 30}}, {"b", "U8", {7}}, {"c", "U8", {}}};
-    // The last tensor takes what is left: a shape of as many digits changes no offset.
+    // The last tensor takes the rest. A shape with the same number of digits changes no offset.
     drafts[2].shape = {50'000};
     const std::uint64_t size = write_archive(drafts, "", 1).size();
     drafts[2].shape = {50'000 + kArchiveBytes - size};

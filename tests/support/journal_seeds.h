@@ -1,4 +1,4 @@
-// Journals to begin with, and the archive beside which they lie.
+// Journals from which the fuzzers start, and the archive beside them.
 #pragma once
 
 #include <string>
@@ -10,20 +10,21 @@
 
 namespace stfs::test {
 
-/// The archive that fuzzed journals belong to, and what they must say to belong to it.
+/// The archive of the fuzzed journals, and the stamp that their records must have.
 struct JournalScene {
   Bytes archive;
   ArchiveStamp stamp;
 };
-/// The first file of a MemoryStorage.
+/// The stamp fits the first file of a MemoryStorage.
 const JournalScene& journal_scene();
 
-/// A good journal of each kind, and those that a crash, another archive or a transaction over several leave.
+/// Sound journals of each kind, journals after a crash, journals of another archive, and journals of a
+/// transaction over several archives.
 struct JournalSeed {
   std::string name;
   bool is_lane_journal = false;
   Bytes bytes;
-  /// It waits for the group record of this name.
+  /// The journal waits for the group record kGroupRecordName.
   bool is_part = false;
 };
 const std::vector<JournalSeed>& journal_seeds();

@@ -14,8 +14,8 @@ namespace stfs::test {
 
 class LockOwner {
  public:
-  /// Returns when the lock is held. Absolute offsets of the file: an archive's locks lie at 2^62 and up.
-  /// @param is_of_process  the lock is the process's instead (F_SETLK).
+  /// Returns when the lock is held. The offset is an offset in the file: an archive's locks begin at 2^62.
+  /// @param is_of_process  takes a lock of the process (F_SETLK) instead.
   LockOwner(const std::string& file, std::uint64_t offset, std::uint64_t size_bytes, short type = F_WRLCK,
             bool is_of_process = false) {
     int ready[2];

@@ -1,4 +1,3 @@
-// Conflicts, and cutting ranges out of ranges.
 #include "tests/support/lock_table.h"
 
 namespace stfs::test {

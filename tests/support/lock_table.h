@@ -1,4 +1,4 @@
-// Who holds which bytes: open-file-description locks as a kernel or a lock server keeps them.
+// A table of open-file-description locks, as a kernel or a lock server keeps it.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ namespace stfs::test {
 /// Not synchronized: the disk model's mutex guards it.
 class LockTable {
  public:
-  using Description = std::uint64_t;  // of an open file: locks belong to it, not to a process
+  using Description = std::uint64_t;  // an open file description, which owns its locks
 
-  /// Takes the lock, in place of what the description held there. @return false where another one is in the
-  /// way.
+  /// Takes the lock. It replaces locks of the same description on the range. @return false if a lock of
+  /// another description conflicts.
   bool take(InodeNumber inode, Description owner, pid_t process, ByteRange range, LockKind kind);
-  /// take() would not get it.
+  /// Whether take() would fail.
   [[nodiscard]] bool has_conflict(InodeNumber inode, Description owner, ByteRange range, LockKind kind) const;
   void give_back(InodeNumber inode, Description owner, ByteRange range);
   /// A process with a lock of another description on the range.

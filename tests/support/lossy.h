@@ -1,13 +1,13 @@
-// What a test can do to the stand-in for a file, apart from the calls of the seam.
+// A fault that tests inject into a simulated file, apart from the calls of File.
 #pragma once
 
 namespace stfs::test {
 
-/// Found by dynamic_cast from File, so that faults can be put in front of a real disk too.
+/// Found by dynamic_cast from File, so that the same faults work in front of a real disk.
 class LossyFile {
  public:
   virtual ~LossyFile() = default;
-  /// What a sync does to the cache when the disk fails: clean, and wrong (disk_image.h).
+  /// Fails a sync: the cache becomes clean, although the disk lacks its bytes (disk_image.h).
   virtual void fail_sync() = 0;
 };
 

@@ -1,4 +1,5 @@
-// A storage that says done and has not done it: the mutants of the protocol that need no change of the code.
+// A storage that skips chosen calls and reports success. It makes mutants of the protocol without a change of
+// the code.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// Bytes that are copied when they are first written.
 #include "tests/support/memory_storage.h"
 
 #include <sys/mman.h>
@@ -15,7 +14,7 @@ namespace stfs::test {
 
 struct MemoryStorage::Node {
   std::span<const std::byte> given;
-  std::vector<std::byte> own;  // once it was written
+  std::vector<std::byte> own;  // the content after the first write
   std::uint64_t writes = 0;
   std::uint64_t inode = 0;
   std::int64_t birth_ns = 0;
@@ -24,7 +23,7 @@ struct MemoryStorage::Node {
   std::uint32_t gid = ::geteuid();
   std::uint32_t permissions = 0600;
   std::uint32_t links = 1;
-  UniqueFd mapped;  // memory for who wants to map the file
+  UniqueFd mapped;  // memory for mappings of the file
   bool has_given_bytes = false;
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return writes == 0 ? given : own; }
@@ -110,7 +109,7 @@ class NodeFile final : public File {
     return LockConflict{};
   }
   void unlock(ByteRange) override {}
-  /// A look counts as a try.
+  /// A query also uses up one of the failing attempts.
   [[nodiscard]] Result<bool> is_locked_by_other(ByteRange, LockKind) const override {
     if (node_->locked_tries == 0) return false;
     --node_->locked_tries;

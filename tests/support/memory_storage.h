@@ -1,6 +1,6 @@
-// Files in memory, and nothing else: no crash, nobody else's locks but those that a test asks for, no clock.
-// A million recoveries a minute leave no time for the model of a disk (disk_model.h). A mapping keeps the
-// bytes that the file had when it was made.
+// Files in memory without crashes, without a clock, and without locks of other processes unless a test sets
+// them. The model of a disk (disk_model.h) is too slow for a million recoveries a minute. A mapping keeps the
+// bytes that the file had when the mapping was made.
 #pragma once
 
 #include <cstddef>
@@ -18,29 +18,29 @@ namespace stfs::test {
 /// Used by one thread.
 class MemoryStorage final : public Storage {
  public:
-  /// Files are no larger: who writes behind this does so by mistake.
+  /// The largest size of a file: a write past it is a mistake of the code under test.
   static constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20U;
 
   MemoryStorage();
   ~MemoryStorage() override;
 
-  /// Puts a file there, or gives the one that is there other bytes, as if they had always been its own. They
+  /// Adds a file, or replaces the content of the file at the path without counting that as a write. The bytes
   /// are not copied, so they must stay until the next put() or remove() of that path.
   void put(const std::string& path, std::span<const std::byte> content);
-  /// What was put there last is there again. A file that was mapped once need not be copied for it once more.
+  /// Restores the content of the last put(). An existing copy for mappings is used again.
   void put_back(const std::string& path);
-  /// Somebody else holds every lock on it, until so many have tried to take one.
+  /// Another process holds all locks on the file, until `tries` attempts to take one have failed.
   void set_locked(const std::string& path, std::uint64_t tries = UINT64_MAX);
-  /// As if somebody else had made it.
+  /// Sets the owner and the permissions, as if another user had made the file.
   void set_access(const std::string& path, std::uint32_t uid, std::uint32_t gid, std::uint32_t permissions);
-  /// So many names the file has.
+  /// Sets the file's number of names.
   void set_links(const std::string& path, std::uint32_t links);
 
   [[nodiscard]] bool has(const std::string& path) const { return files_.contains(path); }
   [[nodiscard]] std::size_t files() const { return files_.size(); }
-  /// Valid until it is written.
+  /// Valid until the file is written.
   [[nodiscard]] std::span<const std::byte> content(const std::string& path) const;
-  /// Times that it was written since it was put there.
+  /// The number of writes since put().
   [[nodiscard]] std::uint64_t writes(const std::string& path) const;
 
   Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) override;
@@ -56,7 +56,7 @@ class MemoryStorage final : public Storage {
   Result<FileStatus> status(const std::filesystem::path& path) override;
   [[nodiscard]] Boot boot() const override { return {.id = {1}, .host = 1}; }
 
-  /// What is in a file, whoever has it open.
+  /// The content of a file; all open files of a path share it.
   struct Node;
 
  private:

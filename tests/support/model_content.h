@@ -1,4 +1,4 @@
-// What a model shows, as texts to compare.
+// The content of a model as texts to compare.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,3 @@
-// What is done to bytes, and to JSON.
 #include "tests/support/mutator.h"
 
 #include <algorithm>
@@ -44,7 +43,7 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-/// The piece of text from `at` that is one value, string or list, as far as brackets and quotes tell.
+/// The end of the value, string or list at `at`, found by brackets and quotes only.
 std::size_t end_of_value(std::string_view json, std::size_t at) {
   int depth = 0;
   for (std::size_t end = at; end < json.size(); ++end) {
@@ -58,7 +57,7 @@ std::size_t end_of_value(std::string_view json, std::size_t at) {
   return json.size();
 }
 
-/// Where the first character of a kind comes, looking from `at` and around the end.
+/// The place of the first character of a kind, searched from `at` to the end and then from the beginning.
 template <class Is>
 std::size_t find_around(std::string_view json, std::size_t at, const Is& is) {
   const auto from = json.begin() + static_cast<std::ptrdiff_t>(at);
@@ -78,14 +77,14 @@ void change_number(std::string& json, std::size_t at, Choices& choices) {
   while (at > 0 && is_digit(json[at - 1])) --at;
   std::string number(one_of(choices, kNumbers));
   if (choices.below(2) == 0 && end - at < 19) {
-    // A little more or less; also what wraps around at 64 bits.
+    // A little more or less; some sums wrap around at 64 bits.
     constexpr std::array<std::uint64_t, 6> kSteps = {1, 8, 4096, std::uint64_t{1} << 61U, UINT64_MAX, 2};
     number = std::to_string(std::stoull(json.substr(at, end - at)) + one_of(choices, kSteps));
   }
   json.replace(at, end - at, number);
 }
 
-/// Half of what follows is about one value: it goes, comes twice, or takes another's place.
+/// Removes or doubles one value, or replaces it by another value.
 void change_value(std::string& json, std::size_t at, std::string_view other, Choices& choices) {
   const auto begins = [](char c) { return c == '{' || c == '[' || c == '"'; };
   at = find_around(json, at, begins);
@@ -109,14 +108,14 @@ void change_value(std::string& json, std::size_t at, std::string_view other, Cho
 }
 
 void nest(std::string& json, std::size_t at, Choices& choices) {
-  // Around the depth that is still read, and seldom so deep that a recursion would end the process.
+  // Mostly near the largest depth that is read; rarely so deep that a recursion would end the process.
   const std::size_t depth = choices.one_in(200) ? 60'000 : 100 + choices.below(60);
   const bool is_list = choices.below(2) == 0;
   std::string deep;
   for (std::size_t level = 0; level < depth; ++level) deep += is_list ? "[" : "{\"\":";
   if (!is_list) deep += "0";
   if (!choices.one_in(3)) deep.append(depth, is_list ? ']' : '}');
-  // As a field that nobody asked for, so that all of it is looked at.
+  // The field has an unknown name, so a reader has to parse all of its value.
   json.insert(at, "\"x\":" + deep + ",");
 }
 
@@ -169,7 +168,7 @@ void mutate_bytes(Bytes& bytes, ByteRange part, std::span<const std::byte> other
       constexpr std::array<std::size_t, 4> kWidths = {8, 4, 2, 1};
       const std::uint64_t aligned = choices.one_in(3) ? at : at - at % 4;
       const std::size_t width =
-          one_of(choices, kWidths);  // by itself: a seed means the same to each compiler
+          one_of(choices, kWidths);  // a separate statement: each compiler draws in the same order
       put_number(bytes, aligned, extreme_number(choices, number_at(bytes, aligned)), width);
       return;
     }
@@ -207,7 +206,7 @@ void mutate_json(std::string& json, std::string_view other, Choices& choices) {
       return;
     case 10: json.resize(at); return;
     default:
-      // Seldom, for what it takes.
+      // Rarely, because it takes long.
       if (choices.one_in(20)) nest(json, std::min(json.find('{') + 1, json.size()), choices);
       json.insert(json.size() - 1, some, ' ');
       return;

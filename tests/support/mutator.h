@@ -1,5 +1,5 @@
-// Damage that means harm, decided by a seed: the changes that every fuzzer makes to its inputs. What has a
-// structure is damaged along it, by those who know it (archive_mutator.h, journal_mutator.h).
+// Damages bytes and JSON as fuzzers do, by decisions of a seed. archive_mutator.h and journal_mutator.h
+// damage archives and journals along their structure.
 #pragma once
 
 #include <cstddef>
@@ -17,37 +17,38 @@ namespace stfs::test {
 
 using Bytes = std::vector<std::byte>;
 
-/// One of the list.
+/// Draws an element of the list.
 template <class List>
 auto& one_of(Choices& choices, List&& list) {
   return list[choices.below(std::size(list))];
 }
 
-/// A number at which arithmetic goes wrong: at the ends of its widths, at blocks, small, or near `about`.
+/// A number for which careless arithmetic fails: a power of two, a limit, a multiple of a block, or near
+/// `about`.
 std::uint64_t extreme_number(Choices& choices, std::uint64_t about);
 
-/// As std::ranges::equal, which goes byte by byte.
+/// Compares as std::ranges::equal, but faster.
 inline bool is_same(std::span<const std::byte> left, std::span<const std::byte> right) {
   return left.size() == right.size() &&
          (left.empty() || std::memcmp(left.data(), right.data(), left.size()) == 0);
 }
 
 std::uint64_t number_at(std::span<const std::byte> bytes, std::uint64_t offset);
-/// Little-endian, as much of it as there is room for.
+/// Writes the number as little-endian bytes, as many as there is room for.
 void put_number(std::span<std::byte> bytes, std::uint64_t offset, std::uint64_t value, std::size_t size = 8);
 
-/// There is room for all of it.
+/// The caller ensures that there is room for the whole text.
 inline void put_text(std::span<std::byte> bytes, std::uint64_t offset, std::string_view text) {
   std::memcpy(bytes.data() + offset, text.data(), text.size());
 }
 
-/// One change that begins in that part of the bytes: bits, numbers, runs, cuts, pieces moved or taken from
-/// `other`, which is another input of the same kind.
-/// @param may_resize  bytes may be put in and taken out.
+/// Makes one change that begins in that part of the bytes: it changes bits, numbers or runs, cuts, or moves
+/// pieces of these bytes or of `other`, another input of the same kind.
+/// @param may_resize  allows changes that insert or remove bytes.
 void mutate_bytes(Bytes& bytes, ByteRange part, std::span<const std::byte> other, Choices& choices,
                   bool may_resize);
 
-/// One change of a JSON text: pieces of its grammar, numbers, strings, whole values.
+/// Makes one change of a JSON text: of characters, pieces of its grammar, numbers or whole values.
 void mutate_json(std::string& json, std::string_view other, Choices& choices);
 
 }  // namespace stfs::test

@@ -1,4 +1,4 @@
-// How many descriptors this process has open: the same before and after, or one has leaked.
+// Counts the open descriptors of this process. A different count before and after a call shows a leak.
 #pragma once
 
 #include <cstddef>

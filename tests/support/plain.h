@@ -24,7 +24,7 @@ inline std::string text_of(const Error& error) {
   return std::string(name_of(error.code)) + ": " + error.message;
 }
 
-/// 0 of a success.
+/// The errno of a failure; 0 for a success.
 template <class T>
 int errno_of(const Result<T>& result) {
   return result ? 0 : result.error().errno_value;

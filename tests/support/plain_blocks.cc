@@ -1,4 +1,3 @@
-// Block by block, and patches part by part.
 #include "tests/support/plain_blocks.h"
 
 #include <algorithm>
@@ -14,8 +13,8 @@ namespace {
 
 using View = std::span<const std::byte>;
 
-/// So many bytes of the range have old content: an edit's blocks that the archive did not have in full do
-/// not.
+/// The number of bytes of the range with old content. Blocks that the archive did not have in full before an
+/// edit have none.
 std::uint64_t old_bytes_of(const JournalRecord& record, const JournalRange& range) {
   const std::uint64_t before = record.archive.size_bytes;
   if (!record.after || range.archive.end() <= before) return range.archive.size_bytes;
@@ -29,14 +28,15 @@ bool has_possible_size(View archive, const JournalRecord& record) {
   return archive.size() >= least && archive.size() <= most;
 }
 
-/// The first block of an archive with another length in front.
+/// A copy of an archive's first block with another header length.
 Bytes with_length(View block, View length) {
   Bytes other(block.begin(), block.end());
   std::ranges::copy(length, other.begin());
   return other;
 }
 
-/// A block that the archive hides while an edit is applied: the old one or the new one, but for its length.
+/// While an edit is applied, the first block has an invalid header length. Its other bytes are the old or the
+/// new ones.
 enum class Hidden { No, Old, New, Other };
 Hidden hidden_block(View there, View promised, std::uint64_t old_hash, const JournalRecord& record) {
   Bytes length(8);

@@ -1,8 +1,8 @@
-// The blocks that a journal's record names, in the journal and in the archive, compared without the code of
+// Compares the blocks of a journal's record in the journal and in the archive, without the code of
 // core/journal/journal_blocks.h.
 //
-// The record is sensible: each range lies in the archive that the record describes, and its new bytes lie in
-// the journal.
+// The record must be sensible: each range is inside the archive that the record describes, and its new bytes
+// are inside the journal.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,16 @@
 
 namespace stfs::test {
 
-/// Whether the journal has the new bytes of all ranges, and the new index or state.
+/// True if the journal has the new bytes of all ranges, and the new index or state.
 bool has_new_blocks(std::span<const std::byte> journal, const JournalRecord& record);
-/// Whether the archive has the old content of all ranges, by their old hashes. Of a lane, which has no
-/// patches.
+/// True if the archive has the old content of all ranges, by their old hashes. For records of a lane, which
+/// have no patches.
 bool has_old_blocks(std::span<const std::byte> archive, const JournalRecord& record);
-/// Whether the archive has, of each block, the old content or the new one.
+/// True if each block of the archive has its old content or its new content.
 bool has_only_its_blocks(std::span<const std::byte> archive, std::span<const std::byte> journal,
                          const JournalRecord& record);
 
-/// What the archive has of the record's blocks. A block that the record does not change counts as neither new
+/// The states of the record's blocks in the archive. A block that the record does not change is neither new
 /// nor old.
 struct PlainFindings {
   bool has_new = false;
@@ -30,11 +30,11 @@ struct PlainFindings {
   bool has_torn = false;     // old and new in one block
   bool has_strange = false;  // neither
 };
-/// The journal has the new blocks.
+/// The journal must have the new blocks.
 PlainFindings compare_plain_blocks(std::span<const std::byte> archive, std::span<const std::byte> journal,
                                    const JournalRecord& record);
 
-/// The archive after the record is applied. The journal has the new blocks.
+/// The archive after the record is applied. The journal must have the new blocks.
 Bytes applied(std::span<const std::byte> journal, std::span<const std::byte> archive,
               const JournalRecord& record);
 

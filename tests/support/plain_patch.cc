@@ -1,4 +1,3 @@
-// Byte by byte.
 #include "tests/support/plain_patch.h"
 
 #include <algorithm>
@@ -10,7 +9,7 @@ namespace {
 
 using View = std::span<const std::byte>;
 
-/// A LEB128 number of at most four bytes, at a place that moves behind it.
+/// Reads a LEB128 number of at most four bytes, and moves `at` past it.
 std::optional<std::uint64_t> number_of(View bytes, std::size_t& at) {
   std::uint64_t value = 0;
   for (unsigned digit = 0; digit < 4 && at < bytes.size(); ++digit) {
@@ -28,7 +27,7 @@ std::optional<PlainPatch> read_plain_patch(View journal, const JournalRange& ran
   const View region = journal.subspan(range.journal_offset, range.patch_size_bytes);
   if (hash_of(region) != range.patch_hash) return std::nullopt;
   PlainPatch patch;
-  // The range may end where numbers do.
+  // The range may end at the largest number, so its end is not computed.
   for (std::uint64_t at = range.archive.offset, left = range.archive.size_bytes; left > 0;) {
     const std::uint64_t size = std::min(kBlockBytes - at % kBlockBytes, left);
     patch.parts.push_back({.range = {at, size}});

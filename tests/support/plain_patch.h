@@ -13,7 +13,7 @@
 namespace stfs::test {
 
 struct PlainPatch {
-  /// What lies of the range in one block.
+  /// The part of the range in one block.
   struct Part {
     ByteRange range;  // in the archive
     std::uint64_t new_hash = 0;
@@ -27,10 +27,10 @@ struct PlainPatch {
   std::vector<Byte> bytes;
 };
 
-/// Nothing where the journal's patch is not what its record says, or makes no sense.
+/// Nothing if the journal's patch does not match its record, or is malformed.
 std::optional<PlainPatch> read_plain_patch(std::span<const std::byte> journal, const JournalRange& range);
-/// What the content of a part, or of the whole archive, becomes.
-/// @param offset  of the content's first byte.
+/// Applies the patch to the content of a part, or of the whole archive.
+/// @param offset  of the content's first byte in the archive.
 Bytes patched(const PlainPatch& patch, std::span<const std::byte> content, std::uint64_t offset);
 
 }  // namespace stfs::test

@@ -1,4 +1,3 @@
-// Offsets and hashes, one after the other.
 #include "tests/support/plain_record.h"
 
 #include <xxhash.h>

@@ -1,4 +1,5 @@
-// A committed journal beside an archive of a test: its owner has died, or lives as long as the test wants.
+// Makes a committed journal beside an archive of a test. Its owner is dead, or lives as long as the test
+// wants.
 #pragma once
 
 #include <filesystem>
@@ -17,10 +18,10 @@
 namespace stfs::test {
 
 /// Promises `bytes` at a multiple of 4096 of the archive, with durability=process.
-/// @param change_stamp  of the archive, in the journal's record.
-/// @param storage  tells the boot and the host that have made it.
-/// @param group_record  that it waits for; empty: it commits on its own.
-/// @return the journal, in use until it is destroyed.
+/// @param change_stamp  changes the archive's stamp in the journal's record.
+/// @param storage  gives the boot and the host of the journal's owner.
+/// @param group_record  the journal waits for this group record; empty: the journal commits alone.
+/// @return the journal; its owner lives until the journal is destroyed.
 inline std::unique_ptr<Journal> plant_living_journal(
     const std::filesystem::path& archive_path, std::uint64_t offset, const std::string& bytes,
     const std::function<void(ArchiveStamp&)>& change_stamp = {}, Storage& storage = system_storage(),
@@ -51,7 +52,7 @@ inline std::unique_ptr<Journal> plant_living_journal(
   return journal;
 }
 
-/// The same, of an owner that has died. @return the journal's path.
+/// Plants the journal of a dead owner. @return the journal's path.
 inline std::filesystem::path plant_journal(const std::filesystem::path& archive_path, std::uint64_t offset,
                                            const std::string& bytes,
                                            const std::function<void(ArchiveStamp&)>& change_stamp = {},

@@ -1,4 +1,4 @@
-// Diffs as a publisher makes them: plain, and compressed as one frame.
+// Makes diffs as a publisher does: plain, and compressed as one frame.
 #pragma once
 
 #include <zstd.h>
@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/sync/diff_encoding.h"
+#include "tools/sync/version_format.h"
 
 namespace stfs::test {
 
@@ -51,7 +51,7 @@ inline std::string diff_of(sync::DiffEncoding encoding, std::string_view before,
 struct FrameForm {
   bool has_content_size = true;
   bool has_checksum = false;
-  int window_log = 0;  // 0: as the level chooses
+  int window_log = 0;  // 0: the level's default
 };
 
 inline std::string zstd_frame(std::string_view content, const FrameForm& form = {}) {
@@ -60,12 +60,12 @@ inline std::string zstd_frame(std::string_view content, const FrameForm& form = 
   ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, form.has_checksum ? 1 : 0);
   ZSTD_CCtx_setParameter(context, ZSTD_c_contentSizeFlag, form.has_content_size ? 1 : 0);
   if (form.window_log > 0) ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, form.window_log);
-  // A size that is not pledged keeps the window that was asked for.
+  // Without a pledged size the frame keeps the requested window.
   if (form.has_content_size) ZSTD_CCtx_setPledgedSrcSize(context, content.size());
   std::string frame(ZSTD_compressBound(content.size()) + 32, '\0');
   ZSTD_outBuffer out{frame.data(), frame.size(), 0};
   ZSTD_inBuffer in{content.data(), content.size(), 0};
-  // In two steps: one call would know the size.
+  // Two steps, because a single call would know the size.
   std::size_t left = ZSTD_compressStream2(context, &out, &in, ZSTD_e_continue);
   if (ZSTD_isError(left) == 0) left = ZSTD_compressStream2(context, &out, &in, ZSTD_e_end);
   ZSTD_freeCCtx(context);

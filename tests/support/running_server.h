@@ -1,4 +1,4 @@
-// A server of stfs serve on a thread of the test, and what the test does to it meanwhile.
+// Runs a server of stfs serve on a thread of the test, and functions of the test on that thread.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -19,10 +19,10 @@ namespace stfs::test {
 
 class RunningServer {
  public:
-  explicit RunningServer(const std::filesystem::path& path, upload::LeaseServerOptions options = {}) {
-    auto socket = upload::ServeSocket::listen(path);
+  explicit RunningServer(const std::filesystem::path& path, serve::LeaseServerOptions options = {}) {
+    auto socket = serve::ServeSocket::listen(path);
     if (!socket) throw std::runtime_error(socket.error().message);
-    server_ = std::make_unique<upload::LeaseServer>(std::move(*socket), std::move(options));
+    server_ = std::make_unique<serve::LeaseServer>(std::move(*socket), std::move(options));
     thread_ = std::thread([this] { run(); });
   }
   ~RunningServer() { end(); }
@@ -43,11 +43,11 @@ class RunningServer {
     return result.get();
   }
 
-  void publish(std::shared_ptr<const upload::ServedModel> model) {
-    with([&](upload::LeaseServer& server) { server.publish(std::move(model)); });
+  void publish(std::shared_ptr<const serve::ServedModel> model) {
+    with([&](serve::LeaseServer& server) { server.publish(std::move(model)); });
   }
   std::size_t leases() {
-    return with([](upload::LeaseServer& server) { return server.lease_count(); });
+    return with([](serve::LeaseServer& server) { return server.lease_count(); });
   }
 
   void end() {
@@ -73,7 +73,7 @@ class RunningServer {
     }
   }
 
-  std::unique_ptr<upload::LeaseServer> server_;
+  std::unique_ptr<serve::LeaseServer> server_;
   UniqueFd wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::atomic<bool> is_ending_ = false;
   std::mutex mutex_;  // guards the next

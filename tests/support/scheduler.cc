@@ -1,4 +1,3 @@
-// Turns, and the clock of a thread that has its turns given out.
 #include "tests/support/scheduler.h"
 
 #include <sys/syscall.h>
@@ -84,7 +83,8 @@ int sleep_simulated(const timespec& time) {
 }  // namespace
 }  // namespace stfs::test
 
-// In place of the C library's: std::this_thread::sleep_for and std::chrono::steady_clock end in these.
+// Replace the functions of the C library, which std::this_thread::sleep_for and std::chrono::steady_clock
+// call.
 extern "C" int nanosleep(const timespec* time, timespec* left) {
   if (stfs::test::scheduler_of_thread != nullptr) return stfs::test::sleep_simulated(*time);
   return static_cast<int>(::syscall(SYS_nanosleep, time, left));
@@ -94,7 +94,7 @@ extern "C" int clock_gettime(clockid_t clock, timespec* now) noexcept {
   if (stfs::test::scheduler_of_thread == nullptr || clock != CLOCK_MONOTONIC) {
     return static_cast<int>(::syscall(SYS_clock_gettime, clock, now));
   }
-  // Nothing but sleeping takes time, so that a deadline comes at the same step of every replay.
+  // Only sleeping takes time, so a deadline passes at the same step of every replay.
   now->tv_sec = 1 + stfs::test::slept_ns / stfs::test::kSecondNs;
   now->tv_nsec = stfs::test::slept_ns % stfs::test::kSecondNs;
   return 0;

@@ -1,8 +1,8 @@
-// Several actors, one at a time, in an order that a seed decides: what threads and hosts do to each other by
-// chance happens here on purpose, and again when it is replayed.
+// Runs several actors, one at a time, in an order that follows from a seed. So races of threads and hosts
+// happen on purpose, and can be replayed.
 //
-// Each actor is a thread that runs until it says that another may go. Time is simulated: a sleeping actor
-// gives its turn away, and its clock goes on by what it would have slept.
+// Each actor is a thread that runs until it calls pause(). Time is simulated: a sleeping actor pauses, and
+// its clock advances by the time that it would have slept.
 #pragma once
 
 #include <condition_variable>
@@ -18,18 +18,19 @@ namespace stfs::test {
 
 class Scheduler {
  public:
-  /// @param stays_one_in  the actor at work goes on unless one in so many says otherwise; 1: drawn each time.
+  /// @param switches_one_in  one in so many pauses draws the next actor; the others change nothing. 1: each
+  /// does.
   Scheduler(Choices& choices, std::size_t switches_one_in)
       : choices_(choices), switches_one_in_(switches_one_in) {}
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
   ~Scheduler();
 
-  /// Before run(). The body may draw from the choices: nobody else does at that time.
+  /// Call add() before run(). The body may draw from the choices: no other thread does at that time.
   void add(std::function<void()> body);
-  /// Until every actor has ended.
+  /// Returns when every actor has ended.
   void run();
-  /// Called by the actor at work: the others may go first. Nothing happens in a thread that is no actor.
+  /// Lets another actor run first. Does nothing in a thread that is no actor.
   static void pause();
 
  private:
@@ -40,12 +41,12 @@ class Scheduler {
     bool has_ended = false;
   };
   void work(Actor& actor);
-  /// Picks who is next, and wakes him. The mutex is held.
+  /// Picks the next actor and wakes it. The mutex is held.
   void hand_over();
 
   Choices& choices_;
   const std::size_t switches_one_in_;
-  std::mutex mutex_;  // guards what follows, and whatever the actors share: only the one at work runs
+  std::mutex mutex_;  // guards the members below; passing it on orders the actors' access to shared data
   std::vector<std::unique_ptr<Actor>> actors_;
   Actor* at_work_ = nullptr;
   std::condition_variable all_ended_;

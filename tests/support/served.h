@@ -1,4 +1,4 @@
-// Small models to be served: arenas of the real CPU, and the plan that says what lies in them.
+// Small models for servers: arenas of the real CPU, and the plan with the places of the tensors.
 #pragma once
 
 #include <cstring>
@@ -17,6 +17,7 @@ namespace stfs::test {
 
 /// Tensors "a" (U8, with that content) and "b" (F32 [2], 1 and 2), in one arena.
 inline upload::Resident resident(const std::string& content) {
+  using namespace device;
   using namespace upload;
   auto backend = Backend::open(Device{});
   if (!backend) throw std::runtime_error(backend.error().message);
@@ -44,38 +45,38 @@ inline upload::Resident resident(const std::string& content) {
   return made;
 }
 
-/// The generation of such a resident: it shares no memory.
-inline upload::Generation generation_of(upload::Resident made, std::uint64_t number) {
-  upload::Generation generation;
+/// A generation of a resident. It shares no memory.
+inline serve::Generation generation_of(upload::Resident made, std::uint64_t number) {
+  serve::Generation generation;
   generation.number = number;
-  generation.layout = upload::whole_layout(made.plan, std::move(made.arenas), number);
+  generation.layout = serve::whole_layout(made.plan, std::move(made.arenas), number);
   generation.plan = std::move(made.plan);
   generation.changed_tensors = generation.plan.tensors.size();
   return generation;
 }
 
-inline std::shared_ptr<const upload::ServedModel> served(const upload::Generation& generation,
-                                                         const std::string& version = "") {
-  const upload::ServedIdentity identity = {generation.number, 4711, {"/models/m.safetensors"}, version};
-  auto model = upload::ServedModel::make(identity, generation.layout, generation.plan);
+inline std::shared_ptr<const serve::ServedModel> served(const serve::Generation& generation,
+                                                        const std::string& version = "") {
+  const serve::ServedIdentity identity = {generation.number, 4711, {"/models/m.safetensors"}, version};
+  auto model = serve::ServedModel::make(identity, generation.layout, generation.plan);
   if (!model) throw std::runtime_error(model.error().message);
   return *model;
 }
 
-inline std::shared_ptr<const upload::ServedModel> served_model(std::uint64_t number,
-                                                               const std::string& content) {
+inline std::shared_ptr<const serve::ServedModel> served_model(std::uint64_t number,
+                                                              const std::string& content) {
   return served(generation_of(resident(content), number));
 }
 
 /// The generation after `before`: "a" has another content, of the same size, and "b" is shared.
-inline upload::Generation with_other_a(const upload::Generation& before, const std::string& content) {
-  using namespace upload;
+inline serve::Generation with_other_a(const serve::Generation& before, const std::string& content) {
+  using namespace serve;
   Generation next;
   next.number = before.number + 1;
   next.plan = before.plan;
   const std::vector<bool> changed = {true, false};
   const PartOfPlan part = part_to_upload(next.plan, before.layout, changed, 64);
-  auto arena = Backend::open(Device{}).value()->allocate(part.plan.devices.at(0).arena_bytes, true).value();
+  auto arena = device::Backend::open({}).value()->allocate(part.plan.devices.at(0).arena_bytes, true).value();
   std::memcpy(arena->host_bytes().data(), content.data(), content.size());
   next.layout = next_layout(before.layout, changed, part, {std::move(arena)}, next.number);
   next.changed_tensors = 1;

@@ -1,4 +1,4 @@
-// A seventh of what takes long, chosen by the day: a week tries all of it, and so does a run with --long.
+// Chooses a seventh of the rows of a long test by the day. A week, or a run with --long, runs all rows.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ inline std::uint64_t day() {
                         : std::strtoull(day, nullptr, 10);
 }
 
-/// Whether today's share has the row at this place. With STFS_LONG it has every row.
+/// True if today's share has the row at this place. With STFS_LONG it has every row.
 inline bool is_todays(std::uint64_t at) {
   return std::getenv("STFS_LONG") != nullptr || at % kShares == day() % kShares;
 }

@@ -1,4 +1,4 @@
-// Another user's mount that never answers: what asks it waits for ever, and so does the test.
+// Another user's mount that never answers. A process that asks it waits for ever, and the test hangs.
 #pragma once
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Names a test that can't run here, and why, for Catch2 2, which knows no skipped tests, and 3 alike.
+// Reports a test that can't run here, and the reason. Works with Catch2 2, which has no skipped tests, and 3.
 #pragma once
 
 #include <cstdlib>
@@ -9,7 +9,7 @@
 
 namespace stfs::test {
 
-/// Counts the test case that runs as skipped; the caller returns from it. tests/run reads the file that
+/// Reports the running test case as skipped; the caller then returns from it. tests/run reads the file that
 /// STFS_SKIPS names.
 inline void note_skip(std::string_view why) {
   WARN("skipped: " << why);

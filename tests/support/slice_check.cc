@@ -1,6 +1,6 @@
-// What our slices select, for the tests that compare them with NumPy: for each line "SHAPE;DTYPE;SLICE" of
-// stdin, as in "4,5;F32;::2,-1", one line of JSON. The tensor's byte i is the highest of the four of i *
-// 2654435761.
+// Evaluates slices for the tests that compare them with NumPy: prints one line of JSON for each line
+// "SHAPE;DTYPE;SLICE" of stdin, as in "4,5;F32;::2,-1". The tensor's byte i is the highest of the four bytes
+// of i * 2654435761.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ Bytes tensor_bytes(std::uint64_t size_bytes) {
   return bytes;
 }
 
-/// In requests of so many bytes, as a reader of the view would.
+/// Copies the slice in requests of this size, as a reader of the view does.
 Bytes gathered(const stfs::Slice& slice, const Bytes& tensor, std::uint64_t request_bytes) {
   Bytes bytes(slice.size_bytes);
   for (std::uint64_t at = 0; at < bytes.size(); at += request_bytes) {
@@ -58,8 +58,8 @@ Bytes walked(const stfs::Slice& slice, const Bytes& tensor, std::uint64_t reques
   return bytes;
 }
 
-/// No run is empty or goes on in the next one, the extent is what they cover, and one run alone is
-/// contiguous.
+/// Checks the runs: no run is empty, no two adjoin, together they cover the extent, and a slice is contiguous
+/// exactly if it has one run.
 bool has_longest_runs(const stfs::Slice& slice) {
   std::vector<stfs::ByteRange> runs;
   stfs::for_each_run(slice, {0, slice.size_bytes}, [&](stfs::ByteRange run) {

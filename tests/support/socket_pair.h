@@ -1,4 +1,4 @@
-// The two ends of a connection as `stfs serve` has them.
+// The two ends of a connection of `stfs serve`.
 #pragma once
 
 #include <sys/socket.h>
@@ -25,7 +25,7 @@ struct SocketPair {
   UniqueFd other;
 };
 
-/// Sends a packet of any content. @return whether it has arrived.
+/// Sends a packet of any content. @return whether the whole packet was sent.
 inline bool send_bytes(int socket, std::string_view bytes) {
   return ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
          static_cast<ssize_t>(bytes.size());

@@ -1,4 +1,4 @@
-// A directory of a test's own, gone with the test.
+// A directory for one test, removed at its end.
 #pragma once
 
 #include <unistd.h>
@@ -30,7 +30,7 @@ class TemporaryDirectory {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] std::string operator/(std::string_view name) const { return (path_ / name).string(); }
 
-  /// Puts a file of that content there.
+  /// Writes a file of that content into the directory.
   /// @return its path.
   std::string write(std::string_view name, std::string_view content) const {
     std::string file = *this / name;

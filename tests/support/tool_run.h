@@ -1,4 +1,4 @@
-// Runs a verb of stfs in-process and keeps what it said.
+// Runs a verb of stfs in-process and keeps its exit code and output.
 #pragma once
 
 #include <clocale>

@@ -1,4 +1,4 @@
-// Archives for tests of uploads, whose bytes the test knows, and plans of them.
+// Archives with known bytes for tests of uploads, and plans of these archives.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,8 @@ struct UploadModel {
     path = directory.write(file, format_header(specs, {}, 8, 0).value() + data);
   }
 
-  /// Of all sizes around those that matter: nothing, bytes, the alignment, a slot, several.
+  /// Tensors of all sizes that matter: empty, a few bytes, around the alignment, around a slot, several
+  /// slots.
   void write_mixed(std::uint64_t slot_bytes) {
     std::vector<TensorSpec> specs;
     const auto add = [&](std::uint64_t size_bytes) {
@@ -61,7 +62,7 @@ struct UploadModel {
 inline upload::PlanRequest request_for(const std::string& path, std::vector<std::string> patterns = {}) {
   upload::PlanRequest request;
   request.sources = {{path, std::move(patterns)}};
-  request.rules = upload::DeviceRules::parse_device_list("cpu").value();
+  request.rules = device::DeviceRules::parse_device_list("cpu").value();
   return request;
 }
 
@@ -72,7 +73,7 @@ inline upload::Plan plan_for(const upload::PlanRequest& request) {
   return std::move(*plan);
 }
 
-/// What lies where a planned tensor was put.
+/// The bytes at the place of a planned tensor.
 inline std::string bytes_on_device(const upload::Resident& resident, const upload::PlannedTensor& tensor) {
   const auto bytes =
       resident.arenas[tensor.device]->host_bytes().subspan(tensor.place.offset, tensor.place.size_bytes);

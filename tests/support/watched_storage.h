@@ -1,4 +1,4 @@
-// The system's storage, watched: for tests that count calls, fail some of them, or act between them.
+// The system's storage for tests that count calls, fail some of them, or act between them.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace stfs::test {
 
-/// Any boot may be said to be the present one. Used by one thread.
+/// A test may choose the present boot. Used by one thread.
 class WatchedStorage final : private Interceptor, public InterceptedStorage {
  public:
   /// @param decide  is asked before each call
@@ -25,8 +25,8 @@ class WatchedStorage final : private Interceptor, public InterceptedStorage {
   [[nodiscard]] std::ptrdiff_t count(FileCall kind) const { return std::ranges::count(calls, kind); }
 
   std::vector<FileCall> calls;
-  std::set<FileCall> failing;  // for good
-  int errno_value = EIO;       // of those
+  std::set<FileCall> failing;  // these calls always fail
+  int errno_value = EIO;       // of the failing calls
 
  private:
   Verdict before(const SeamCall& call) override {

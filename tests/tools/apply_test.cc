@@ -1,4 +1,4 @@
-// stfs apply: all tensors of the delta, or none.
+// stfs apply writes all tensors of the delta, or none.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ struct ApplyModel : test::SampleModel {
   [[nodiscard]] std::string delta(const std::string& delta_header, const std::string& data) const {
     return directory.write("d.safetensors", test::archive_bytes(delta_header, data));
   }
-  /// x and b, in another order than the target's.
+  /// A delta of x and b, in another order than the target's.
   [[nodiscard]] std::string good_delta() const {
     return delta(R"({"x":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
                  R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[3,11]}})",
@@ -35,7 +35,7 @@ struct ApplyModel : test::SampleModel {
   }
 };
 
-/// A delta of x, which fits, and of one tensor that does not.
+/// A delta of x, which fits, and of a tensor that does not fit.
 std::string failure_of(const ApplyModel& model, const std::string& name, const std::string& entry,
                        std::size_t size) {
   const std::string delta =
@@ -128,7 +128,7 @@ TEST_CASE("apply names every problem, in JSON too", "[tools][apply]") {
 
 TEST_CASE("apply changes all of 100 tensors", "[tools][apply]") {
   const test::TemporaryDirectory directory;
-  // Of 1,001 bytes each, every second one in the delta: no tensor begins where a block does.
+  // Tensors of 1,001 bytes, so none begins at a block. The delta has every second one.
   std::string header = "{";
   std::string delta_header = "{";
   std::string wanted;
@@ -199,7 +199,7 @@ TEST_CASE("an interrupt before the commit leaves the archive and its directory a
     std::signal(SIGINT, SIG_DFL);
     ::_exit(run_verb(tools::apply, {"--wait", "60", model.path, delta}).code);
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // it waits for the lock by now
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // by now it waits for the lock
   ::kill(child, SIGINT);
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);

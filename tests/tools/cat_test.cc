@@ -1,4 +1,4 @@
-// stfs cat: exactly the tensors' bytes, or nothing.
+// stfs cat writes exactly the tensors' bytes, or nothing.
 #include <filesystem>
 
 #include "tests/support/catch.h"
@@ -52,7 +52,7 @@ TEST_CASE("cat writes a tensor larger than one slice whole", "[tools][cat]") {
       directory.write("m.safetensors", test::archive_of({{"x", data.substr(0, 1)}, {"t", data.substr(1)}}));
   const auto run = run_verb(tools::cat, {path, "t"});
   CHECK(run.code == 0);
-  CHECK((run.out == data.substr(1)));  // in parentheses: Catch shall not print 20 MB
+  CHECK((run.out == data.substr(1)));  // the parentheses keep Catch from printing 20 MB
 }
 
 TEST_CASE("cat writes nothing where one name is wrong, and suggests the near ones", "[tools][cat]") {

@@ -1,4 +1,4 @@
-// What every verb says to a wrong command line, in the words of the house and not of the library.
+// Every verb prints our messages for a wrong command line, not the messages of CLI11.
 #include "tools/cli/command_line.h"
 
 #include "tests/support/catch.h"
@@ -60,6 +60,12 @@ TEST_CASE("what stands for several arguments may have spaces", "[tools][command_
   CHECK(help.out.find("\n  NAME FILE  ") != std::string::npos);
 }
 
+TEST_CASE("the help ends with the manual page of the verb", "[tools][command_line]") {
+  CHECK(test::run_verb(list, {"--help"})
+            .out.ends_with("\n\nExamples:\n  stfs list x\n\nThe manual page: man stfs-list\n"));
+  CHECK(test::run_verb(pair, {"--help"}).out.ends_with("\n\nThe manual page: man stfs-pair\n"));
+}
+
 TEST_CASE("a wrong option is named, and the nearest one offered", "[tools][command_line]") {
   CHECK(mistake_in({"--sotr", "name", "x"}) == "--sotr: no such option, did you mean --sort?");
   CHECK(mistake_in({"x", "--quick"}) == "--quick: no such option");
@@ -95,7 +101,8 @@ TEST_CASE("--definitions prints what packaging/generate needs of each option", "
   CHECK(run.code == 0);
   CHECK(run.out.ends_with("}\n"));
   for (const char* part :
-       {R"({"verb":"list","summary":"Lists.","options":[)", R"({"name":"TARGET","value":"")",
+       {R"({"verb":"list","summary":"Lists.","usages":["TARGET"],"options":[)",
+        R"({"name":"TARGET","value":"")",
         R"({"name":"--sort","value":"KEY","words":"name|size|offset","description":"in which order",)"
         R"("excludes":[],"repeats":false})",
         R"({"name":"-r,--reverse","value":"","words":"")",

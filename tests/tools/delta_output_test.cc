@@ -44,7 +44,7 @@ TEST_CASE("a delta is refused on a base whose kept bytes have changed", "[tools]
   const std::string delta = models.directory / "delta.safetensors";
   const std::string again = models.directory / "again.safetensors";
   REQUIRE(run_verb(tools::diff, {models.a, models.b, "--out", delta}).code == 0);
-  // What the delta replaces may be anything.
+  // The base may have any bytes in a tensor that the delta replaces.
   REQUIRE(run_verb(tools::put, {models.a, "w", models.directory.write("raw", std::string(16, 'w'))}).code ==
           0);
   CHECK(run_verb(tools::repack, {"--delta", delta, models.a, again}).code == 0);
@@ -110,12 +110,12 @@ TEST_CASE("diff finds tensors of another name, and stores them as renamed", "[to
   const std::string again = directory / "again.safetensors";
   REQUIRE(run_verb(tools::repack, {"--delta", delta, a, again}).code == 0);
   CHECK(run_verb(tools::diff, {b, again}).code == 0);
-  // The bytes of a renamed tensor count as those of the base.
+  // The base must still have the bytes of a tensor that the delta only renames.
   REQUIRE(run_verb(tools::put, {a, "z", directory.write("raw", "SAME")}).code == 0);
   CHECK(run_verb(tools::repack, {"-f", "--delta", delta, a, again}).code == 1);
   REQUIRE(run_verb(tools::put, {a, "z", directory.write("raw", "same")}).code == 0);
 
-  // In place, as by commit.
+  // stfs apply changes the archive in place, as stfs commit does.
   const auto applied = run_verb(tools::apply, {a, delta});
   CHECK(applied.err.empty());
   CHECK(applied.code == 0);
@@ -133,7 +133,7 @@ TEST_CASE("commit finds the base where it was used last", "[tools][commit][delta
   CHECK(unknown.code == 1);
   CHECK(contains(unknown.err, "its base a.safetensors does not lie beside it: give the base with --base"));
   REQUIRE(run_verb(tools::commit, {"--dry-run", "--base", models.a, delta}).code == 0);  // as a mount does
-  // A file of the same name that the delta does not fit is not the base.
+  // A file with the base's name is not the base if the delta does not fit.
   elsewhere.write("a.safetensors", test::diff_archive({{"w", "U8", "[1]", "x"}}));
   const auto found = run_verb(tools::commit, {delta});
   if (contains(found.err, "another base")) {

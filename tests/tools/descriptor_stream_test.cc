@@ -1,4 +1,4 @@
-// Standard output: all of it arrives, and a failure is told.
+// Standard output: all of it arrives, and a failure is reported.
 #include "tools/cli/descriptor_stream.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// stfs diff: each kind of difference, what selects tensors, and what is refused.
+// stfs diff: each kind of difference, the selection of tensors, and refusals.
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -30,7 +30,7 @@ TEST_CASE("diff of equal models prints one line", "[tools][diff]") {
   CHECK(same.code == 0);
   CHECK(same.out == "compared 6 tensors, 38 B: equal\n");
   CHECK(same.err.empty());
-  // In another order of tensors and of metadata.
+  // The same model with its tensors and its metadata in another order.
   const std::string other = models.directory.write(
       "other.safetensors", diff_archive({{"old", "I64", "[]", "12345678"},
                                          {"both", "U8", "[2]", "ab"},

@@ -1,4 +1,4 @@
-// The numbers of two tensors' elements, against values that a person computed.
+// The statistics of two tensors' elements, compared with values that a person computed.
 #include "tools/compare/element_statistics.h"
 
 #include <cmath>
@@ -81,7 +81,7 @@ constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
 }  // namespace
 
 TEST_CASE("each dtype has the numbers of its values", "[tools][diff]") {
-  // Few elements, and more than a block, a vector and a slice.
+  // Few elements, and more elements than a block, a vector and a slice have.
   for (const std::size_t repeats : {std::size_t{1}, std::size_t{3}, std::size_t{1027}}) {
     for (const Patterns& is : kPatterns) {
       INFO(name_of(is.dtype) << ", " << repeats);

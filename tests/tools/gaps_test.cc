@@ -1,4 +1,4 @@
-// What a tool says while it closes the gaps of an edit, and where it leaves them.
+// The messages of a tool while it closes the gaps of an edit, and the cases in which it leaves gaps.
 #include "tools/cli/gaps.h"
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kGapBytes = 300'000;
 
-/// The first change of a file takes longer than a person waits without a word.
+/// The first change of a file takes so long that a tool reports its progress.
 class LateDisk final : public Interceptor {
  public:
   Verdict before(const SeamCall& call) override {

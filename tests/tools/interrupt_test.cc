@@ -1,4 +1,4 @@
-// A signal during a long write is a request, and still arrives afterwards.
+// A signal during a long write only sets a request; the process gets the signal after the write.
 #include "tools/cli/interrupt.h"
 
 #include "tests/support/catch.h"

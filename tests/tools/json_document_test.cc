@@ -1,4 +1,4 @@
-// tools/text/json_document.h: what other programs send is read safely.
+// tools/text/json_document.h reads documents of other programs safely.
 #include "tools/text/json_document.h"
 
 #include <sstream>

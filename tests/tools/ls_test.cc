@@ -1,4 +1,4 @@
-// stfs ls: what it lists, in which order, and what a terminal gets to see.
+// stfs ls: the listed tensors, their order, and the escaping of names on a terminal.
 #include <nlohmann/json.hpp>
 
 #include "tests/support/archive_bytes.h"

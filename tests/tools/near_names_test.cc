@@ -1,4 +1,4 @@
-// Suggestions are near, few, and best first.
+// Suggestions of names: only near names, only a few, the best one first.
 #include "tools/text/near_names.h"
 
 #include "tests/support/catch.h"

@@ -1,4 +1,4 @@
-// Text of strangers: nothing of it commands the terminal.
+// Untrusted text is printed without control sequences for the terminal.
 #include "tools/text/printable.h"
 
 #include "tests/support/catch.h"

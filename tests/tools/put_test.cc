@@ -1,4 +1,4 @@
-// stfs put: from every kind of source, checked, and wholly or not at all.
+// stfs put takes every kind of source, checks it, and writes the whole tensor or nothing.
 #include <nlohmann/json.hpp>
 
 #include "tests/support/archive_bytes.h"

@@ -1,4 +1,4 @@
-// stfs recover: what can be finished is finished, what can't be is explained, and the archive stays whole.
+// stfs recover finishes commits where it can, explains the others, and keeps the archive whole.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -32,13 +32,13 @@ struct RecoverModel {
   [[nodiscard]] bool is_old() const { return content_of(path) == archive(std::string(8192, 'o')); }
   [[nodiscard]] bool is_new() const { return content_of(path) == archive(fresh); }
   [[nodiscard]] fs::path plant() const { return plant_journal(path, 4096, fresh); }
-  /// Of a name that a journal of the archive may have.
+  /// A name that a journal of the archive may have.
   [[nodiscard]] fs::path journal_name(char digit) const {
     return directory / (".m.safetensors.stj." + std::string(32, digit));
   }
 };
 
-/// With the journal of a dead owner.
+/// The archive with the journal of a dead owner.
 struct Planted {
   RecoverModel model;
   fs::path journal = model.plant();
@@ -50,7 +50,7 @@ void overwrite(const fs::path& file, std::streamoff at, const std::string& bytes
   REQUIRE(stream.flush());
 }
 
-/// The only journal that --json tells of.
+/// The only journal in the output of --json.
 nlohmann::json report(const std::string& archive, int code, const tools::Arguments& options = {}) {
   tools::Arguments arguments = {"--json", archive};
   arguments.insert(arguments.end(), options.begin(), options.end());

@@ -1,4 +1,4 @@
-// The files that stfs repack writes: all of them, or none.
+// stfs repack writes all of its files, or none.
 #include "tools/cli/repack_output.h"
 
 #include <sys/resource.h>
@@ -58,7 +58,7 @@ TEST_CASE("repack refuses to write over files, and always over its source", "[to
     CHECK(refused.code == 1);
     CHECK(contains(refused.err, "belongs to SOURCE: write a new file, then rename it\n"));
   }
-  // The shards of an index, too.
+  // The shards of an index are also part of the source.
   const std::string index = source.at("s.safetensors.index.json");
   REQUIRE(run_verb(tools::repack, {"--shard-size", "30", source.path, index}).code == 0);
   const auto shard = run_verb(tools::repack, {"-f", index, source.at("s-00002-of-00002.safetensors")});
@@ -86,7 +86,7 @@ TEST_CASE("repack of a model that lacks a shard writes nothing", "[tools][repack
 
 TEST_CASE("repack leaves no shard behind where the last file can't be written", "[tools][repack]") {
   const RepackSource source;
-  // The index gets its name last: here another program has taken it meanwhile.
+  // The index gets its name last. Another program creates a file of that name before.
   const std::string index = source.at("s.safetensors.index.json");
   auto model = repacked(source.path);
   const tools::RepackOptions options{.out = index, .keep = {}, .drop = {}, .dtypes = {}, .shard_bytes = 12};

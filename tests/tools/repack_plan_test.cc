@@ -1,4 +1,4 @@
-// What stfs repack selects, in which order, and as which dtype.
+// The tensors that stfs repack selects, their order, and their dtypes.
 #include "tools/cli/repack_plan.h"
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// stfs repack --dtype of models with quantized tensors: nothing is converted by half.
+// stfs repack --dtype of models with quantized tensors: refuses, dequantizes or casts, as the options say.
 #include <nlohmann/json.hpp>
 
 #include "tests/support/catch.h"
@@ -19,7 +19,7 @@ using test::tensor_content;
 
 namespace {
 
-/// An FP8 layer with a scale of 2 for its values 1 and 0.5, and all that lies around it.
+/// An FP8 layer with a scale of 2 for its values 1 and 0.5, and other tensors beside it.
 struct QuantizedModel {
   test::TemporaryDirectory directory;
   std::string path = directory.write(

@@ -1,4 +1,4 @@
-// An archive for the tests of stfs repack, and what was made of it.
+// An archive for the tests of stfs repack, and access to the repacked model.
 #pragma once
 
 #include <algorithm>

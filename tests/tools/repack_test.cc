@@ -1,4 +1,4 @@
-// stfs repack: what it writes, prints and refuses.
+// stfs repack: its files, its output and its refusals.
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -62,7 +62,7 @@ TEST_CASE("repack splits a model into shards and joins them again", "[tools][rep
   const std::string joined = source.at("joined.safetensors");
   REQUIRE(run_verb(tools::repack, {index, joined}).code == 0);
   CHECK(run_verb(tools::diff, {source.path, joined}).code == 0);
-  // A tensor that is larger than a shard has one of its own.
+  // A tensor that is larger than the shard size gets a separate shard.
   REQUIRE(run_verb(tools::repack, {"-f", "--shard-size", "1", source.path, index}).code == 0);
   CHECK(repacked(index)->shards().size() == 5);  // the empty tensor takes no room
   CHECK(run_verb(tools::diff, {source.path, index}).code == 0);

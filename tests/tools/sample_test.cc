@@ -1,4 +1,4 @@
-// stfs sample: valid, complete, reproducible, and careful with what exists.
+// stfs sample: the archive is valid, complete and reproducible, and replaces no existing file unless forced.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -34,7 +34,7 @@ std::string bytes_of(const Archive& archive, const std::string& name) {
   return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};
 }
 
-/// Whether the bits of one element, widened to 64, are a finite number: IEEE kinds by their exponent.
+/// Checks whether the bits of an element, widened to 64, are a finite number; for IEEE kinds by the exponent.
 bool all_ones(std::uint64_t bits, unsigned shift, unsigned width) {
   const std::uint64_t mask = (1ULL << width) - 1;
   return (bits >> shift & mask) == mask;

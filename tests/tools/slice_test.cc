@@ -1,4 +1,4 @@
-// stfs slice: exactly the elements that are asked for, or nothing.
+// stfs slice writes exactly the requested elements, or nothing.
 #include <sys/stat.h>
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// tools/cli/sums_file.h: what is written is read, and nothing else does harm.
+// tools/cli/sums_file.h reads the records that it writes, and refuses files that are no records.
 #include "tools/cli/sums_file.h"
 
 #include <sys/stat.h>
@@ -21,7 +21,7 @@ std::string tensor(const std::string& name, const std::string& checksum = kDigit
 struct Record {
   test::TemporaryDirectory directory;
 
-  /// Why the text is none, without the path; "" where it is one.
+  /// The reason why the text is no record, without the path; "" for a record.
   [[nodiscard]] std::string fault(const std::string& text) const {
     const std::string path = directory.write("sums", text);
     const auto sums = read_sums(path);

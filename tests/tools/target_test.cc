@@ -1,4 +1,4 @@
-// What the user named: each way to miss has its own message.
+// Resolves paths that a user names. Each wrong kind of path has its own message.
 #include "tools/target/target.h"
 
 #include <sys/stat.h>
@@ -25,7 +25,7 @@ namespace {
 
 const std::string kArchive = test::archive_of({{"a", "x"}, {"b", "y"}});
 
-/// A mount, as far as its attributes go.
+/// A fake mount that has only attributes.
 struct FakeMount {
   std::map<std::string, std::map<std::string, std::string>> attributes;
 
@@ -82,12 +82,14 @@ TEST_CASE("target opens the variant behind a mount of a delta", "[tools][target]
   REQUIRE(path);
   CHECK(path->archive == base);
   CHECK(path->deltas == std::vector<std::filesystem::path>{delta});
-  // It is no delta, and that is the reason for the refusal: it was asked for.
+  // The file is no delta. The refusal gives that reason, because it shows that the file was opened as a
+  // delta.
   const auto refused = tools::open_target("/mnt/v", Use::Tensors, {}, mount);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().message.find("/mnt/v: its archive " + base + ": ") == 0);
   CHECK(refused.error().message.find("not usable as a delta") != std::string::npos);
-  // A tensor lies in one of both files. Only both together tell its name, and what may be changed.
+  // A tensor is in one of the two files. Only both files together give its name and say whether it may be
+  // changed.
   const auto tensor = tools::locate_target("/mnt/v/b", Use::Change, mount);
   REQUIRE(tensor);
   CHECK(tensor->archive == base);
@@ -302,7 +304,7 @@ TEST_CASE("target takes an index, and a directory that holds one, for the model"
   }
   const std::string empty = directory.write("empty.safetensors.index.json", "{}");
   CHECK(failure(empty) == empty + ": byte 0: the index has no weight_map");
-  // Which of the two?
+  // The directory has two models, so the message names them.
   CHECK(failure(directory.path().string()).find("empty.safetensors.index.json") != std::string::npos);
 }
 
@@ -316,7 +318,7 @@ TEST_CASE("what asks a name's file system enters no mount of another user's", "[
   if (!of_file.is_made()) return test::note_skip("needs root, to mount as another user");
   const test::SilentMount of_directory(folder, kMallory);
   REQUIRE(of_directory.is_made());
-  // Another user's link, by whatever name.
+  // A link of another user is refused under any name.
   const std::filesystem::path sub = directory / "sub";
   std::filesystem::create_directory(sub);
   const test::SilentMount behind(sub, kMallory);
@@ -332,7 +334,7 @@ TEST_CASE("what asks a name's file system enters no mount of another user's", "[
     CHECK(tools::locate_target(path, Use::Model).error().errno_value == EXDEV);
     CHECK(tools::check_naming_mount({.archive = archive, .is_mounted = true}, path, {}).error().errno_value ==
           EXDEV);
-    CHECK(upload::DeviceRules::read_file(path).error().errno_value == EXDEV);
+    CHECK(device::DeviceRules::read_file(path).error().errno_value == EXDEV);
     CHECK_FALSE(tools::is_version_directory(path));
   }
 }

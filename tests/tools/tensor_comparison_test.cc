@@ -16,7 +16,7 @@ using tools::TensorPair;
 
 namespace {
 
-/// More than two parts, and no multiple of a piece.
+/// Makes more than two parts, and is no multiple of a piece.
 constexpr std::uint64_t kLargeElements = (13U << 20U) + 12'345;
 
 /// "small" of 2 elements, "large", "last" of 3 elements, all I32.
@@ -118,7 +118,7 @@ TEST_CASE("a file that ends too early is a failure of its tensors alone", "[tool
         CHECK_FALSE(found[at].is_different);
         CHECK_FALSE(found[at].statistics);
       }
-      // The first byte that is missing, whichever thread was faster.
+      // The message has the first missing byte, whichever thread was faster.
       CHECK(test::contains(found[1].failure->message, "truncated: the file ends at byte " +
                                                           std::to_string(models.data_at + (30U << 20U))));
     }

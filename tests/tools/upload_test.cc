@@ -1,4 +1,4 @@
-// stfs upload and stfs devices: what they say, and when they refuse.
+// stfs upload and stfs devices: their output and their refusals.
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -122,7 +122,7 @@ TEST_CASE("upload and serve refuse to convert FP8 tensors that have scales, unle
       run_verb(tools::serve, {fp8, "-d", "cpu", "--dtype", "BF16", "--socket", directory / "s"});
   CHECK(served.code == 1);
   CHECK(test::contains(served.err, why));
-  // Without a conversion, or of other tensors alone, nothing is lost.
+  // Nothing is lost without a conversion, or if only other tensors are converted.
   CHECK(run_verb(tools::upload, {fp8, "-d", "cpu"}).code == 0);
   CHECK(run_verb(tools::upload, {fp8, "-d", "cpu", "--dtype", "F8_E4M3"}).code == 0);
   CHECK(run_verb(tools::upload, {fp8, "-d", "cpu", "--dtype", "F32", "--select", "c.*"}).code == 0);

@@ -1,4 +1,4 @@
-// stfs verify: what was read, what is wrong with it, and what it was once.
+// stfs verify: the checks of an archive, and the comparison with a record of checksums.
 #include <unistd.h>
 
 #include <algorithm>
@@ -158,7 +158,7 @@ TEST_CASE("what verify recorded is found again, and every difference is named", 
       nlohmann::json::parse(run_verb(tools::verify, {"--json", other, "--against", model.sums}).out);
   CHECK(json["problems"].size() == 5);
 
-  // Only the tensors that are named are compared.
+  // Only the named tensors are compared.
   CHECK(run_verb(tools::verify, {other, "--against", model.sums, "single"}).code == 1);
   CHECK(run_verb(tools::verify, {other, "--against", model.sums, "bytes"}).code == 1);
   CHECK(run_verb(tools::verify, {model.path, "--against", model.sums, "bytes"}).code == 0);

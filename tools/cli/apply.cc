@@ -31,8 +31,8 @@ constexpr const char* kApplyExamples =
     "DELTA is an archive of tensors that TARGET has too, each with the same dtype and shape. If a tensor is\n"
     "missing in TARGET or differs, or if a shard of either is missing, an error names it and nothing "
     "changes.\n"
-    "DELTA may also be the directory of a version that training has published (weight_v000042): see WEIGHT\n"
-    "SYNC in stfs(1). Each version is applied exactly once. Its checksums are compared before the commit.\n"
+    "DELTA may also be the directory of a version that training has published (weight_v000042): see\n"
+    "stfs-pull(1). Each version is applied exactly once. Its checksums are compared before the commit.\n"
     "A DELTA of stfs diff --out is refused if it was made for another base. If it adds, removes, renames or\n"
     "retypes tensors, TARGET is changed as by stfs commit. TARGET keeps its own metadata.\n"
     "After any failure TARGET holds all new tensors or all old tensors.\n"
@@ -46,11 +46,8 @@ constexpr const char* kApplyExamples =
 struct ApplyRequest {
   std::string target;
   std::string delta;
-  ChangeOptions options;
+  EditOptions options;
   std::uint64_t threads = 0;
-  bool keeps_space = false;
-  bool is_dry_run = false;
-  bool json = false;
 };
 
 /// A plan of the changes: pairs of positions, in the order of the target's data.
@@ -69,7 +66,8 @@ struct Plan {
   std::uint64_t size_bytes = 0;
 };
 
-/// Why an archive that is a delta can't be applied, as far as its metadata tells.
+/// Returns the reason why an archive can't be applied as a delta, from its metadata. Nothing: it is no delta,
+/// or it fits.
 std::optional<std::string> misfit_of(const Model& delta, const TensorIndex& target) {
   if (!is_delta(delta.metadata())) return std::nullopt;
   const auto parsed = parse_delta(delta.metadata());
@@ -78,7 +76,7 @@ std::optional<std::string> misfit_of(const Model& delta, const TensorIndex& targ
   return std::nullopt;
 }
 
-/// Whether a delta does more to the target than to replace bytes. No for one that does not fit.
+/// Returns true if a delta changes more in the target than bytes. False for a delta that does not fit.
 bool changes_structure(const Model& delta, const Model& target) {
   const auto parsed = is_delta(delta.metadata()) ? parse_delta(delta.metadata()) : Result<Delta>();
   if (!is_delta(delta.metadata()) || !parsed) return false;
@@ -92,11 +90,8 @@ bool changes_structure(const Model& delta, const Model& target) {
 Result<int> apply_structure(const ApplyRequest& request, Streams& streams) {
   const auto delta = open_delta(request.delta);
   if (!delta) return report_failure(streams, delta.error().message);
-  const EditOptions options{.change = request.options,
-                            .is_dry_run = request.is_dry_run,
-                            .keeps_space = request.keeps_space,
-                            .json = request.json};
-  return commit_delta({.base = request.target, .options = options, .keeps_metadata = true}, *delta, streams);
+  return commit_delta({.base = request.target, .options = request.options, .keeps_metadata = true}, *delta,
+                      streams);
 }
 
 Plan plan_of(const TensorIndex& target, const Model& delta_model) {
@@ -120,12 +115,20 @@ Plan plan_of(const TensorIndex& target, const Model& delta_model) {
 
 Result<void> apply_plan(Change& change, const Plan& plan, const Model& delta) {
   for (const Plan::Step& step : plan.steps) {
-    if (auto staged = change.stage(step.target, delta, step.delta); !staged) return staged;
+    const Tensor tensor = delta.tensors()[step.delta];
+    auto put =
+        change.what().put(std::string(tensor.name), tensor.dtype, {tensor.shape.begin(), tensor.shape.end()});
+    RETURN_IF_ERROR(put);
   }
-  return change.commit();
+  return change.carry_out(plan.size_bytes, [&]() -> Result<void> {
+    for (const Plan::Step& step : plan.steps) {
+      RETURN_IF_ERROR(change.write(delta, step.delta));
+    }
+    return {};
+  });
 }
 
-/// Returns whether the delta can be applied. An incomplete delta may lack tensors that it should change, and
+/// Returns true if the delta can be applied. An incomplete delta may lack tensors that it should change, and
 /// an incomplete target may lack tensors that should be changed, so both models must have no problems.
 bool is_possible(const Plan& plan, const Model& target, const Model& delta) {
   return plan.problems.empty() && !plan.misfit && target.problems().empty() && delta.problems().empty();
@@ -134,7 +137,7 @@ bool is_possible(const Plan& plan, const Model& target, const Model& delta) {
 void print_text(const ApplyRequest& request, const Plan& plan, const Model& delta, std::ostream& out) {
   const std::string what = fmt::format("{} of {}, {}", counted(plan.steps.size(), "tensor"),
                                        printable(request.target), human_size(plan.size_bytes));
-  if (!request.is_dry_run) {
+  if (!request.options.is_dry_run) {
     out << fmt::format("changed {}\n", what);
     return;
   }
@@ -154,7 +157,7 @@ void print_json(const ApplyRequest& request, const Plan& plan, const Model& targ
   Json document = json_document();
   document["path"] = json_path(target.path());
   document["delta"] = json_path(delta.path());
-  document["applied"] = !request.is_dry_run && is_possible(plan, target, delta);
+  document["applied"] = !request.options.is_dry_run && is_possible(plan, target, delta);
   document["size_bytes"] = plan.size_bytes;
   document["tensors"] = Json::array();
   for (const Plan::Step& step : plan.steps) {
@@ -195,10 +198,12 @@ int report_problems(const ApplyRequest& request, const Plan& plan, const Model& 
   return report_failure(streams, fmt::format("{}: nothing was changed: {}", request.target, why));
 }
 
-/// Opens a whole model. A single tensor's file in a mount is refused: `stfs put` changes single tensors.
+/// Opens a whole model. Only trusted links are followed: another user's link could lead to a private file,
+/// and the target's users may read the bytes of the delta afterwards. A single tensor's file in a mount is
+/// refused: `stfs put` changes single tensors.
 Result<std::unique_ptr<Model>> open_model(const std::string& named, Use use, Access access) {
-  auto target = open_target(named, use, {.access = access});
-  if (!target) return pass_on(std::move(target));
+  auto target = open_target(named, use, {.access = access, .links = Links::Trusted});
+  RETURN_IF_ERROR(target);
   if (target->tensor) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 named + ": is a tensor's file: name the mount or the archive, or use `stfs put`");
@@ -209,30 +214,30 @@ Result<std::unique_ptr<Model>> open_model(const std::string& named, Use use, Acc
 Result<int> apply_delta(const ApplyRequest& request, Streams& streams) {
   auto delta = open_model(request.delta, Use::Tensors, Access::ReadOnly);
   if (!delta) return report_failure(streams, delta.error().message);
-  auto target =
-      open_model(request.target, Use::Change, request.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
+  auto target = open_model(request.target, Use::Change,
+                           request.options.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
   if (!target) return report_failure(streams, target.error().message);
   report_recovered(streams, **target);
   if (changes_structure(**delta, **target)) {
-    // An edit needs that nobody reads the files, not even this process.
+    // An edit needs files without readers. This process must not read them either.
     delta->reset();
     target->reset();
     return apply_structure(request, streams);
   }
-  const Plan plan = plan_of((*target)->tensors(), **delta);
-
-  std::optional<Change> change;
-  const bool can_apply = is_possible(plan, **target, **delta);
+  Change change(streams, std::move(*target), request.options);
+  const Model& model = change.model();
+  const Plan plan = plan_of(model.tensors(), **delta);
+  const bool can_apply = is_possible(plan, model, **delta);
   if (can_apply) {
-    for (const auto* model : {&*delta, &*target}) report_not_shown(streams, **model);
+    report_not_shown(streams, **delta);
+    report_not_shown(streams, model);
   }
-  if (can_apply && !request.is_dry_run) {
-    change.emplace(streams, **target, request.options, plan.size_bytes);
-    if (auto applied = apply_plan(*change, plan, **delta); !applied) return tl::unexpected(applied.error());
+  if (can_apply && !request.options.is_dry_run) {
+    RETURN_IF_ERROR(apply_plan(change, plan, **delta));
   }
-  if (request.json) print_json(request, plan, **target, **delta, streams.out);
-  if (!can_apply) return report_problems(request, plan, **target, **delta, streams);
-  if (!request.json) print_text(request, plan, **delta, streams.out);
+  if (request.options.json) print_json(request, plan, model, **delta, streams.out);
+  if (!can_apply) return report_problems(request, plan, model, **delta, streams);
+  if (!request.options.json) print_text(request, plan, **delta, streams.out);
   streams.out.flush();  // before `change` is destroyed: a late interrupt then ends the process
   return streams.out ? kDone : kFailed;
 }
@@ -245,25 +250,26 @@ int apply(const Arguments& arguments, Streams& streams) {
   line.positional(request.target, "TARGET", "Archive, sharded model, or root of a mount.");
   line.positional(request.delta, "DELTA",
                   "Archive or sharded model that holds the new tensors, or a published version.");
-  line.flag(request.is_dry_run, "-n,--dry-run",
+  line.flag(request.options.is_dry_run, "-n,--dry-run",
             "Check all and list the tensors that would change. Change nothing.");
-  add_change_options(line, request.options);
-  add_keep_space(line, request.keeps_space);
+  add_change_options(line, request.options.change);
+  add_keep_space(line, request.options.keeps_space);
   line.number(request.threads, "--threads", "N",
               "Threads that apply a published version. Default: one for each processor.", 0, kMostWorkers);
-  line.flag(request.json, "--json", "Print the result as a JSON object.");
+  line.flag(request.options.json, "--json", "Print the result as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (is_version_directory(request.delta)) {
     return apply_published({.target = request.target,
                             .directory = request.delta,
-                            .options = request.options,
+                            .options = request.options.change,
                             .threads = request.threads,
-                            .is_dry_run = request.is_dry_run,
-                            .json = request.json},
+                            .is_dry_run = request.options.is_dry_run,
+                            .json = request.options.json},
                            streams);
   }
 
-  return attempt_beside_others(request.options, streams, [&] { return apply_delta(request, streams); });
+  return attempt_beside_others(request.options.change, streams,
+                               [&] { return apply_delta(request, streams); });
 }
 
 }  // namespace stfs::tools

@@ -13,8 +13,8 @@
 namespace stfs::tools {
 namespace {
 
-/// Bytes that are in memory at a time. Enough to make the cost of the system calls negligible, and few enough
-/// that a tensor of 100 GiB needs no more memory than one of 10 MiB.
+/// Bytes that are in memory at a time. The number makes the cost of the system calls negligible, and a tensor
+/// of 100 GiB needs as little memory as one of 10 MiB.
 constexpr std::uint64_t kSliceBytes = 8U << 20U;
 
 constexpr const char* kCatExamples =
@@ -40,7 +40,7 @@ Result<void> write_tensor(const Model& model, std::uint32_t tensor, std::ostream
   std::vector<std::byte> scratch;
   for (std::uint64_t offset = range.offset; out && offset < range.end(); offset += kSliceBytes) {
     const auto bytes = archive.read({offset, std::min(kSliceBytes, range.end() - offset)}, scratch);
-    if (!bytes) return tl::unexpected(bytes.error());
+    RETURN_IF_ERROR(bytes);
     out.write(reinterpret_cast<const char*>(bytes->data()), static_cast<std::streamsize>(bytes->size()));
   }
   return {};
@@ -49,13 +49,13 @@ Result<void> write_tensor(const Model& model, std::uint32_t tensor, std::ostream
 /// Prints a file in `.safetensors/`. Its bytes exist only in the mount.
 Result<void> write_view(const std::filesystem::path& view, std::ostream& out) {
   const auto file = system_storage().open(view, Access::ReadOnly);
-  if (!file) return tl::unexpected(file.error());
+  RETURN_IF_ERROR(file);
   const auto size_bytes = (*file)->size_bytes();
-  if (!size_bytes) return tl::unexpected(size_bytes.error());
+  RETURN_IF_ERROR(size_bytes);
   std::vector<std::byte> buffer;
   for (std::uint64_t offset = 0; out && offset < *size_bytes; offset += buffer.size()) {
     buffer.resize(static_cast<std::size_t>(std::min(kSliceBytes, *size_bytes - offset)));
-    if (auto read = (*file)->read(buffer, offset); !read) return read;
+    RETURN_IF_ERROR((*file)->read(buffer, offset));
     out.write(reinterpret_cast<const char*>(buffer.data()), static_cast<std::streamsize>(buffer.size()));
   }
   return {};

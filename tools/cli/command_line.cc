@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -29,23 +30,64 @@ std::string unguarded(const std::string& argument) {
   return argument.starts_with(kGuard) ? argument.substr(1) : argument;
 }
 
-/// CLI11 2.4 and newer refuse a space in a name. Use underscores instead; the help shows those of positional
-/// arguments as spaces.
+/// CLI11 2.4 and newer refuse a space in a name. Use underscores instead; the help shows the underscores of
+/// positional arguments as spaces.
 std::string without_spaces(std::string name) {
   std::replace(name.begin(), name.end(), ' ', '_');
   return name;
 }
 
+/// Returns the usage of a verb whose arguments need no other explanation: "TARGET [GLOB...]".
+std::string plain_usage(const CLI::App& app) {
+  std::string words;
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_positional()) continue;
+    std::string name = option->get_name(true, false);
+    std::replace(name.begin(), name.end(), '_', ' ');
+    words += (words.empty() ? "" : " ") + (option->get_required() ? name : fmt::format("[{}...]", name));
+  }
+  return words;
+}
+
+/// Returns the words of a usage with the values of its options, and with [OPTIONS] before the arguments.
+std::string full_usage(const CLI::App& app, const std::string& usage) {
+  std::istringstream words(usage);
+  std::string text;
+  bool has_options = usage.find("[--") != std::string::npos;
+  for (std::string word; words >> word;) {
+    const bool is_option = word.starts_with("-") || word.starts_with("[-");
+    if (!is_option && !has_options) text += " [OPTIONS]";
+    has_options = has_options || !is_option;
+    text += " " + word;
+    const CLI::Option* option = is_option ? app.get_option_no_throw(word) : nullptr;
+    if (option != nullptr && option->get_option_text() != " ") text += " " + option->get_option_text();
+  }
+  return text + (has_options ? "" : " [OPTIONS]");
+}
+
 class HelpFormatter : public CLI::Formatter {
  public:
+  explicit HelpFormatter(const std::vector<std::string>& usages) : usages_(usages) {}
+
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    if (usages_.empty()) return "Usage: " + name + full_usage(*app, plain_usage(*app)) + "\n";
+    std::string text;
+    for (const std::string& usage : usages_)
+      text += (text.empty() ? "Usage: " : "       ") + name + full_usage(*app, usage) + "\n";
+    return text;
+  }
+
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     std::string name = CLI::Formatter::make_option_name(option, is_positional);
     if (is_positional) std::replace(name.begin(), name.end(), '_', ' ');
     return name;
   }
+
+ private:
+  const std::vector<std::string>& usages_;
 };
 
-/// Explains the first argument that belongs to no option and no positional.
+/// Explains the first argument that is neither an option nor a positional.
 std::string mistake_in_extra(const CLI::App& app) {
   const std::string extra = unguarded(app.remaining().front());
   if (!extra.starts_with('-')) return extra + ": one argument too many";
@@ -67,7 +109,7 @@ std::string mistake_in_values(const CLI::App& app, const std::string& message) {
 }
 
 /// Returns the definition of a verb on one line, for packaging/generate.
-std::string definition(std::string_view verb, const CLI::App& app) {
+std::string definition(std::string_view verb, const CLI::App& app, const std::vector<std::string>& usages) {
   Json options = Json::array();
   for (const CLI::Option* option : app.get_options()) {
     std::vector<std::string> excludes;
@@ -86,7 +128,11 @@ std::string definition(std::string_view verb, const CLI::App& app) {
   }
   std::string summary = app.get_description();
   summary.erase(summary.find_last_not_of('\n') + 1);
-  return json_line({{"verb", verb}, {"summary", summary}, {"options", options}}) + "\n";
+  return json_line({{"verb", verb},
+                    {"summary", summary},
+                    {"usages", usages.empty() ? std::vector{plain_usage(app)} : usages},
+                    {"options", options}}) +
+         "\n";
 }
 
 }  // namespace
@@ -98,14 +144,15 @@ struct CommandLine::Parser {
   CLI::App app;
   std::vector<std::string*> ones;
   std::vector<std::vector<std::string>*> lists;
+  std::vector<std::string> usages;
 };
 
 CommandLine::CommandLine(std::string_view verb, const std::string& summary, const std::string& examples)
     : parser_(std::make_unique<Parser>(verb, summary)) {
   CLI::App& app = parser_->app;
   app.set_help_flag("-h,--help", "Print this help.");
-  app.footer(examples);
-  app.formatter(std::make_shared<HelpFormatter>());
+  app.footer(fmt::format("{}{}The manual page: man stfs-{}", examples, examples.empty() ? "" : "\n\n", verb));
+  app.formatter(std::make_shared<HelpFormatter>(parser_->usages));
   app.get_formatter()->column_width(22);
   app.get_formatter()->label("Positionals", "Arguments");
   app.get_formatter()->label("REQUIRED", "");
@@ -181,10 +228,14 @@ void CommandLine::positionals(std::vector<std::string>& to, const std::string& n
   parser_->app.add_option(without_spaces(name), to, description)->option_text(" ");
 }
 
+void CommandLine::usage(const std::string& words) {
+  parser_->usages.push_back(words);
+}
+
 std::optional<int> CommandLine::parse(const Arguments& arguments, Streams& streams) {
   streams.verb = parser_->verb;
   if (arguments == Arguments{"--definitions"}) {
-    streams.out << definition(parser_->verb, parser_->app);
+    streams.out << definition(parser_->verb, parser_->app, parser_->usages);
     return kDone;
   }
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());

@@ -26,7 +26,7 @@ class CommandLine {
     /// Makes it wrong usage to give both options.
     /// @param other  the long name of an option that is already declared.
     const Option& excludes(const std::string& other) const;
-    /// Gives the completions words for the value. Other values are accepted too.
+    /// Gives the completions words for the value. Other values are also accepted.
     const Option& suggests(const std::vector<std::string>& words) const;
 
    private:
@@ -36,7 +36,7 @@ class CommandLine {
   };
 
   /// @param verb      a literal.
-  /// @param examples  the end of the help: lines "COMMAND   what it does" and other text.
+  /// @param examples  lines "COMMAND   what it does" and other text. The help then names the manual page.
   CommandLine(std::string_view verb, const std::string& summary, const std::string& examples);
   ~CommandLine();
   CommandLine(const CommandLine&) = delete;
@@ -57,16 +57,21 @@ class CommandLine {
   Option texts(std::vector<std::string>& to, const std::string& name, const std::string& value,
                const std::string& description);
 
-  /// The first positional argument. It is required.
+  /// The first positional argument, which is required.
   void positional(std::string& to, const std::string& name, const std::string& description);
   /// All positional arguments after the first.
   void positionals(std::vector<std::string>& to, const std::string& name, const std::string& description);
 
+  /// A line "Usage: stfs VERB ..." of the help and of the manual page, which says what the user must give. A
+  /// verb with several uses has a line for each. Without a call there is one line with the arguments.
+  /// @param words  options without their values, and arguments: "--out A B". [OPTIONS] is added.
+  void usage(const std::string& words);
+
   /// Fills in the arguments. Prints the definitions for packaging/generate if the only argument is
   /// --definitions. Prints the help if the user asked for it, or the mistake if there is one.
-  /// @return the exit code if the verb must end now; nothing if the verb goes on.
+  /// @return the exit code if the verb must end now; nothing if the verb continues.
   std::optional<int> parse(const Arguments& arguments, Streams& streams);
-  /// Returns whether the option was given. Call it after parse().
+  /// Returns true if the option was given. Called after parse().
   [[nodiscard]] bool has(const std::string& name) const;
 
  private:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "core/model/model_directory.h"
 #include "core/storage/file.h"
 #include "core/storage/permissions.h"
+#include "core/storage/trusted_links.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/delta_commit.h"
 #include "tools/cli/diagnostic.h"
@@ -51,12 +53,12 @@ struct CommitRequest {
   EditOptions options;
 };
 
-/// Whether the delta fits the model, as far as their headers tell.
+/// Returns true if the delta fits the model, as far as the headers show.
 bool fits_delta(const Model& model, const OpenDelta& delta) {
   return check_delta(delta.keys, delta.model->tensors(), model.tensors()).has_value();
 }
 
-/// A file or a link that says what the base is.
+/// A file or a link that names the base.
 struct Namer {
   std::string shown;
   FileStatus status;
@@ -66,42 +68,42 @@ struct Namer {
 Result<void> add_link(const std::filesystem::path& name, const FileStatus& opened,
                       std::vector<Namer>& namers) {
   auto there = system_storage().status_of_name(name);
-  if (!there) return pass_on(std::move(there));
+  RETURN_IF_ERROR(there);
   if (S_ISREG(there->mode) && !there->identity.same_file(opened.identity)) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 printable(name.native()) + ": was exchanged for another file after it was opened");
   }
   if (!S_ISLNK(there->mode)) return {};
   there->links = 1;
-  there->mode &= ~07777U;  // of a link they say nothing
+  there->mode &= ~07777U;  // the mode of a link has no meaning
   namers.push_back({name.native(), *there});
   return {};
 }
 
 /// Refuses a base that the delta, an index or a link names, if the owner of one of these may not write the
-/// base: the delta would write where its owner may not.
-/// @param model  the base, open: its files count, whatever their names are now.
+/// base: otherwise the delta would write where its owner may not.
+/// @param model  the base, open: its files are checked, even if their names lead elsewhere now.
 Result<void> check_naming(const std::filesystem::path& base, const OpenDelta& delta, const Model& model) {
   Storage& storage = system_storage();
   const auto of_delta = strict_status_of(delta.model->shards().front().archive->file());
-  if (!of_delta) return tl::unexpected(of_delta.error());
+  RETURN_IF_ERROR(of_delta);
   std::vector<Namer> always = {{delta.named, *of_delta}};
   if (model.is_sharded()) {
     auto index = storage.status_of_name(base);
-    if (!index) return pass_on(std::move(index));
+    RETURN_IF_ERROR(index);
     always.push_back({base.native(), *index});
   }
   for (const Shard& shard : model.shards()) {
     if (!shard.archive) continue;  // its problem is reported
     const auto target = strict_status_of(shard.archive->file());
-    if (!target) return tl::unexpected(target.error());
+    RETURN_IF_ERROR(target);
     std::vector<Namer> namers = always;
-    if (auto added = add_link(shard.path, *target, namers); !added) return added;
+    RETURN_IF_ERROR(add_link(shard.path, *target, namers));
     if (!model.is_sharded() && shard.path != base) {
-      if (auto added = add_link(base, *target, namers); !added) return added;
+      RETURN_IF_ERROR(add_link(base, *target, namers));
     }
     for (const Namer& namer : namers) {
-      // The owner counts. A delta that its group may write is an ordinary file where the umask is 002.
+      // The owner decides. A delta that its group may write is an ordinary file where the umask is 002.
       const auto doubt = why_not_believed(storage, namer.status, -1, *target, shard.path.native());
       if (!doubt || !doubt->is_of_stranger) continue;
       return fail(
@@ -112,8 +114,8 @@ Result<void> check_naming(const std::filesystem::path& base, const OpenDelta& de
   return {};
 }
 
-/// The base as the user named it. Else the file with the base's name beside the delta, or the one where the
-/// last mount of the delta has found it.
+/// Returns the base that the user named. Otherwise the file with the base's name beside the delta, or the
+/// file where the last mount of the delta has found the base.
 Result<std::string> base_of(const CommitRequest& request, const OpenDelta& delta) {
   if (!request.base.empty()) return request.base;
   const std::filesystem::path name(delta.keys.base);
@@ -125,14 +127,14 @@ Result<std::string> base_of(const CommitRequest& request, const OpenDelta& delta
   for (const std::filesystem::path& candidate : candidates) {
     const auto model = open_whole(candidate, Use::Tensors);
     if (!model || !fits_delta(**model, delta)) continue;
-    if (auto named = check_naming(candidate, delta, **model); !named) return tl::unexpected(named.error());
+    RETURN_IF_ERROR(check_naming(candidate, delta, **model));
     return candidate.native();
   }
-  // Tells what is wrong with the first that is there.
+  // Report the problem of the first candidate that exists.
   for (const std::filesystem::path& candidate : candidates) {
     if (!system_storage().status(candidate)) continue;
-    if (const auto model = open_whole(candidate, Use::Tensors)) {  // else the caller's opening tells why
-      if (auto named = check_naming(candidate, delta, **model); !named) return tl::unexpected(named.error());
+    if (const auto model = open_whole(candidate, Use::Tensors)) {  // else the caller's opening reports why
+      RETURN_IF_ERROR(check_naming(candidate, delta, **model));
     }
     return candidate.native();
   }
@@ -146,7 +148,7 @@ Result<std::string> base_of(const CommitRequest& request, const OpenDelta& delta
                           candidates.size() > 1 ? ", nor at " + printable(candidates.back().native()) : ""));
 }
 
-/// As `stfs repack --delta`.
+/// Does the same as `stfs repack --delta`.
 int write_into(const CommitRequest& request, const std::string& base, const OpenDelta& delta,
                Streams& streams) {
   const auto variant = open_variant(base, delta, streams);
@@ -213,6 +215,8 @@ int commit(const Arguments& arguments, Streams& streams) {
   if (report_problems(streams, *delta->model) != kDone) {
     return report_failure(streams, fmt::format("{}: is not whole: nothing was changed", request.delta));
   }
+  std::optional<NoForeignMounts> guard;
+  if (request.base.empty()) guard.emplace();  // the delta's owner names the base
   const auto base = base_of(request, *delta);
   if (!base) return report_failure(streams, base.error().message);
   if (line.has("--into")) return write_into(request, *base, *delta, streams);

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "core/commit/compaction.h"
+#include "tools/cli/change.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
-#include "tools/cli/edit.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/verb.h"
@@ -41,7 +41,7 @@ struct CompactRequest {
   EditOptions options;
 };
 
-/// An archive, and what is to be done to it.
+/// An archive, and the compaction that it needs.
 struct ArchiveForecast {
   std::filesystem::path path;
   CompactionForecast forecast;
@@ -73,17 +73,20 @@ Result<std::vector<ArchiveForecast>> forecast(const Model& model) {
   return archives;
 }
 
-/// Carries out all steps of one archive. EINTR: an interrupt has come; the archive is valid.
-Result<void> compact_archive(const std::filesystem::path& path, const CommitOptions& options) {
+/// Makes all steps of one archive. EINTR: an interrupt was caught; the archive is valid.
+Result<void> compact_archive(const std::filesystem::path& path, const CommitOptions& options,
+                             const ChangeOptions& change) {
   const auto deadline = std::chrono::steady_clock::now() + options.lock_patience;
   for (;;) {
     if (interrupted()) return fail(ErrorCode::System, EINTR, path.string() + ": interrupted");
     auto archive = Archive::open(path, Access::ReadWrite);
-    if (!archive) return pass_on(std::move(archive));
+    RETURN_IF_ERROR(archive);
+    if (!change.has_no_locks)
+      static_cast<void>(is_alone_soon(**archive, change));  // else compact_once() refuses
     auto done = compact_once(**archive, options);
     const bool is_edited = !done && done.error().code == ErrorCode::ArchiveChanged;
     if (is_edited && std::chrono::steady_clock::now() < deadline) continue;
-    if (!done) return pass_on(std::move(done));
+    RETURN_IF_ERROR(done);
     if (!*done) return {};
   }
 }
@@ -99,7 +102,7 @@ Result<void> compact_all(const std::vector<ArchiveForecast>& archives, const Edi
   };
   for (const ArchiveForecast& archive : archives) {
     if (archive.forecast.steps == 0) continue;
-    auto done = compact_archive(archive.path, commit);
+    auto done = compact_archive(archive.path, commit, options.change);
     if (!done) {
       done.error().message += "; the archive is valid, and the same command goes on from here";
       return done;
@@ -139,11 +142,11 @@ int compact(const Arguments& arguments, Streams& streams) {
   std::filesystem::path path;
   std::vector<ArchiveForecast> archives;
   {
-    // Closed at the end of this block: this process must not be a reader of the archives itself.
-    const auto target = open_for_edit(request.target, streams);
-    if (!target) return kFailed;
-    path = target->model->path();
-    auto found = forecast(*target->model);
+    // Closed at the end of this block, because this process must not be a reader of the archives.
+    const auto change = open_for_edit(request.target, options, streams);
+    if (!change) return kFailed;
+    path = change->model().path();
+    auto found = forecast(change->model());
     if (!found) return report_failure(streams, found.error().message);
     archives = std::move(*found);
   }

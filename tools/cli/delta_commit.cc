@@ -1,9 +1,7 @@
-// Plans the merge, and makes it as a transaction or as an edit.
 #include "tools/cli/delta_commit.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <ostream>
 #include <utility>
 #include <vector>
@@ -61,46 +59,22 @@ Json names_of(const std::vector<std::uint32_t>& positions, const Model& changed)
   return tensors;
 }
 
-/// Only bytes change: the same transaction as that of `stfs apply`.
-Result<void> patch(const EditTarget& target, const EditOptions& options, const DeltaMerge& merge,
-                   const Model& changed, Streams& streams) {
-  Change change(streams, *target.model, options.change, merge.size_bytes);
-  for (const std::uint32_t at : merge.replaced) {
-    const auto position = target.model->tensors().find(changed.tensors()[at].name);
-    if (auto staged = change.stage(*position, changed, at); !staged) return staged;
-  }
-  return change.commit();
-}
-
-Result<void> edit(EditTarget& target, const EditOptions& options, const DeltaMerge& merge,
-                  const Model& changed, Streams& streams) {
-  if (auto added = add_to(target.edit, merge, changed); !added) return added;
-  const auto fill = [&](const Advance& advance) -> Result<void> {
-    std::vector<std::byte> scratch;
+Result<void> merge_into(Change& change, const DeltaMerge& merge, const Model& changed) {
+  RETURN_IF_ERROR(add_to(change.what(), merge, changed));
+  return change.carry_out(merge.size_bytes, [&]() -> Result<void> {
     for (std::uint32_t at = 0; at < changed.tensors().size(); ++at) {
-      Staging* stage = target.edit.stage(changed.tensors()[at].name);
-      const ByteRange from = changed.file_range(at);
-      for (std::uint64_t offset = 0; offset < from.size_bytes;) {
-        const std::uint64_t size_bytes = std::min(Change::kPieceBytes, from.size_bytes - offset);
-        const auto piece = changed.archive_of(at).read({from.offset + offset, size_bytes}, scratch);
-        if (auto goes_on = advance(size_bytes); !goes_on) return goes_on;
-        if (!piece) return tl::unexpected(piece.error());
-        if (auto written = stage->write(*piece, offset); !written) return written;
-        offset += size_bytes;
-      }
+      RETURN_IF_ERROR(change.write(changed, at));
     }
     return {};
-  };
-  return carry_out(target, options, merge.size_bytes, fill, streams);
+  });
 }
 
-void print_merged(const DeltaCommit& commit, const EditTarget& target, const DeltaMerge& merge,
+void print_merged(const DeltaCommit& commit, const Change& change, const DeltaMerge& merge,
                   const OpenDelta& delta, std::ostream& out) {
   const Model& changed = *delta.model;
   const bool is_dry_run = commit.options.is_dry_run;
   if (commit.options.json) {
-    Json document = json_of_edit(target, commit.options);
-    document["changed"] = !is_dry_run && (!merge.is_patch() || !merge.replaced.empty());
+    Json document = change.json();
     document["delta"] = json_path(changed.path());
     document["size_bytes"] = merge.size_bytes;
     std::vector<std::uint32_t> replaced = merge.replaced;
@@ -118,12 +92,10 @@ void print_merged(const DeltaCommit& commit, const EditTarget& target, const Del
     return;
   }
   if (is_dry_run) print_names(merge, changed, out);
-  const bool is_nothing = merge.is_patch() && merge.replaced.empty();
-  if (is_nothing) {
+  if (change.what().is_empty()) {
     out << fmt::format("nothing to change in {}\n", printable(commit.base));
   } else {
-    print_result(out, target, commit.options,
-                 fmt::format("{} in {}", summary_of(merge), printable(commit.base)));
+    change.print_result(fmt::format("{} in {}", summary_of(merge), printable(commit.base)));
   }
   if (is_dry_run) return;
   const std::string name = printable(delta.named);
@@ -136,8 +108,8 @@ void print_merged(const DeltaCommit& commit, const EditTarget& target, const Del
 }  // namespace
 
 Result<OpenDelta> open_delta(const std::string& named) {
-  auto target = open_target(named, Use::Tensors);
-  if (!target) return pass_on(std::move(target));
+  auto target = open_target(named, Use::Tensors, {.links = Links::Trusted});
+  RETURN_IF_ERROR(target);
   if (target->tensor || target->model->is_sharded()) {
     return fail(ErrorCode::InvalidArgument, EINVAL, named + ": is not the archive of a delta: name its file");
   }
@@ -146,53 +118,45 @@ Result<OpenDelta> open_delta(const std::string& named) {
   return OpenDelta{named, std::move(target->model), std::move(*keys)};
 }
 
-/// Opens the base for reading, with the delta on top, and checks that it has the bytes that the delta was
-/// made for.
 Result<std::unique_ptr<Model>> open_variant(const std::string& base, const OpenDelta& delta,
                                             Streams& streams) {
   auto model = open_whole(base, Use::Tensors);
-  if (!model) return model;
+  RETURN_IF_ERROR(model);
   if (auto fits = check_delta(delta.keys, delta.model->tensors(), (*model)->tensors()); !fits) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 fmt::format("{}: {}: {}. Of deltas on top of each other, commit the lowest first", base,
                             delta.model->path().string(), fits.error().message));
   }
   model = open_whole(base, Use::Tensors, {.deltas = {delta.model->path()}});
-  if (!model) return model;
+  RETURN_IF_ERROR(model);
   const InterruptGuard guard;
-  if (auto fits = check_base_of(**model, streams); !fits) return pass_on(std::move(fits));
+  RETURN_IF_ERROR(check_base_of(**model, streams));
   return model;
 }
 
 Result<int> commit_delta(const DeltaCommit& commit, const OpenDelta& delta, Streams& streams) {
   if (!commit.options.is_dry_run && !commit.options.change.has_no_locks &&
-      delta.model->archive(0).has_other_readers()) {
+      !is_alone_soon(delta.model->archive(0), commit.options.change)) {
     return report_failure(streams, delta.named +
                                        ": is mounted, or another program has it open: unmount it "
                                        "first, since it will not fit its base any more");
   }
-  // First: it recovers the base. Both models are open then, and this process must not be a reader of the
-  // base when the edit begins: so the other one is closed at once.
-  auto target = open_for_edit(commit.base, streams);
-  if (!target) return kFailed;
+  // open_for_edit() is the first step, because it recovers the base. This process must not be a reader of the
+  // base when the edit begins, so the second model is closed at once.
+  const auto change = open_for_edit(commit.base, commit.options, streams);
+  if (!change) return kFailed;
   if (commit.check_base) {
-    if (auto checked = commit.check_base(*target->model); !checked)
+    if (auto checked = commit.check_base(change->model()); !checked)
       return report_failure(streams, checked.error().message);
   }
   if (const auto variant = open_variant(commit.base, delta, streams); !variant) {
     return report_failure(streams, variant.error().message);
   }
-  auto merge = merge_of(delta.keys, *delta.model, *target->model);
+  auto merge = merge_of(delta.keys, *delta.model, change->model());
   if (!merge) return report_failure(streams, fmt::format("{}: {}", delta.named, merge.error().message));
   if (commit.keeps_metadata) merge->metadata.clear();
-  Result<void> done;
-  if (!merge->is_patch()) {
-    done = edit(*target, commit.options, *merge, *delta.model, streams);
-  } else if (!commit.options.is_dry_run) {
-    done = patch(*target, commit.options, *merge, *delta.model, streams);
-  }
-  if (!done) return tl::unexpected(done.error());
-  print_merged(commit, *target, *merge, delta, streams.out);
+  RETURN_IF_ERROR(merge_into(*change, *merge, *delta.model));
+  print_merged(commit, *change, *merge, delta, streams.out);
   streams.out.flush();
   return streams.out ? kDone : kFailed;
 }

@@ -9,12 +9,12 @@
 #include "core/model/delta.h"
 #include "core/model/delta_base.h"
 #include "core/model/model.h"
-#include "tools/cli/edit.h"
+#include "tools/cli/change_options.h"
 #include "tools/cli/verb.h"
 
 namespace stfs::tools {
 
-/// The delta as the archive that it is, and its keys.
+/// The delta as an ordinary archive, and its keys.
 struct OpenDelta {
   std::string named;  // by the user
   std::unique_ptr<Model> model;
@@ -32,13 +32,13 @@ Result<std::unique_ptr<Model>> open_variant(const std::string& base, const OpenD
 struct DeltaCommit {
   std::string base;
   EditOptions options;
-  bool keeps_metadata = false;  // the base keeps its own
-  /// Looks at the base that was opened, before anything of it changes. Optional.
+  bool keeps_metadata = false;  // the base keeps its metadata
+  /// Checks the base that was opened, before anything of it changes. Optional.
   std::function<Result<void>(const Model& base)> check_base{};
 };
 
 /// Makes all changes of the delta in its base as one, and prints them. For attempt_beside_others().
-/// @return the exit code; a failure that was not reported.
+/// @return the exit code, or a failure that was not reported.
 Result<int> commit_delta(const DeltaCommit& commit, const OpenDelta& delta, Streams& streams);
 
 }  // namespace stfs::tools

@@ -1,4 +1,4 @@
-// Writes a delta as a repack of those tensors of the variant that differ.
+// Writes a delta as a repack of the variant's tensors that differ.
 #include "tools/cli/delta_output.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ bool is_renamed(const HeaderDifference& difference) {
   return difference.kinds.front() == "renamed";
 }
 
-/// B's tensors that the delta has, in the order of B's data.
+/// Returns B's tensors that the delta has, in the order of B's data.
 std::vector<std::uint32_t> changed_tensors(const DiffReport& report) {
   std::vector<std::uint32_t> positions;
   for (const HeaderDifference& difference : report.difference.tensors) {
@@ -32,7 +32,7 @@ std::vector<std::uint32_t> changed_tensors(const DiffReport& report) {
   return positions;
 }
 
-/// B's tensors that have the bytes of one of A.
+/// Returns B's tensors that have the bytes of a tensor of A.
 std::vector<std::uint32_t> tensors_kept_by_b(const DiffReport& report) {
   std::vector<std::uint32_t> positions;
   for (std::size_t at = 0; at < report.comparisons.size(); ++at) {
@@ -62,12 +62,12 @@ Result<WrittenDelta> write_delta(const DiffReport& report, const DeltaOutput& ou
   }
   const auto kept = tensors_kept_by_b(report);
   wait_for_later_times(a);
-  // Read from B, because the digest goes by the names in the variant.
+  // Read from B, because the digest uses the names in the variant.
   std::optional<Work> work(std::in_place, watch_on(streams));
   auto base_bytes = digest_of_bytes(b, kept, *work);
   work.reset();
-  if (!base_bytes) return tl::unexpected(std::move(base_bytes).error());
-  if (auto unchanged = check_unchanged(a); !unchanged) return pass_on(std::move(unchanged));
+  RETURN_IF_ERROR(base_bytes);
+  RETURN_IF_ERROR(check_unchanged(a));
   Delta delta{.base = a.path().filename(),
               .base_tensors = digest_of_tensors(a.tensors()),
               .base_bytes = std::move(*base_bytes),
@@ -80,7 +80,7 @@ Result<WrittenDelta> write_delta(const DiffReport& report, const DeltaOutput& ou
   }
   const RepackPlan plan = plan_of_tensors(b, changed_tensors(report), output.path, metadata_of(delta));
   auto written = write_repacked(b, plan, {.is_replacing = output.is_replacing}, streams);
-  if (!written) return tl::unexpected(std::move(written).error());
+  RETURN_IF_ERROR(written);
   return WrittenDelta{output.path, plan.tensors.size(), plan.data_bytes, delta.removed.size(),
                       delta.renamed.size()};
 }
@@ -94,7 +94,7 @@ Result<void> check_base_of(const Model& model, Streams& streams) {
   Work work(watch_on(streams));
   auto checked = check_base(
       model, [](std::uint64_t, std::string_view) {}, work);
-  if (!checked) return pass_on(std::move(checked));
+  RETURN_IF_ERROR(checked);
   return {};
 }
 

@@ -18,7 +18,7 @@ DescriptorBuffer::DescriptorBuffer(int fd) : fd_(fd) {
 }
 
 bool DescriptorBuffer::write_all(const char* from, std::size_t size_bytes) {
-  // Linux writes at most 2 GiB - 4 KiB in one call and returns how many bytes it wrote.
+  // Linux writes at most 2 GiB - 4 KiB in one call and returns the number of bytes that it wrote.
   while (size_bytes > 0 && error_ == 0) {
     const ssize_t written = ::write(fd_, from, size_bytes);
     if (written < 0) {

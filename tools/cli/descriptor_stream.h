@@ -13,7 +13,7 @@ namespace stfs::tools {
 
 class DescriptorBuffer : public std::streambuf {
  public:
-  /// The descriptor still belongs to the caller.
+  /// The caller still owns the descriptor.
   explicit DescriptorBuffer(int fd);
 
   /// The errno of the first write that failed, or 0. After a failure nothing more is written.
@@ -45,8 +45,9 @@ class DescriptorStream : public std::ostream {
 };
 
 /// Flushes standard output and returns the exit code of the whole command: `code`, or kFailed if not
-/// everything could be written. If the reader has gone (`stfs ls | head`), nothing is printed, because this
-/// is not an error for the user. (If SIGPIPE has its default action, the process has already ended.)
+/// everything could be written. If the reader has closed the pipe (`stfs ls | head`), nothing is printed,
+/// because this is not an error for the user. (If SIGPIPE has its default action, the process has already
+/// ended.)
 int close_output(DescriptorStream& out, int code, std::string_view verb, std::ostream& err);
 
 }  // namespace stfs::tools

@@ -24,10 +24,10 @@ constexpr const char* kDevicesExamples =
     "  stfs devices\n"
     "  stfs devices --json | jq -r '.devices[] | select(.free_bytes > 2e10).device'";
 
-void print_json(const upload::DeviceList& list, std::ostream& out) {
+void print_json(const device::DeviceList& list, std::ostream& out) {
   Json document = json_document();
   document["devices"] = Json::array();
-  for (const upload::DeviceInfo& info : list.devices) {
+  for (const device::DeviceInfo& info : list.devices) {
     Json row;
     row["device"] = info.device.name();
     row["description"] = info.description;
@@ -41,12 +41,12 @@ void print_json(const upload::DeviceList& list, std::ostream& out) {
   write_json(document, out);
 }
 
-void print_table(const upload::DeviceList& list, std::ostream& out) {
+void print_table(const device::DeviceList& list, std::ostream& out) {
   using Align = Table::Align;
   using Row = std::array<std::string, 5>;
   Table table({Align::Left, Align::Right, Align::Right, Align::Left, Align::Left});
   const Row heading = {"device", "free", "memory", "UUID", "description"};
-  const auto cells = [](const upload::DeviceInfo& info) {
+  const auto cells = [](const device::DeviceInfo& info) {
     std::string description = info.description;
     if (!info.problem.empty()) description += (description.empty() ? "" : ": ") + info.problem;
     return Row{info.device.name(), info.free_bytes ? human_size(*info.free_bytes) : "?",
@@ -60,12 +60,20 @@ void print_table(const upload::DeviceList& list, std::ostream& out) {
 }  // namespace
 
 int devices(const Arguments& arguments, Streams& streams) {
+  bool names_only = false;
   bool json = false;
   CommandLine line("devices", "List the devices for uploads, and their memory.", kDevicesExamples);
-  line.flag(json, "--json", "Print a JSON object of the devices, with the reason if there is no GPU.");
+  line.flag(names_only, "--names", "Print the names of the devices that can be used, one per line.");
+  line.flag(json, "--json", "Print a JSON object of the devices, with the reason if there is no GPU.")
+      .excludes("--names");
   if (const auto code = line.parse(arguments, streams)) return *code;
-  const upload::DeviceList list = upload::list_devices();
-  json ? print_json(list, streams.out) : print_table(list, streams.out);
+  const device::DeviceList list = device::list_devices();
+  if (names_only) {
+    for (const device::DeviceInfo& info : list.devices)
+      if (info.problem.empty()) streams.out << info.device.name() << '\n';
+  } else {
+    json ? print_json(list, streams.out) : print_table(list, streams.out);
+  }
   return streams.out ? kDone : kFailed;
 }
 

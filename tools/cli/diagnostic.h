@@ -8,11 +8,12 @@
 
 namespace stfs::tools {
 
-/// Prints why the verb failed. The output is safe for a terminal, whatever text the message quotes.
+/// Prints the reason why the verb failed. The output is safe for a terminal, whatever text the message
+/// quotes.
 /// @return kFailed, so that the verb can return it.
 int report_failure(Streams& streams, std::string_view message);
 
-/// Prints what is wrong with the command line and how to get help.
+/// Prints the mistake in the command line and the way to get help.
 /// @return kWrongUsage.
 int report_wrong_usage(Streams& streams, std::string_view message);
 
@@ -21,11 +22,11 @@ int report_wrong_usage(Streams& streams, std::string_view message);
 /// @return kFailed if there is one, else kDone.
 int report_not_shown(Streams& streams, const Model& model);
 
-/// Does the same, and also reports where an index and its shards disagree.
+/// Does the same, and also reports disagreements of an index and its shards.
 int report_problems(Streams& streams, const Model& model);
 
-/// The same, and a hint at other models beside the index (core/model/neighbours.h), for verbs that show a
-/// model. The hint changes no exit status.
+/// Does the same, and also hints at other models beside the index (core/model/neighbours.h), for verbs that
+/// show a model. The hint changes no exit status.
 int report_problems_and_neighbours(Streams& streams, const Model& model);
 
 }  // namespace stfs::tools

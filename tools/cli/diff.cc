@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -14,6 +15,7 @@
 #include "tools/cli/diff_json.h"
 #include "tools/cli/diff_report.h"
 #include "tools/cli/interrupt.h"
+#include "tools/cli/model_charts.h"
 #include "tools/cli/output_path.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/publish_output.h"
@@ -62,6 +64,7 @@ constexpr const char* kDiffExamples =
     "  stfs diff model.safetensors.index.json model.safetensors      the shards, and one archive of them\n"
     "  stfs diff -q model.safetensors copy.safetensors && echo same  stop each tensor at its first "
     "difference\n"
+    "  stfs diff --plot model.safetensors tuned.safetensors          a map of the layers\n"
     "  stfs diff /mnt/model copy.safetensors                         through a mount\n"
     "  stfs diff model.safetensors tuned.safetensors --out tuned.delta.safetensors    keep what differs\n"
     "  stfs diff model.safetensors tuned.safetensors --encoding xor --version 42 --out published    a "
@@ -76,12 +79,12 @@ struct DiffRequest {
   std::uint64_t threads = std::max(std::thread::hardware_concurrency(), 1U);
   std::string out;
   PublishRequest publish;
-  bool is_replacing = false;
+  PlotRequest plot;
   bool is_brief = false;
   bool json = false;
 };
 
-/// Opens A and B. Reports each that cannot be opened.
+/// Opens A and B. Reports each model that cannot be opened.
 std::optional<std::pair<Target, Target>> open_both(const DiffRequest& request, Streams& streams) {
   auto a = open_target(request.a, Use::Tensors);
   if (!a) report_failure(streams, a.error().message);
@@ -91,7 +94,7 @@ std::optional<std::pair<Target, Target>> open_both(const DiffRequest& request, S
   return std::pair(std::move(*a), std::move(*b));
 }
 
-/// Reports what may hide a difference.
+/// Reports problems that may hide a difference.
 int report_diff_problems(const DiffRequest& request, const DiffReport& report, Streams& streams) {
   int code = report_problems(streams, report.models.a);
   code = std::max(code, report_problems(streams, report.models.b));
@@ -120,6 +123,9 @@ int report_diff_problems(const DiffRequest& request, const DiffReport& report, S
 int diff(const Arguments& arguments, Streams& streams) {
   DiffRequest request;
   CommandLine line("diff", "Compare two models tensor by tensor.", kDiffExamples);
+  line.usage("A B [GLOB...]");
+  line.usage("--out A B");
+  line.usage("--encoding --version --out A B");
   line.positional(request.a, "A", "Archive, sharded model, or path inside a mount.");
   line.positional(request.b, "B", "Archive, sharded model, or path inside a mount.");
   line.positionals(request.globs, "GLOB", "Compare only tensors whose name matches a GLOB.");
@@ -128,13 +134,20 @@ int diff(const Arguments& arguments, Streams& streams) {
   line.number(request.threads, "--threads", "N", "Use N threads. Default: the number of processors.", 1,
               kMostWorkers);
   line.text(request.out, "--out", "OUT", "Write an archive of what leads from A to B, a delta.");
-  line.flag(request.is_replacing, "-f,--force", "Replace OUT if it exists.");
+  declare_plot_options(line, request.plot, "a map of the layers by relative change, in place of the tables");
+  line.flag(request.plot.is_replacing, "-f,--force", "Replace OUT, or FILE of --svg, if it exists.");
   declare_publish_options(line, request.publish);
-  line.flag(request.json, "--json", "Print differences and problems as a JSON object.");
+  line.flag(request.json, "--json", "Print differences and problems as a JSON object.").excludes("--plot");
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (line.has("--out") && request.out.empty()) {
     return report_wrong_usage(streams, "--out: the name of OUT is empty");
   }
+  for (const char* option : {"--plot", "--svg"}) {
+    if (line.has(option) && (request.is_brief || !request.publish.encoding.empty()))
+      return report_wrong_usage(
+          streams, fmt::format("{}: is not for {}", option, request.is_brief ? "--brief" : "--encoding"));
+  }
+  if (const auto mistake = mistake_in(line, request.plot)) return report_wrong_usage(streams, *mistake);
   if (const auto mistake = mistake_in(line, request.publish)) return report_wrong_usage(streams, *mistake);
 
   const auto targets = open_both(request, streams);
@@ -153,8 +166,13 @@ int diff(const Arguments& arguments, Streams& streams) {
   }
   if (!request.out.empty()) {
     const auto why =
-        obstacle_at(request.out, {{a.model.get(), "A"}, {b.model.get(), "B"}}, request.is_replacing);
+        obstacle_at(request.out, {{a.model.get(), "A"}, {b.model.get(), "B"}}, request.plot.is_replacing);
     if (why) return report_failure(streams, request.out + ": " + *why);
+  }
+  if (!request.plot.svg.empty()) {
+    const auto why = obstacle_at(request.plot.svg, {{a.model.get(), "A"}, {b.model.get(), "B"}},
+                                 request.plot.is_replacing);
+    if (why) return report_failure(streams, request.plot.svg + ": " + *why);
   }
   DiffReport report{.models = {*a.model, *b.model}};
   NameGlobs globs(request.globs);
@@ -178,16 +196,22 @@ int diff(const Arguments& arguments, Streams& streams) {
   report.has_problem = report_diff_problems(request, report, streams) != kDone;
   if (!request.out.empty()) {
     if (report.has_problem) return report_failure(streams, request.out + ": was not written");
-    auto written = write_delta(report, {.path = request.out, .is_replacing = request.is_replacing}, streams);
+    auto written =
+        write_delta(report, {.path = request.out, .is_replacing = request.plot.is_replacing}, streams);
     if (!written) return report_failure(streams, written.error().message);
     report.delta = std::move(*written);
   }
   guard.reset();
 
+  if (request.plot.needs_charts()) {
+    const std::array charts = {chart_of_changes(report)};
+    const auto shown = show_charts(charts, request.plot, report.models.a, streams);
+    if (!shown) return report_failure(streams, shown.error().message);
+  }
   if (request.json) {
     print_diff_json(report, streams.out);
   } else {
-    if (!request.is_brief) print_differences(report, streams.out);
+    if (!request.is_brief && !request.plot.is_wanted) print_differences(report, streams.out);
     print_diff_summary(report, streams.out);
   }
   return streams.out && (report.delta || report.is_equal()) ? kDone : kFailed;

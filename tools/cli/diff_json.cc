@@ -84,7 +84,7 @@ void print_diff_json(const DiffReport& report, std::ostream& out) {
   document.member("equal", report.is_equal());
   document.member("tensors", report.tensors());
   document.member("size_bytes", report.size_bytes());
-  // Tensors whose headers differ, then those with other bytes.
+  // Tensors whose headers differ are first; tensors with other bytes follow.
   const std::size_t headers = report.difference.tensors.size();
   std::vector<std::size_t> rows(headers);
   std::iota(rows.begin(), rows.end(), std::size_t{0});

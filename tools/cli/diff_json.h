@@ -1,4 +1,4 @@
-// What stfs diff --json prints.
+// Prints the report of stfs diff --json.
 #pragma once
 
 #include <iosfwd>

@@ -1,4 +1,4 @@
-// Counts the differences, and formats two tables: what the headers say, and the statistics.
+// Counts the differences, and formats two tables: one for headers, one for statistics.
 #include "tools/cli/diff_report.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What stfs diff has found, and the tables that it prints for people.
+// The result of stfs diff, and the tables that it prints for people.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace stfs::tools {
 
-/// What stfs diff --out has written.
+/// The delta that stfs diff --out has written.
 struct WrittenDelta {
   std::filesystem::path path;
   std::uint64_t tensors = 0;
@@ -29,18 +29,18 @@ struct DiffReport {
   std::vector<TensorComparison> comparisons{};  // of difference.pairs
   std::vector<std::string> changed_files{};     // files of A or B that changed during the command
   std::vector<std::string> unused_globs{};      // that match no tensor of A or B
-  bool has_problem = false;                     // whether something failed that may hide a difference
+  bool has_problem = false;                     // a failure may hide a difference
   std::optional<WrittenDelta> delta{};
 
-  /// The tensors that were compared: those of A or B that were selected.
+  /// The number of tensors that were compared: the selected tensors of A or B.
   [[nodiscard]] std::size_t tensors() const;
-  /// The bytes of A that were compared with as many bytes of B.
+  /// The number of bytes of A that were compared with as many bytes of B.
   [[nodiscard]] std::uint64_t size_bytes() const;
   /// Positions in `comparisons` of tensors with other bytes.
   [[nodiscard]] std::vector<std::size_t> other_bytes() const;
   /// The differences of all kinds. A tensor that cannot be read is a problem, not a difference.
   [[nodiscard]] std::size_t differences() const;
-  /// Whether there is neither a difference nor a problem.
+  /// Returns true if there is neither a difference nor a problem.
   [[nodiscard]] bool is_equal() const;
 };
 

@@ -26,15 +26,16 @@ struct OtherWord {
   std::string_view verb;
 };
 
-// What other tools call these verbs.
+// The names that other tools use for these verbs.
 constexpr std::array kOtherWords = {
-    OtherWord{"list", "ls"},    OtherWord{"dir", "ls"},       OtherWord{"show", "info"},
-    OtherWord{"stat", "info"},  OtherWord{"inspect", "info"}, OtherWord{"delete", "rm"},
-    OtherWord{"del", "rm"},     OtherWord{"remove", "rm"},    OtherWord{"cp", "put"},
-    OtherWord{"copy", "put"},   OtherWord{"add", "put"},      OtherWord{"write", "put"},
-    OtherWord{"rename", "mv"},  OtherWord{"move", "mv"},      OtherWord{"read", "cat"},
-    OtherWord{"get", "cat"},    OtherWord{"merge", "commit"}, OtherWord{"convert", "repack"},
-    OtherWord{"create", "put"}, OtherWord{"check", "verify"}, OtherWord{"compare", "diff"},
+    OtherWord{"list", "ls"},        OtherWord{"dir", "ls"},       OtherWord{"show", "info"},
+    OtherWord{"stat", "info"},      OtherWord{"inspect", "info"}, OtherWord{"delete", "rm"},
+    OtherWord{"del", "rm"},         OtherWord{"remove", "rm"},    OtherWord{"cp", "put"},
+    OtherWord{"copy", "put"},       OtherWord{"add", "put"},      OtherWord{"write", "put"},
+    OtherWord{"rename", "mv"},      OtherWord{"move", "mv"},      OtherWord{"read", "cat"},
+    OtherWord{"get", "cat"},        OtherWord{"merge", "commit"}, OtherWord{"convert", "repack"},
+    OtherWord{"create", "put"},     OtherWord{"check", "verify"}, OtherWord{"compare", "diff"},
+    OtherWord{"unmount", "umount"}, OtherWord{"monitor", "top"},
 };
 
 std::string help(std::span<const Verb> verbs) {
@@ -51,8 +52,14 @@ std::string help(std::span<const Verb> verbs) {
   text +=
       "\n"
       "Options:\n"
-      "  -h, --help     Print this help. `stfs VERB --help` explains a verb.\n"
+      "  -h, --help     Print this help. `stfs VERB --help` explains a verb, `man stfs-VERB` in full.\n"
       "  -V, --version  Print the version.\n"
+      "\n"
+      "In every verb that has them:\n"
+      "  -n, --dry-run  Check all and print what would change. Change nothing.\n"
+      "  -f, --force    Do what is refused without it: replace a file, write binary data to a terminal.\n"
+      "  -q, --brief    Print only the summary.\n"
+      "  --json         Print a JSON object.\n"
       "\n"
       "Examples:\n"
       "  stfs sample model.safetensors             write a model for experiments\n"

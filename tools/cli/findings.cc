@@ -10,7 +10,7 @@
 namespace stfs::tools {
 namespace {
 
-/// Returns how a tensor that was read differs from the recorded tensor.
+/// Describes how a tensor that was read differs from the recorded tensor.
 Finding difference(const Tensor& came, const std::string& checksum, const RecordedTensor& due) {
   Finding finding{std::string(came.name), {}, {}};
   if (came.dtype != due.dtype) finding.kinds.push_back("dtype");

@@ -24,7 +24,7 @@ std::string why_costly(const ArchiveVersion& version) {
   return fmt::format("closing the gap would move {}", human_size(all->moved_bytes));
 }
 
-/// Closes the cheap gaps of one archive. Nothing: no filler is left. Else why some are.
+/// Closes the cheap gaps of one archive. Returns the reason why fillers are left; empty: no filler is left.
 std::string close_gaps_of(Archive& archive, bool keeps_space, CommitOptions options, LeftSpace& left,
                           Streams& streams) {
   if (filler_bytes_of(archive) == 0) return {};

@@ -9,6 +9,7 @@
 #include "core/model/scratch_directory.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
+#include "tools/cli/model_charts.h"
 #include "tools/cli/verb.h"
 #include "tools/sync/sync_state.h"
 #include "tools/target/target.h"
@@ -28,6 +29,8 @@ constexpr const char* kInfoExamples =
     "Examples:\n"
     "  stfs info model.safetensors\n"
     "  stfs info /mnt/model                           the archive behind a mount\n"
+    "  stfs info --plot model.safetensors             bytes by layer and dtype\n"
+    "  stfs info --svg model.svg model.safetensors    the same as a picture\n"
     "  stfs info --json model.safetensors | jq .metadata";
 
 /// A metadata value may be a whole document. On the screen it is cut after this many bytes.
@@ -62,7 +65,7 @@ struct Summary {
 Result<std::uint64_t> header_padding(const ArchiveReader& archive) {
   std::vector<std::byte> scratch;
   const auto header = archive.read({kHeaderLengthBytes, archive.header_size_bytes()}, scratch);
-  if (!header) return tl::unexpected(header.error());
+  RETURN_IF_ERROR(header);
   const auto is_space = [](std::byte b) {
     return b == std::byte{' '} || b == std::byte{'\n'} || b == std::byte{'\t'} || b == std::byte{'\r'};
   };
@@ -75,7 +78,7 @@ Result<Summary> summarize(const Model& model) {
   for (const Shard& shard : model.shards()) {
     if (!shard.archive) continue;
     const auto padding = header_padding(*shard.archive);
-    if (!padding) return tl::unexpected(padding.error());
+    RETURN_IF_ERROR(padding);
     summary.padding_bytes += *padding;
     summary.header_size_bytes += shard.archive->header_size_bytes();
     summary.size_bytes += shard.archive->opened_status().identity.size_bytes;
@@ -223,8 +226,12 @@ int info(const Arguments& arguments, Streams& streams) {
   CommandLine line("info", "Show totals by dtype, metadata, header and alignment of a model.", kInfoExamples);
   line.positional(named, "TARGET", "Archive, sharded model, or path inside a mount.");
   line.flag(exact_bytes, "-b,--bytes", "Print sizes in the table as exact numbers of bytes.");
-  line.flag(json, "--json", "Print a JSON object.").excludes("--bytes");
+  PlotRequest plot;
+  declare_plot_options(line, plot, "bars with the bytes of each layer, by dtype");
+  line.flag(plot.is_replacing, "-f,--force", "With --svg: replace FILE if it exists.");
+  line.flag(json, "--json", "Print a JSON object.").excludes("--bytes").excludes("--plot");
   if (const auto code = line.parse(arguments, streams)) return *code;
+  if (const auto mistake = mistake_in(line, plot)) return report_wrong_usage(streams, *mistake);
 
   const auto target = open_target(named, Use::Model);
   if (!target) return report_failure(streams, target.error().message);
@@ -237,6 +244,12 @@ int info(const Arguments& arguments, Streams& streams) {
     print_json(*target->model, *summary, streams.out);
   } else {
     print_text(*target->model, *summary, exact_bytes, streams.out);
+  }
+  if (plot.needs_charts()) {
+    if (plot.is_wanted) streams.out << '\n';
+    const std::array charts = {chart_of_sizes(*target->model)};
+    const auto shown = show_charts(charts, plot, *target->model, streams);
+    if (!shown) return report_failure(streams, shown.error().message);
   }
   int code = report_problems_and_neighbours(streams, *target->model);
   if (!version) code = report_failure(streams, version.error().message);

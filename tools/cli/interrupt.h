@@ -15,8 +15,8 @@ class InterruptGuard {
   InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
-  /// Restores the previous actions. Raises a signal that came in the meantime again, so that a shell sees
-  /// that its command was interrupted.
+  /// Restores the previous actions. Raises a caught signal again, so that a shell sees that its command was
+  /// interrupted.
   ~InterruptGuard();
 
  private:
@@ -24,7 +24,7 @@ class InterruptGuard {
   std::array<struct sigaction, kSignals.size()> before_{};
 };
 
-/// Returns whether one of these signals has come.
+/// Returns true if one of these signals was caught.
 bool interrupted();
 
 }  // namespace stfs::tools

@@ -5,6 +5,7 @@
 #include <array>
 #include <numeric>
 #include <ostream>
+#include <span>
 
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
@@ -23,7 +24,9 @@ namespace {
 constexpr const char* kLsExamples =
     "Prints name, dtype, shape and size of each tensor, in the order of the data. A GLOB is matched against\n"
     "whole names; * matches dots and slashes too. Characters that could disturb a terminal are escaped\n"
-    "(\\n, \\x1b), and the empty name is shown as \"\". --json prints names exactly.\n"
+    "(\\n, \\x1b), and the empty name is shown as \"\". --json prints names exactly. On a terminal, the "
+    "table\n"
+    "has a heading and a total.\n"
     "\n"
     "Examples:\n"
     "  stfs ls model.safetensors                       all tensors\n"
@@ -96,17 +99,27 @@ void print_names(const TensorIndex& tensors, const Positions& positions, std::os
 }
 
 void print_table(const Model& model, const Positions& positions, const LsRequest& request,
-                 std::ostream& out) {
+                 const Streams& streams) {
   using Align = Table::Align;
+  using Row = std::array<std::string, 4>;
   Table table({Align::Left, Align::Left, Align::Left, Align::Right});
+  std::uint64_t total_bytes = 0;
+  for (const std::uint32_t position : positions) total_bytes += model.tensors()[position].data.size_bytes;
   const auto cells = [&](std::uint32_t position) {
     const Tensor tensor = model.tensors()[position];
     const std::uint64_t size_bytes = tensor.data.size_bytes;
     std::string size = request.exact_bytes ? std::to_string(size_bytes) : human_size(size_bytes);
-    return std::array<std::string, 4>{printable_name(tensor.name), std::string(name_of(tensor.dtype)),
-                                      shape_text(tensor.shape), std::move(size)};
+    return Row{printable_name(tensor.name), std::string(name_of(tensor.dtype)), shape_text(tensor.shape),
+               std::move(size)};
   };
-  table.print(out, positions, cells);
+  // Scripts take each line for a tensor.
+  const bool is_for_people = streams.out_is_terminal && !positions.empty();
+  const Row heading = {"name", "dtype", "shape", "size"};
+  table.print(streams.out, positions, cells,
+              is_for_people ? std::span(heading) : std::span<const std::string>());
+  if (is_for_people)
+    streams.out << fmt::format("{}, {}\n", counted(positions.size(), "tensor"),
+                               request.exact_bytes ? counted(total_bytes, "byte") : human_size(total_bytes));
 }
 
 }  // namespace
@@ -137,7 +150,7 @@ int ls(const Arguments& arguments, Streams& streams) {
   } else if (request.names_only) {
     print_names(tensors, positions, streams.out);
   } else {
-    print_table(*target->model, positions, request, streams.out);
+    print_table(*target->model, positions, request, streams);
   }
   return streams.out ? code : kFailed;
 }

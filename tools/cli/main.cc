@@ -36,6 +36,9 @@ int main(int argc, char** argv) {
       Verb{"upload", "move tensors into the memory of devices", upload},
       Verb{"devices", "list the devices for uploads", devices},
       Verb{"serve", "keep tensors in the memory of devices and share them", serve},
+      Verb{"mounts", "list the mounts of safetensorsfs, and their states", mounts},
+      Verb{"top", "show reads, writes and commits of a mount while they happen", top},
+      Verb{"umount", "unmount, and wait until all changes are on stable storage", umount},
       Verb{"sample", "write a small model for experiments", sample},
   };
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <ostream>
 
+#include "tools/cli/change.h"
 #include "tools/cli/diagnostic.h"
-#include "tools/cli/edit.h"
 #include "tools/cli/name_pattern.h"
 #include "tools/text/printable.h"
 #include "tools/text/quantity.h"
@@ -16,7 +16,8 @@ namespace {
 constexpr const char* kMvExamples =
     "Each * in FROM stands for some text, also with dots and slashes, and as little as possible. The texts\n"
     "take the place of the * in TO, in their order. All renames happen at once, or none: names may be\n"
-    "exchanged. Only headers change, and the index of a sharded model.\n"
+    "exchanged. The headers change, and the index of a sharded model. No bytes of tensors move, unless a\n"
+    "header has no room for the names: then its first tensors move behind the others.\n"
     "\n"
     "Examples:\n"
     "  stfs mv model.safetensors lm_head.weight output.weight\n"
@@ -25,25 +26,27 @@ constexpr const char* kMvExamples =
 
 Result<int> rename_tensors(const std::string& named, const std::string& from, const std::string& to,
                            const EditOptions& options, Streams& streams) {
-  auto target = open_for_edit(named, streams);
-  if (!target) return kFailed;
-  const Model& model = *target->model;
+  const auto change = open_for_edit(named, options, streams);
+  if (!change) return kFailed;
+  const Model& model = change->model();
   std::vector<ModelEdit::Renaming> renamings;
   for (std::uint32_t at = 0; at < model.tensors().size(); ++at) {
     const std::string_view name = model.tensors()[at].name;
     if (auto other = renamed(name, from, to)) renamings.push_back({std::string(name), std::move(*other)});
   }
   if (renamings.empty()) return report_unmatched(named, {&from, 1}, model, streams);
-  auto done = target->edit.rename(renamings);
-  if (done) done = carry_out(*target, options, 0, {}, streams);
-  if (!done) return tl::unexpected(done.error());
-  EditReport report{.what = "renamed " + counted(renamings.size(), "tensor")};
+  const auto edit = change->what().edit();
+  RETURN_IF_ERROR(edit);
+  auto done = (*edit)->rename(renamings);
+  if (done) done = change->carry_out();
+  RETURN_IF_ERROR(done);
+  ChangeReport report{.what = "renamed " + counted(renamings.size(), "tensor")};
   Json& list = report.members["renamed"] = Json::array();
   for (const auto& [old_name, new_name] : renamings) {
     list.push_back({{"from", old_name}, {"to", new_name}});
     report.names.push_back(fmt::format("{} -> {}", printable_name(old_name), printable_name(new_name)));
   }
-  return report_edit(*target, options, report, streams);
+  return change->report(report);
 }
 
 }  // namespace
@@ -53,6 +56,7 @@ int mv(const Arguments& arguments, Streams& streams) {
   std::vector<std::string> patterns;
   EditOptions options;
   CommandLine line("mv", "Rename tensors, without rewriting the archive.", kMvExamples);
+  line.usage("TARGET FROM TO");
   line.positional(named, "TARGET", "Archive, sharded model, or root of a mount.");
   line.positionals(patterns, "FROM TO", "Names, or patterns with equally many *.");
   add_edit_options(line, options);

@@ -1,4 +1,4 @@
-// Goes back over the last * only, as usual for patterns of this kind.
+// Backtracks only over the last *, as usual for patterns of this kind.
 #include "tools/cli/name_pattern.h"
 
 #include <algorithm>

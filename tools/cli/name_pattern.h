@@ -1,4 +1,4 @@
-// Renames by pattern: each * of the old names stands for some text, which takes the place of a * in the new.
+// Renames by pattern: each * of the old name matches some text, which replaces a * of the new name.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace stfs::tools {
 
-/// The new name, if `from` matches the whole name; nothing otherwise. Each * matches as little as it can, and
-/// all other characters match themselves. Both patterns must have equally many *.
+/// Returns the new name, if `from` matches the whole name; nothing otherwise. Each * matches as little as
+/// possible, and all other characters match themselves. Both patterns must have the same number of *.
 std::optional<std::string> renamed(std::string_view name, std::string_view from, std::string_view to);
 
 }  // namespace stfs::tools

@@ -19,6 +19,12 @@ tl::unexpected<Error> refuse_form(std::string why) {
 
 }  // namespace
 
+std::vector<std::string> all_dtype_names() {
+  std::vector<std::string> names;
+  for (const Dtype dtype : all_dtypes()) names.emplace_back(name_of(dtype));
+  return names;
+}
+
 Result<TensorForm> parse_form(const std::string& dtype, const std::string& shape) {
   TensorForm form;
   if (!dtype.empty()) {
@@ -41,23 +47,23 @@ Result<TensorForm> complete_form(TensorForm form, const SourceName& source, cons
   const bool is_npy = !source.is_raw && !source.from_tensor && source.file.ends_with(".npy");
   const bool is_archive = source.from_tensor || (!source.is_raw && source.file.ends_with(".safetensors"));
   if (is_archive) {
-    auto target = open_target(source.file, Use::Tensors);
-    if (!target) return pass_on(std::move(target));
+    auto target = open_target(source.file, Use::Tensors, {.links = Links::Trusted});
+    RETURN_IF_ERROR(target);
     auto found = find_tensor(*target->model, source.file, source.from_tensor.value_or(name));
-    if (!found) return pass_on(std::move(found));
+    RETURN_IF_ERROR(found);
     const Tensor tensor = target->model->tensors()[*found];
     if (!form.dtype) form.dtype = tensor.dtype;
     if (!form.shape) form.shape.emplace(tensor.shape.begin(), tensor.shape.end());
     return form;
   }
   if (source.file == "-") return refuse_form("standard input tells no size: give --dtype and --shape");
-  auto file = system_storage().open(source.file, Access::ReadOnly);
-  if (!file) return pass_on(std::move(file));
+  auto file = system_storage().open_behind(source.file, Links::Trusted);
+  RETURN_IF_ERROR(file);
   auto size_bytes = (*file)->size_bytes();
-  if (!size_bytes) return pass_on(std::move(size_bytes));
+  RETURN_IF_ERROR(size_bytes);
   if (is_npy) {
     std::vector<std::byte> start(static_cast<std::size_t>(std::min(*size_bytes, kNpyStartBytes)));
-    if (auto read = (*file)->read(start, 0); !read) return pass_on(std::move(read));
+    RETURN_IF_ERROR((*file)->read(start, 0));
     auto header = parse_npy_header(start);
     if (!header) return tl::unexpected(std::move(header).error().within(source.file));
     if (!form.dtype) form.dtype = dtype_of(*header);

@@ -26,7 +26,7 @@ std::optional<std::string> obstacle_at(const std::filesystem::path& path,
                                        std::initializer_list<ReadModel> models, bool is_replacing) {
   const auto there = system_storage().status(path);
   if (there && S_ISDIR(there->mode)) return "is a directory: name the file to write";
-  const auto named = system_storage().status_of_name(path);  // a link that leads nowhere is in the way, too
+  const auto named = system_storage().status_of_name(path);  // a dangling link is also an obstacle
   if (!named && named.error().errno_value == EXDEV) return "is a mount of another file system";
   if (!named) return std::nullopt;
   for (const auto& [model, argument] : models) {

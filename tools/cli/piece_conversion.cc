@@ -1,4 +1,4 @@
-// Scales, and elements that are smaller than a byte, are converted by way of float32, as PyTorch does it.
+// Scales, and elements that are smaller than a byte, are converted through float32, as in PyTorch.
 #include "tools/cli/piece_conversion.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace stfs::tools {
 namespace {
 
-constexpr std::uint64_t kWholeBytes = 8;  // so many elements begin and end between two bytes, of each dtype
+constexpr std::uint64_t kWholeBytes = 8;  // this many elements fill whole bytes, for each dtype
 
 }  // namespace
 
@@ -51,8 +51,8 @@ std::span<const std::byte> PieceConversion::convert(std::uint64_t offset, std::s
 }
 
 std::uint64_t PieceConversion::convert_part(const Part& part) const {
-  if (scales_.empty() && upload::float_format_of(from_)) {
-    return upload::convert_elements(from_, part.from.first(part.count * bits_of(from_) / 8), to_, part.to);
+  if (scales_.empty() && device::float_format_of(from_)) {
+    return device::convert_elements(from_, part.from.first(part.count * bits_of(from_) / 8), to_, part.to);
   }
   std::array<float, 2048> block;
   const std::size_t to_bytes = bits_of(to_) / 8;
@@ -61,8 +61,8 @@ std::uint64_t PieceConversion::convert_part(const Part& part) const {
     const std::size_t count = std::min<std::uint64_t>(block.size(), part.count - done);
     const std::span<float> values = std::span(block).first(count);
     static_cast<void>(convert_to_float32(from_, part.from, values, done));
-    if (!scales_.empty()) upload::apply_scales(shape_, blocks_, scales_, part.first + done, values);
-    overflows += upload::convert_elements(Dtype::F32, std::as_bytes(values), to_,
+    if (!scales_.empty()) device::apply_scales(shape_, blocks_, scales_, part.first + done, values);
+    overflows += device::convert_elements(Dtype::F32, std::as_bytes(values), to_,
                                           part.to.subspan(done * to_bytes, count * to_bytes));
     done += count;
   }

@@ -12,23 +12,25 @@ namespace stfs::tools {
 
 inline constexpr std::uint64_t kPartBytes = 1U << 20U;  // takes milliseconds, so it is worth a thread
 
-/// The largest size that is not greater and a whole number of elements of each dtype (F6 has 4 in 3 bytes).
+/// Returns the largest size that is not greater and is a whole number of elements of each dtype (F6 has 4 in
+/// 3 bytes).
 constexpr std::uint64_t whole_pieces(std::uint64_t size_bytes) {
   return size_bytes - size_bytes % 24;
 }
 
 class PieceConversion {
  public:
-  /// @param from    its model must outlive this.
+  /// @param from    its model must outlive this object.
   /// @param to      a conversion target (tools/device/conversion.h).
-  /// @param blocks  as many elements of each dimension share a scale (tools/device/tensor_scales.h).
-  /// @param scales  empty: there are none.
+  /// @param blocks  this many elements of each dimension share a scale (tools/device/tensor_scales.h).
+  /// @param scales  empty: the tensor has none.
   PieceConversion(const Tensor& from, Dtype to, std::vector<std::uint64_t> blocks, std::vector<float> scales,
                   std::uint64_t threads);
 
-  /// Converts the bytes of the tensor that begin at `offset`, whole elements. Valid until the next call.
+  /// Converts the bytes of the tensor that begin at `offset`, whole elements. The result is valid until the
+  /// next call.
   std::span<const std::byte> convert(std::uint64_t offset, std::span<const std::byte> piece);
-  /// The elements so far that the dtype could not hold.
+  /// The number of elements so far that the dtype could not hold.
   [[nodiscard]] std::uint64_t overflows() const { return overflows_; }
 
  private:

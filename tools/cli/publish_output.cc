@@ -13,7 +13,7 @@
 #include "tools/cli/interrupt.h"
 #include "tools/cli/progress.h"
 #include "tools/sync/mounted_model.h"
-#include "tools/sync/version_name.h"
+#include "tools/sync/version_format.h"
 #include "tools/sync/version_writer.h"
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"
@@ -26,9 +26,9 @@ constexpr std::uint64_t kMostVersion = 999'999'999'999;
 
 Result<sync::PublishOptions> options_of(const PublishRequest& request, const Publication& publication) {
   const auto encoding = sync::parse_diff_encoding(request.encoding);
-  if (!encoding) return tl::unexpected(encoding.error());
+  RETURN_IF_ERROR(encoding);
   const auto checksum_format = sync::parse_checksum_format(request.checksum);
-  if (!checksum_format) return tl::unexpected(checksum_format.error());
+  RETURN_IF_ERROR(checksum_format);
   return sync::PublishOptions{.encoding = *encoding,
                               .checksum_format = *checksum_format,
                               .version = request.version,
@@ -49,7 +49,7 @@ void print_json(const PublishRequest& request, const sync::WrittenVersion& writt
   document["read_tensors"] = written.read_tensors;
   document["changed_tensors"] = written.changed_tensors;
   document["diff_size_bytes"] = written.diff_bytes;
-  // A text: programs that read numbers as doubles would round it.
+  // A text, because programs that read numbers as doubles would round it.
   if (written.generation) document["generation"] = std::to_string(*written.generation);
   write_json(document, out);
 }

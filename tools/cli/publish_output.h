@@ -11,7 +11,7 @@
 
 namespace stfs::tools {
 
-/// What the options of stfs diff say about a version.
+/// The options of stfs diff for a version.
 struct PublishRequest {
   std::string encoding;  // empty: stfs diff publishes nothing
   std::uint64_t version = 0;
@@ -22,7 +22,7 @@ struct PublishRequest {
 
 /// Declares the options. `request` must outlive the parsing.
 void declare_publish_options(CommandLine& line, PublishRequest& request);
-/// Says what is wrong with the options. Gives options that the user left out their defaults.
+/// Returns the mistake in the options, or nothing. Gives options that the user left out their defaults.
 std::optional<std::string> mistake_in(const CommandLine& line, PublishRequest& request);
 
 struct Publication {
@@ -34,7 +34,7 @@ struct Publication {
   std::string after_name;  // as the user named `after`
 };
 
-/// Writes the version and prints what was written. @return the exit code.
+/// Writes the version and prints a summary. @return the exit code.
 int publish(const PublishRequest& request, const Publication& publication, Streams& streams);
 
 }  // namespace stfs::tools

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/base/parallel.h"
-#include "tools/cli/change.h"
+#include "tools/cli/change_options.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/interrupt.h"
@@ -37,7 +37,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kPullExamples =
-    "PUBLISHED holds the versions weight_v000000, weight_v000001 and so on (WEIGHT SYNC in stfs(1)). "
+    "PUBLISHED holds the versions weight_v000000, weight_v000001 and so on (WEIGHT SYNC in stfs-pull(1)). "
     "pull\n"
     "applies all versions that MODEL lacks, in order. Each is applied whole or not at all, also if the host "
     "loses\n"
@@ -93,7 +93,7 @@ Json event_json(const sync::PullEvent& event) {
   return json;
 }
 
-/// Runs one pull request, and tells what happens.
+/// Runs one pull request, and prints its events.
 class PullVerb {
  public:
   PullVerb(const PullRequest& request, Streams& streams) : request_(request), streams_(streams) {}
@@ -148,8 +148,8 @@ class PullVerb {
     return kDone;
   }
 
-  /// Whether to try again, after so long without success: the bytes of a version may come after its names,
-  /// and locks pass.
+  /// Returns true if the pull is tried again after this time without success: the bytes of a version may
+  /// appear later than its names, and locks are released.
   bool may_pass(const Error& error, Clock::time_point works_until) const {
     if (interrupted() || has_failed_hook_) return false;
     if (sync::is_unfinished(error)) return true;
@@ -267,7 +267,7 @@ class PullVerb {
   Json events_ = Json::array();
   std::string last_why_;
   bool has_failed_hook_ = false;
-  std::optional<Progress> progress_;  // of the step that is taken
+  std::optional<Progress> progress_;  // of the present step
 };
 
 }  // namespace
@@ -275,6 +275,8 @@ class PullVerb {
 int pull(const Arguments& arguments, Streams& streams) {
   PullRequest request;
   CommandLine line("pull", "Apply the versions of a weight sync that a model lacks.", kPullExamples);
+  line.usage("MODEL PUBLISHED");
+  line.usage("--status [--json] MODEL PUBLISHED");
   line.positional(request.model, "MODEL", "Archive, index, or directory of the model. A directory is made.");
   line.positional(request.published, "PUBLISHED", "Directory of the published versions.");
   line.text(request.to, "--to", "N", "Pull up to version N. Default: the newest version that is whole.");

@@ -1,4 +1,4 @@
-// stfs pull --status: how far a model is behind what training publishes.
+// stfs pull --status: compares a model with the versions that training publishes.
 #pragma once
 
 #include <string>

@@ -13,7 +13,6 @@
 #include "tools/cli/change.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
-#include "tools/cli/edit.h"
 #include "tools/cli/new_tensor.h"
 #include "tools/cli/tensor_source.h"
 #include "tools/cli/verb.h"
@@ -50,78 +49,69 @@ struct PutRequest {
   std::string target;
   std::vector<std::string> name_and_file;
   SourceName source;
-  ChangeOptions options;
+  EditOptions options;
   bool creates = false;
-  bool is_dry_run = false;
-  bool keeps_space = false;
   std::string dtype;
   std::string shape;
-  bool json = false;
 };
 
 void print(const PutRequest& request, const std::filesystem::path& path, const Tensor& tensor,
            std::ostream& out) {
-  if (!request.json) {
-    out << fmt::format("{} {}: {} {}, {}\n", request.is_dry_run ? "would change" : "changed",
+  if (!request.options.json) {
+    out << fmt::format("{} {}: {} {}, {}\n", request.options.is_dry_run ? "would change" : "changed",
                        printable_name(tensor.name), name_of(tensor.dtype), shape_text(tensor.shape),
                        human_size(tensor.data.size_bytes));
     return;
   }
   Json document = json_document();
   document["path"] = json_path(path);
-  document["changed"] = !request.is_dry_run;
+  document["changed"] = !request.options.is_dry_run;
   document.update(json_of(tensor));
   write_json(document, out);
 }
 
-Result<void> put_tensor(Change& change, std::uint32_t position, TensorSource& source) {
-  auto done = change.stage(position, [&source](ByteRange piece) { return source.read(piece); });
-  if (done) done = source.check_end();
-  if (done) done = change.commit();
-  return done;
+/// Gives the tensor the bytes of the source, and its dtype and shape.
+/// @param path  for the report.
+Result<int> put_tensor(const PutRequest& request, const std::filesystem::path& path, const Tensor& tensor,
+                       Change& change, Streams& streams) {
+  auto source = TensorSource::open(request.source, tensor, streams.in);
+  if (!source) return report_failure(streams, source.error().message);
+  if (source->model() != nullptr) report_not_shown(streams, *source->model());
+  const auto fill = [&] {
+    auto done = change.write(tensor.name, [&source](ByteRange piece) { return source->read(piece); });
+    return done ? source->check_end() : done;
+  };
+  // Without --create a dry run has opened the model for reading only.
+  if (request.creates || !request.options.is_dry_run) {
+    auto done =
+        change.what().put(std::string(tensor.name), tensor.dtype, {tensor.shape.begin(), tensor.shape.end()});
+    if (done) done = change.carry_out(tensor.data.size_bytes, fill);
+    RETURN_IF_ERROR(done);
+  }
+  print(request, path, tensor, streams.out);
+  streams.out.flush();  // before `change` is destroyed: a late interrupt then ends the process
+  return streams.out ? kDone : kFailed;
 }
 
-/// Makes a tensor, or gives it another dtype and shape: an edit.
+/// Makes a tensor, or gives it another dtype and shape.
 Result<int> create(const PutRequest& request, Streams& streams) {
   const std::string& name = request.name_and_file.front();
   const auto parsed = parse_form(request.dtype, request.shape);
   if (!parsed) return report_wrong_usage(streams, parsed.error().message);
-  auto target = open_for_edit(request.target, streams);
-  if (!target) return kFailed;
+  const auto change = open_for_edit(request.target, request.options, streams);
+  if (!change) return kFailed;
+  // Not in place, even if dtype and shape stay: programs that have the tensor open keep its bytes.
+  if (const auto edit = change->what().edit(); !edit) return report_failure(streams, edit.error().message);
   const auto form = complete_form(*parsed, request.source, name);
   if (!form) return report_failure(streams, form.error().message);
   const auto size_bytes = data_size_bytes(*form->dtype, *form->shape);
   if (!size_bytes) return report_failure(streams, size_bytes.error().message);
   const Tensor tensor{.name = name, .dtype = *form->dtype, .shape = *form->shape, .data = {0, *size_bytes}};
-  auto source = TensorSource::open(request.source, tensor, streams.in);
-  if (!source) return report_failure(streams, source.error().message);
-  if (source->model() != nullptr) report_not_shown(streams, *source->model());
-  auto done = target->edit.put(name, *form->dtype, *form->shape);
-  const auto fill = [&](const Advance& advance) -> Result<void> {
-    Staging* stage = target->edit.stage(name);
-    for (std::uint64_t offset = 0; offset < *size_bytes;) {
-      auto piece = source->read({offset, std::min(Change::kPieceBytes, *size_bytes - offset)});
-      // The signal may have interrupted the read.
-      if (auto goes_on = advance(piece ? piece->size() : 0); !goes_on) return goes_on;
-      if (!piece) return pass_on(std::move(piece));
-      if (auto written = stage->write(*piece, offset); !written) return written;
-      offset += piece->size();
-    }
-    return source->check_end();
-  };
-  const EditOptions options{.change = request.options,
-                            .is_dry_run = request.is_dry_run,
-                            .keeps_space = request.keeps_space,
-                            .json = request.json};
-  if (done) done = carry_out(*target, options, *size_bytes, fill, streams);
-  if (!done) return tl::unexpected(done.error());
-  print(request, target->model->path(), tensor, streams.out);
-  streams.out.flush();
-  return streams.out ? kDone : kFailed;
+  return put_tensor(request, change->model().path(), tensor, *change, streams);
 }
 
 /// Fails if another program has given the tensor another form since the first attempt.
-/// @param form  the tensor's at the first attempt.
+/// @param form  the tensor's form at the first attempt.
 Result<void> check_form(const Tensor& tensor, std::optional<TensorForm>& form) {
   if (!form) form = {.dtype = tensor.dtype, .shape = std::vector(tensor.shape.begin(), tensor.shape.end())};
   if (form->dtype == tensor.dtype && std::ranges::equal(*form->shape, tensor.shape)) return {};
@@ -134,8 +124,8 @@ Result<void> check_form(const Tensor& tensor, std::optional<TensorForm>& form) {
 /// @param form  gets the tensor's form at the first attempt.
 Result<int> replace(const PutRequest& request, std::optional<TensorForm>& form, Streams& streams) {
   const bool has_name = request.name_and_file.size() == 2;
-  const auto target = open_target(request.target, Use::Change,
-                                  {.access = request.is_dry_run ? Access::ReadOnly : Access::ReadWrite});
+  auto target = open_target(request.target, Use::Change,
+                            {.access = request.options.is_dry_run ? Access::ReadOnly : Access::ReadWrite});
   if (!target) return report_failure(streams, target.error().message);
   report_recovered(streams, *target->model);
   if (target->tensor && has_name) {
@@ -155,18 +145,9 @@ Result<int> replace(const PutRequest& request, std::optional<TensorForm>& form, 
   if (!position) return report_failure(streams, position.error().message);
   const Tensor tensor = target->model->tensors()[*position];
   if (auto same = check_form(tensor, form); !same) return report_failure(streams, same.error().message);
-  auto source = TensorSource::open(request.source, tensor, streams.in);
-  if (!source) return report_failure(streams, source.error().message);
-  if (source->model() != nullptr) report_not_shown(streams, *source->model());
-
-  std::optional<Change> change;
-  if (!request.is_dry_run) {
-    change.emplace(streams, *target->model, request.options, tensor.data.size_bytes);
-    if (auto done = put_tensor(*change, *position, *source); !done) return tl::unexpected(done.error());
-  }
-  print(request, target->model->archive_of(*position).path(), tensor, streams.out);
-  streams.out.flush();  // before `change` is destroyed: a late interrupt then ends the process
-  return streams.out ? kDone : kFailed;
+  const std::filesystem::path path = target->model->archive_of(*position).path();
+  Change change(streams, std::move(target->model), request.options);
+  return put_tensor(request, path, tensor, change, streams);
 }
 
 }  // namespace
@@ -175,6 +156,8 @@ int put(const Arguments& arguments, Streams& streams) {
   PutRequest request;
   std::string from_tensor;
   CommandLine line("put", "Replace the content of one tensor, completely or not at all.", kPutExamples);
+  line.usage("TARGET [NAME] FILE");
+  line.usage("--create TARGET NAME FILE");
   line.positional(request.target, "TARGET", "Archive, sharded model, or path inside a mount.");
   line.positionals(request.name_and_file, "NAME FILE",
                    "Tensor, and the file with its new bytes. No NAME if TARGET is a tensor's file.");
@@ -183,14 +166,15 @@ int put(const Arguments& arguments, Streams& streams) {
   line.flag(request.source.is_raw, "--raw", "Read FILE as raw bytes, whatever its name.")
       .excludes("--from-tensor");
   line.flag(request.creates, "-c,--create", "Make a new tensor, or change the dtype and shape of NAME.");
-  line.text(request.dtype, "--dtype", "DTYPE", "With --create: the dtype, if FILE does not tell it.");
+  line.text(request.dtype, "--dtype", "DTYPE", "With --create: the dtype, if FILE does not tell it.")
+      .suggests(all_dtype_names());
   line.text(request.shape, "--shape", "SHAPE",
             "With --create: the shape, such as 4096,4096, if FILE does not tell it.");
-  line.flag(request.is_dry_run, "-n,--dry-run",
+  line.flag(request.options.is_dry_run, "-n,--dry-run",
             "Check all that can be checked without reading FILE. Change nothing.");
-  add_keep_space(line, request.keeps_space);
-  add_change_options(line, request.options);
-  line.flag(request.json, "--json", "Describe the change as a JSON object.");
+  add_keep_space(line, request.options.keeps_space);
+  add_change_options(line, request.options.change);
+  line.flag(request.options.json, "--json", "Describe the change as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (request.name_and_file.empty() || request.name_and_file.size() > 2) {
     return report_wrong_usage(streams, "NAME and FILE are required, without further arguments");
@@ -202,7 +186,7 @@ int put(const Arguments& arguments, Streams& streams) {
   if (line.has("--from-tensor")) request.source.from_tensor = from_tensor;
 
   const auto attempt = [&](const std::function<Result<int>()>& work) {
-    if (request.source.file != "-") return attempt_beside_others(request.options, streams, work);
+    if (request.source.file != "-") return attempt_beside_others(request.options.change, streams, work);
     const auto done = work();  // standard input can be read once
     return done ? *done : report_failure(streams, done.error().message);
   };

@@ -1,4 +1,5 @@
-// stfs recover: finishes what an interrupted writer has committed, and reports what it cannot finish.
+// stfs recover: finishes the commits of an interrupted writer, and reports the journals that it cannot
+// finish.
 //
 // The verb does not parse the archive, because the interrupted writer may have been changing the header.
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include "core/model/model.h"
 #include "core/model/model_directory.h"
 #include "core/model/neighbours.h"
+#include "core/storage/open_directory.h"
 #include "core/storage/trusted_links.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
@@ -46,17 +48,17 @@ struct RecoverRequest {
 
 using Reports = std::vector<JournalReport>;
 
-/// What the user named, and the archive or index behind it.
+/// The path that the user named, and the archive or index behind it.
 struct RecoverTarget {
   std::filesystem::path named;
   TargetPath located;
 };
 
-/// Checks that nobody else has chosen the file: by a link (trusted_links.h), or by a mount.
+/// Checks that no other user has chosen the file: by a link (trusted_links.h), or by a mount.
 /// @param named  the path of the opened archive, before links were resolved.
 Result<void> check_way(const std::filesystem::path& named, const File& opened, const RecoverTarget& target) {
   auto behind = system_storage().open_behind(named, Links::Trusted);
-  if (!behind) return pass_on(std::move(behind));
+  RETURN_IF_ERROR(behind);
   const auto there = (*behind)->status();
   const auto status = opened.status();
   if (!there || !status) return tl::unexpected(there ? status.error() : there.error());
@@ -67,22 +69,25 @@ Result<void> check_way(const std::filesystem::path& named, const File& opened, c
 }
 
 /// Recovers beside one file. The file may have any content by now, so only its kind is checked.
-/// @param path  `named` with links resolved: a journal lies beside the real file.
+/// @param path  `named` with links resolved: journals are beside the real file.
 Result<Reports> recover_at(const std::filesystem::path& named, const std::filesystem::path& path,
                            const RecoverTarget& target, const RecoveryOptions& options) {
-  auto has_journal = has_journal_beside(system_storage(), path);
-  if (!has_journal) return pass_on(std::move(has_journal));
+  auto beside = storage_beside(system_storage(), path, nullptr);
+  RETURN_IF_ERROR(beside);
+  Storage& storage = **beside;
+  auto has_journal = has_journal_beside(storage, path);
+  RETURN_IF_ERROR(has_journal);
   // On overlayfs, opening for writing copies the file. Open for writing only if there is a journal to settle.
   const bool is_to_change = *has_journal && !options.is_dry_run;
   const Access access = is_to_change ? Access::ReadWrite : Access::ReadOnly;
-  auto archive = system_storage().open(path, access);
-  if (!archive) return pass_on(std::move(archive));
+  auto archive = storage.open(path, access);
+  RETURN_IF_ERROR(archive);
   if (is_to_change) {
-    if (auto checked = check_way(named, **archive, target); !checked) return pass_on(std::move(checked));
+    RETURN_IF_ERROR(check_way(named, **archive, target));
   }
   RecoveryOptions how = options;
   how.wait_until = deadline_in(kRecoveryPatience);  // for each archive
-  return stfs::recover(system_storage(), path, **archive, how);
+  return stfs::recover(storage, path, **archive, how);
 }
 
 std::string action_text(const JournalReport& report, bool is_dry_run) {
@@ -106,7 +111,7 @@ std::string_view action_name(JournalAction action) {
   return "none";
 }
 
-/// Files beside the archives that are no journals, and have no report.
+/// Returns the number of files beside the archives that are no journals, and have no report.
 std::uint64_t more_ignored_in(const Reports& reports) {
   std::uint64_t more = 0;
   for (const JournalReport& report : reports) more += report.more_ignored;
@@ -154,7 +159,7 @@ Result<std::vector<std::filesystem::path>> archives_of(const std::filesystem::pa
     return std::vector{named};
   }
   auto model = Model::open(named, {});
-  if (!model) return pass_on(std::move(model));
+  RETURN_IF_ERROR(model);
   if (const std::string text = models_beside_text(**model); !text.empty()) report_failure(streams, text);
   std::vector<std::filesystem::path> paths;
   for (const Shard& shard : (*model)->shards()) paths.push_back(shard.path);

@@ -79,8 +79,8 @@ struct RepackRequest {
 Result<DtypeRule> parse_rule(const std::string& text) {
   const std::size_t at = text.rfind('=');
   const auto dtype =
-      upload::conversion_target_named(at == std::string::npos ? text : std::string_view(text).substr(at + 1));
-  if (!dtype) return tl::unexpected(dtype.error());
+      device::conversion_target_named(at == std::string::npos ? text : std::string_view(text).substr(at + 1));
+  RETURN_IF_ERROR(dtype);
   return DtypeRule{at == std::string::npos ? "*" : text.substr(0, at), *dtype};
 }
 
@@ -137,7 +137,7 @@ std::string complete(RepackRequest& request, const CommandLine& line) {
   return {};
 }
 
-/// The files that the plan writes, in the order in which they get their names.
+/// Returns the files that the plan writes, in the order in which they get their names.
 std::vector<std::filesystem::path> paths_of(const RepackPlan& plan) {
   std::vector<std::filesystem::path> paths;
   for (const RepackedFile& file : plan.files) paths.push_back(file.path);
@@ -150,14 +150,14 @@ Result<std::unique_ptr<Model>> open_source(const RepackRequest& request) {
   ModelOptions options;
   if (!request.delta.empty()) {
     auto delta = locate_target(request.delta, Use::Tensors);
-    if (!delta) return pass_on(std::move(delta));
+    RETURN_IF_ERROR(delta);
     options.deltas = {std::move(delta->archive)};
   }
   return open_whole(request.source, Use::Tensors, options);
 }
 
-/// Reports what is wrong with a model. @return whether tensors or bytes may be missing. Metadata that differs
-/// from shard to shard is no reason to refuse them: the first value counts.
+/// Reports the problems of a model. @return true if tensors or bytes may be missing. Metadata that differ
+/// from shard to shard are no reason to refuse the model: the first value is used.
 bool report_missing(Streams& streams, const Model& model) {
   if (report_problems(streams, model) == kDone) return false;
   return !not_shown_beside(model).empty() ||
@@ -166,7 +166,7 @@ bool report_missing(Streams& streams, const Model& model) {
          });
 }
 
-/// Explains globs that match nothing, and files that can't be written. @return kFailed if there are any.
+/// Explains globs that match no tensor, and files that can't be written. @return kFailed if there are any.
 int report_obstacles(const RepackRequest& request, const Model& model, const RepackPlan& plan,
                      Streams& streams) {
   int code = kDone;
@@ -260,7 +260,7 @@ void declare(CommandLine& line, RepackRequest& request) {
   line.texts(request.options.drop, "--drop", "GLOB", "Leave out tensors whose name matches.");
   line.texts(request.dtypes, "--dtype", "[GLOB=]DTYPE",
              "Convert floating-point tensors to DTYPE. The first GLOB that matches decides.")
-      .suggests(upload::conversion_target_names());
+      .suggests(device::conversion_target_names());
   line.flag(request.is_dequantizing, "--dequantize",
             "With --dtype: multiply quantized values by their scales, and leave the scales out.");
   line.flag(request.is_casting, "--cast", "With --dtype: convert quantized values without their scales.")

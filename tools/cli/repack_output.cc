@@ -47,11 +47,12 @@ class Repack {
  private:
   Result<std::uint64_t> run_in_directory() {
     for (const RepackedFile& file : plan_.files) {
-      if (auto done = write(file); !done) return pass_on(std::move(done));
+      RETURN_IF_ERROR(write(file));
     }
-    // What was read of a file that somebody else has changed meanwhile may be old in part and new in part.
+    // Another program may have changed a file during the command: the bytes that were read may be old in part
+    // and new in part.
     const std::string during = fmt::format("the command: {} was not written", plan_.out.native());
-    if (auto done = check_unchanged(model_, during); !done) return pass_on(std::move(done));
+    RETURN_IF_ERROR(check_unchanged(model_, during));
     if (auto done = finish(); !done) {
       take_back();
       return pass_on(std::move(done));
@@ -59,7 +60,8 @@ class Repack {
     return overflows_;
   }
 
-  /// The path of an output, through the open directory: another user may give its path to another one.
+  /// Returns the path of an output, through the open directory: another user may give the directory's path to
+  /// another directory.
   [[nodiscard]] std::filesystem::path reached(const std::filesystem::path& output) const {
     return directory_.file(output.filename());
   }
@@ -75,12 +77,12 @@ class Repack {
     auto writer = ArchiveWriter::create(
         reached(file.path), specs, plan_.metadata, output_.is_replacing,
         {.alignment = output_.alignment, .slack_bytes = output_.slack_bytes, .mode = mode_});
-    if (!writer) return pass_on(std::move(writer));
+    RETURN_IF_ERROR(writer);
     for (const RepackedTensor& tensor : tensors) {
-      if (auto done = copy(tensor, *writer); !done) return done;
+      RETURN_IF_ERROR(copy(tensor, *writer));
     }
-    // A settled archive takes no descriptor: there may be thousands.
-    if (auto settled = writer->settle(); !settled) return settled;
+    // A settled archive needs no descriptor: there may be thousands.
+    RETURN_IF_ERROR(writer->settle());
     writers_.push_back(std::move(*writer));
     return {};
   }
@@ -93,7 +95,7 @@ class Repack {
     std::optional<PieceConversion> conversion;
     if (how != plan_.scales.end()) {
       auto scales = numbers_of(how->second.tensor);
-      if (!scales) return pass_on(std::move(scales));
+      RETURN_IF_ERROR(scales);
       conversion.emplace(source, tensor.dtype, how->second.blocks, std::move(*scales), output_.threads);
     } else if (source.dtype != tensor.dtype) {
       conversion.emplace(source, tensor.dtype, std::vector<std::uint64_t>(), std::vector<float>(),
@@ -105,9 +107,9 @@ class Repack {
       }
       const std::uint64_t size_bytes = std::min(piece_bytes_, whole.size_bytes - done);
       const auto piece = archive.read({whole.offset + done, size_bytes}, scratch_);
-      if (!piece) return tl::unexpected(piece.error());
+      RETURN_IF_ERROR(piece);
       const auto bytes = conversion ? conversion->convert(done, *piece) : *piece;
-      if (auto appended = to.append(bytes); !appended) return appended;
+      RETURN_IF_ERROR(to.append(bytes));
       work_.advance(bytes.size());
       done += size_bytes;
     }
@@ -115,19 +117,19 @@ class Repack {
     return {};
   }
 
-  /// The elements of a tensor of scales.
+  /// Returns the elements of a tensor of scales.
   Result<std::vector<float>> numbers_of(std::uint32_t position) {
     const Tensor source = model_.tensors()[position];
     const auto bytes = model_.archive_of(position).read(model_.file_range(position), scratch_);
-    if (!bytes) return tl::unexpected(bytes.error());
+    RETURN_IF_ERROR(bytes);
     std::vector<float> numbers(static_cast<std::size_t>(element_count(source.shape)));
-    if (auto done = convert_to_float32(source.dtype, *bytes, numbers); !done) return pass_on(std::move(done));
+    RETURN_IF_ERROR(convert_to_float32(source.dtype, *bytes, numbers));
     return numbers;
   }
 
   Result<void> finish() {
     for (; finished_ < writers_.size(); ++finished_) {
-      if (auto done = writers_[finished_].finish(); !done) return done;
+      RETURN_IF_ERROR(writers_[finished_].finish());
     }
     return plan_.has_index ? write_index() : Result<void>();
   }
@@ -146,13 +148,13 @@ class Repack {
     std::ostringstream text;
     write_json(document, text);
     auto file = NewFile::create(reached(plan_.out), output_.is_replacing, mode_);
-    if (!file) return pass_on(std::move(file));
+    RETURN_IF_ERROR(file);
     const std::string bytes = std::move(text).str();
-    if (auto done = file->append(std::as_bytes(std::span(bytes))); !done) return done;
+    RETURN_IF_ERROR(file->append(std::as_bytes(std::span(bytes))));
     return file->finish();
   }
 
-  /// Removes the archives that have their names already, where these names were free.
+  /// Removes the archives that have their names already, unless they may have replaced other files.
   void take_back() const {
     if (output_.is_replacing) return;
     for (std::size_t at = 0; at < finished_; ++at) {

@@ -15,14 +15,14 @@ struct RepackOutput {
   std::uint64_t alignment = NewArchiveOptions().alignment;
   std::uint64_t slack_bytes = NewArchiveOptions().slack_bytes;
   bool is_replacing = false;  // replace files that exist
-  std::uint64_t threads = 1;  // that convert
+  std::uint64_t threads = 1;  // for conversions
 };
 
-/// Writes each archive, then the index if the plan is of shards. No file gets its name before the bytes of
-/// all archives are written, and the index gets its name last. After a failure no new file is left, except
-/// that files which have taken the place of others stay. (A kill between two names leaves shards without an
-/// index.) Fails if the model's files change meanwhile, and with EINTR if interrupted() (interrupt.h).
-/// Whoever may not read all files of the model may not read a new file.
+/// Writes each archive, then the index if the plan has shards. No file gets its name before the bytes of all
+/// archives are written, and the index gets its name last. After a failure no new file is left, except files
+/// that have replaced others. (A kill between two names leaves shards without an index.) Fails if the model's
+/// files change during the call, and with EINTR if interrupted() (interrupt.h). A user who may not read all
+/// files of the model may not read a new file.
 /// @return the number of elements that their new dtype could not hold.
 Result<std::uint64_t> write_repacked(const Model& model, const RepackPlan& plan, const RepackOutput& output,
                                      Streams& streams);

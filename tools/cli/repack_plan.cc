@@ -52,7 +52,7 @@ std::strong_ordering compare_by_number(std::string_view a, std::string_view b) {
   return a.size() <=> b.size();
 }
 
-/// A rule, and whether its glob has matched a name.
+/// A rule. Its glob notes whether it has matched a name.
 struct UsedRule {
   NameGlobs glob;
   bool is_for_all;
@@ -63,16 +63,16 @@ tl::unexpected<Error> refuse(std::string why) {
   return fail(ErrorCode::InvalidArgument, EINVAL, std::move(why));
 }
 
-/// Whether each value of `from` is one of `to`.
+/// Returns true if `to` can represent each value of `from`.
 bool holds_all(Dtype to, Dtype from) {
-  const auto wide = upload::float_format_of(to);
-  const auto narrow = upload::float_format_of(from);
+  const auto wide = device::float_format_of(to);
+  const auto narrow = device::float_format_of(from);
   return wide && bits_of(to) > bits_of(from) &&
          (!narrow ||
           (wide->exponent_bits >= narrow->exponent_bits && wide->mantissa_bits >= narrow->mantissa_bits));
 }
 
-/// Decides what becomes of each tensor that a rule matches.
+/// Decides the handling of each tensor that a rule matches.
 class Conversions {
  public:
   Conversions(const TensorIndex& index, const RepackOptions& options)
@@ -82,14 +82,14 @@ class Conversions {
     }
   }
 
-  /// The tensor as it will be written.
+  /// Returns the tensor in the form in which it will be written.
   Result<RepackedTensor> convert(std::uint32_t position) {
     const Tensor tensor = index_[position];
     RepackedTensor to{.source = position, .dtype = tensor.dtype};
     const auto rule =
         std::ranges::find_if(rules_, [&](UsedRule& each) { return each.glob.match(tensor.name); });
     if (rule != rules_.end()) {
-      if (auto decided = decide(tensor, *rule, to); !decided) return pass_on(std::move(decided));
+      RETURN_IF_ERROR(decide(tensor, *rule, to));
     }
     const Result<std::uint64_t> size_bytes = data_size_bytes(to.dtype, tensor.shape);
     if (!size_bytes) return tl::unexpected(Error(size_bytes.error()).within(std::string(tensor.name)));
@@ -97,32 +97,32 @@ class Conversions {
     return to;
   }
 
-  /// Why nothing may be written, if quantized values would lose their scales.
+  /// Fails if quantized values would lose their scales: then nothing may be written.
   [[nodiscard]] Result<void> check() const {
     if (quantized_count_ == 0) return {};
     return refuse(
         fmt::format("{}: give --dequantize to apply the scales, or --cast to convert the values without them",
-                    upload::needs_scales_text(index_, index_[first_quantized_], quantized_count_ - 1)));
+                    device::needs_scales_text(index_, index_[first_quantized_], quantized_count_ - 1)));
   }
 
   [[nodiscard]] const std::vector<UsedRule>& rules() const { return rules_; }
   std::vector<KeptDtype> kept{};
-  std::map<std::uint32_t, upload::TensorScales> applied{};
+  std::map<std::uint32_t, device::TensorScales> applied{};
 
  private:
   Result<void> decide(const Tensor& tensor, const UsedRule& rule, RepackedTensor& to) {
-    if (upload::is_scale(index_, tensor)) return decide_scale(tensor, rule, to);
+    if (device::is_scale(index_, tensor)) return decide_scale(tensor, rule, to);
     if (quantized_ == Quantized::Dequantize) {
-      if (auto why = upload::packed_fault(index_, tensor)) return refuse(std::move(*why));
+      if (auto why = device::packed_fault(index_, tensor)) return refuse(std::move(*why));
     }
     if (!is_floating(tensor.dtype)) {
       kept.push_back({to.source, "only real floating-point numbers are converted"});
       return {};
     }
-    const bool has_scales = !upload::scales_of(index_, tensor).empty();
+    const bool has_scales = !device::scales_of(index_, tensor).empty();
     if (has_scales && quantized_ == Quantized::Dequantize) {
-      auto known = upload::known_scales_of(index_, tensor);
-      if (!known) return pass_on(std::move(known));
+      auto known = device::known_scales_of(index_, tensor);
+      RETURN_IF_ERROR(known);
       applied.emplace(to.source, std::move(*known));
     } else if (has_scales && quantized_ == Quantized::Refuse && rule.dtype != tensor.dtype) {
       if (quantized_count_++ == 0) first_quantized_ = to.source;
@@ -177,7 +177,7 @@ void sort(std::vector<RepackedTensor>& tensors, const TensorIndex& index, Tensor
   }
 }
 
-/// Begins a new file where the next tensor would make the last one too large.
+/// Begins a new file if the next tensor would make the last one too large.
 void cut(RepackPlan& plan, std::optional<std::uint64_t> shard_bytes) {
   plan.files.emplace_back();
   for (std::size_t at = 0; at < plan.tensors.size(); ++at) {
@@ -224,10 +224,10 @@ Result<RepackPlan> plan_repack(const Model& model, const RepackOptions& options)
       continue;
     }
     auto converted = conversions.convert(position);
-    if (!converted) return pass_on(std::move(converted));
+    RETURN_IF_ERROR(converted);
     plan.tensors.push_back(std::move(*converted));
   }
-  if (auto checked = conversions.check(); !checked) return pass_on(std::move(checked));
+  RETURN_IF_ERROR(conversions.check());
   plan.kept_dtypes = std::move(conversions.kept);
   plan.scales = std::move(conversions.applied);
   leave_out_applied(plan);

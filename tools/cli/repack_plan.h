@@ -1,5 +1,5 @@
-// Plans the archive, or the shards, that `stfs repack` writes: which tensors, in which order, as which dtype,
-// and in which file.
+// Plans the archive or the shards that `stfs repack` writes: the tensors, their order, their dtypes, and
+// their files.
 #pragma once
 
 #include <cstddef>
@@ -23,11 +23,11 @@ enum class TensorOrder : std::uint8_t {
   Reference,  // as the reference library writes: by descending alignment, then by name
 };
 
-/// What becomes of tensors that need their scales (tools/device/tensor_scales.h), where a rule converts them.
+/// The handling of tensors that need their scales (tools/device/tensor_scales.h), if a rule converts them.
 enum class Quantized : std::uint8_t {
   Refuse,      // plan_repack() fails
   Dequantize,  // the values are multiplied by their scales, and the scales are left out
-  Cast,        // the values are converted as they are, and the scales stay
+  Cast,        // the values are converted without their scales, which stay
 };
 
 /// Converts the floating-point tensors whose names match. Scales stay, unless a glob other than "*" matches
@@ -38,11 +38,11 @@ struct DtypeRule {
 };
 
 struct RepackOptions {
-  /// The archive; with shard_bytes, the index. The name of an index ends in kModelIndexSuffix. What stands
-  /// before this begins the names of the shards.
+  /// The archive; with shard_bytes, the index. The name of an index ends in kModelIndexSuffix. The part
+  /// before this suffix begins the names of the shards.
   std::filesystem::path out;
   std::vector<std::string> keep;  // globs; none: keep all
-  std::vector<std::string> drop;  // globs, of what is kept
+  std::vector<std::string> drop;  // globs; applied after `keep`
   std::vector<DtypeRule> dtypes;  // the first rule that matches a name decides
   Quantized quantized = Quantized::Refuse;
   TensorOrder order = TensorOrder::Source;
@@ -55,7 +55,7 @@ struct RepackedTensor {
   std::uint64_t size_bytes = 0;
 };
 
-/// A tensor that a rule matches and that stays as it is.
+/// A tensor that a rule matches and that stays unchanged.
 struct KeptDtype {
   std::uint32_t source = 0;
   std::string_view why;
@@ -79,22 +79,22 @@ struct RepackPlan {
   std::size_t left_out = 0;   // tensors of the model that the plan lacks
   std::size_t converted = 0;  // tensors with another dtype than in the model
   /// The scales that multiply the elements of a tensor, by its position in the model.
-  std::map<std::uint32_t, upload::TensorScales> scales;
+  std::map<std::uint32_t, device::TensorScales> scales;
   std::vector<KeptDtype> kept_dtypes;
   std::uint64_t data_bytes = 0;
 };
 
-/// EFBIG: the index would name more than kMaxShards shards. EINVAL (ValidationOverflow): a converted tensor
-/// has more than 2^64-1 bits. EINVAL: a rule converts quantized values, and their scales can't be applied or
-/// nobody said whether they shall be; or a rule narrows scales.
+/// Plans the files. EFBIG: the index would name more than kMaxShards shards. EINVAL (ValidationOverflow): a
+/// converted tensor has more than 2^64-1 bits. EINVAL: a rule converts quantized values, and their scales
+/// can't be applied or no option says how to handle them; or a rule narrows scales.
 Result<RepackPlan> plan_repack(const Model& model, const RepackOptions& options);
 
-/// The plan of one archive with these tensors of a model, as they are.
+/// Returns the plan of one archive with these tensors of a model, unchanged.
 RepackPlan plan_of_tensors(const Model& model, const std::vector<std::uint32_t>& positions,
                            const std::filesystem::path& out, Metadata metadata);
 
-/// Whether `a` comes before `b` where runs of digits compare as numbers. Names that differ only in leading
-/// zeros compare byte by byte.
+/// Returns true if `a` is before `b` when runs of digits compare as numbers. Names that differ only in
+/// leading zeros compare byte by byte.
 bool is_before_by_number(std::string_view a, std::string_view b);
 
 }  // namespace stfs::tools

@@ -3,8 +3,8 @@
 
 #include <ostream>
 
+#include "tools/cli/change.h"
 #include "tools/cli/diagnostic.h"
-#include "tools/cli/edit.h"
 #include "tools/compare/name_globs.h"
 #include "tools/text/printable.h"
 #include "tools/text/quantity.h"
@@ -28,9 +28,11 @@ constexpr const char* kRmExamples =
 
 Result<int> remove_tensors(const std::string& named, const std::vector<std::string>& names,
                            const EditOptions& options, Streams& streams) {
-  auto target = open_for_edit(named, streams);
-  if (!target) return kFailed;
-  const Model& model = *target->model;
+  const auto change = open_for_edit(named, options, streams);
+  if (!change) return kFailed;
+  const auto edit = change->what().edit();
+  RETURN_IF_ERROR(edit);
+  const Model& model = change->model();
   NameGlobs globs(names);
   std::vector<std::uint32_t> removed;
   std::uint64_t size_bytes = 0;
@@ -39,22 +41,21 @@ Result<int> remove_tensors(const std::string& named, const std::vector<std::stri
     if (!globs.match(tensor.name)) continue;
     removed.push_back(at);
     size_bytes += tensor.data.size_bytes;
-    if (auto done = target->edit.remove(tensor.name); !done)
-      return report_failure(streams, done.error().message);
+    if (auto done = (*edit)->remove(tensor.name); !done) return report_failure(streams, done.error().message);
   }
   if (const auto unused = globs.unused(); !unused.empty()) {
     report_unmatched(named, unused, model, streams);
     return report_failure(streams, named + ": nothing was changed");
   }
-  if (auto done = carry_out(*target, options, 0, {}, streams); !done) return tl::unexpected(done.error());
-  EditReport report{
+  RETURN_IF_ERROR(change->carry_out());
+  ChangeReport report{
       .what = fmt::format("removed {}, {}", counted(removed.size(), "tensor"), human_size(size_bytes))};
   report.members["removed"] = Json::array();
   for (const std::uint32_t at : removed) {
     report.members["removed"].push_back(json_of(model.tensors()[at]));
     report.names.push_back(printable_name(model.tensors()[at].name));
   }
-  return report_edit(*target, options, report, streams);
+  return change->report(report);
 }
 
 }  // namespace
@@ -64,6 +65,7 @@ int rm(const Arguments& arguments, Streams& streams) {
   std::vector<std::string> names;
   EditOptions options;
   CommandLine line("rm", "Delete tensors, without rewriting the archive.", kRmExamples);
+  line.usage("TARGET GLOB...");
   line.positional(named, "TARGET", "Archive, sharded model, or root of a mount.");
   line.positionals(names, "GLOB", "Tensors to delete.");
   add_edit_options(line, options);

@@ -72,7 +72,7 @@ BitPattern pattern_of(const TensorSpec& tensor) {
 
 Result<void> write(const SampleRequest& request, const std::vector<TensorSpec>& tensors, Streams& streams) {
   auto writer = ArchiveWriter::create(request.path, tensors, metadata_of(request), request.force);
-  if (!writer) return pass_on(std::move(writer));
+  RETURN_IF_ERROR(writer);
   Work work(watch_on(streams));
   work.begin(total_bytes(tensors));
   std::vector<std::byte> buffer(kSamplePieceBytes);
@@ -82,7 +82,7 @@ Result<void> write(const SampleRequest& request, const std::vector<TensorSpec>& 
       const std::span<std::byte> piece =
           std::span(buffer).first(std::min<std::uint64_t>(left, kSamplePieceBytes));
       values.fill(piece);
-      if (auto appended = writer->append(piece); !appended) return appended;
+      RETURN_IF_ERROR(writer->append(piece));
       if (!work.advance(piece.size()))
         return fail(ErrorCode::System, EINTR, request.path + ": interrupted, nothing is left");
       left -= piece.size();

@@ -1,4 +1,4 @@
-// Values for a sample model. They are reproducible and finite, and are generated as fast as a disk writes.
+// Values for a sample model: reproducible, finite, and generated as fast as a disk writes.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace stfs::tools {
 
-/// Random bits under a mask, over fixed bits. They are chosen for each dtype so that each pattern is a finite
-/// number of moderate size. 64 bits hold a whole number of elements of every dtype except the 6-bit dtypes,
-/// whose patterns are all finite.
+/// Random bits under a mask, over fixed bits. The bits are chosen for each dtype so that each pattern is a
+/// finite number of moderate size. 64 bits hold a whole number of elements of every dtype except the 6-bit
+/// dtypes, whose patterns are all finite.
 struct BitPattern {
   std::uint64_t random = ~0ULL;
   std::uint64_t fixed = 0;

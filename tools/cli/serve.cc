@@ -63,7 +63,7 @@ std::vector<std::string> absolute_paths(const std::vector<std::string>& sources)
   return paths;
 }
 
-/// Ignores SIGPIPE: if the reader of the output goes, the server must still serve its leases.
+/// Ignores SIGPIPE: if the reader of the output ends, the server must still serve its leases.
 class BrokenPipeGuard {
  public:
   BrokenPipeGuard() : before_(std::signal(SIGPIPE, SIG_IGN)) {}
@@ -75,22 +75,22 @@ class BrokenPipeGuard {
   void (*before_)(int);
 };
 
-/// "uploaded"; "3 tensors changed, 1.2 MiB uploaded" for a generation that shares memory.
-std::string what_was_uploaded(const upload::Loaded& loaded) {
+/// Returns "uploaded", or "3 tensors changed, 1.2 MiB uploaded" for a generation that shares memory.
+std::string what_was_uploaded(const serve::Loaded& loaded) {
   const std::uint64_t own_bytes = loaded.model->own_bytes();
   if (own_bytes == loaded.model->size_bytes()) return "uploaded";
   return fmt::format("{} changed, {} uploaded", counted(loaded.changed_tensors, "tensor"),
                      human_size(own_bytes));
 }
 
-/// Runs one server and prints what happens.
+/// Runs one server and prints its events.
 class Service {
  public:
-  Service(const ServeRequest& request, upload::ServeSocket socket, upload::PlanRequest plan, Streams& streams)
+  Service(const ServeRequest& request, serve::ServeSocket socket, upload::PlanRequest plan, Streams& streams)
       : request_(request),
         streams_(streams),
         server_(std::move(socket), {.sources = absolute_paths(request.sources)}),
-        loader_(upload::steps_for(std::move(plan), {.verify = request.is_verified}),
+        loader_(serve::steps_for(std::move(plan), {.verify = request.is_verified}),
                 {.sources = absolute_paths(request.sources), .follows = !request.is_frozen}) {}
 
   /// Runs until a signal comes, or until there is nothing to serve.
@@ -112,7 +112,7 @@ class Service {
   }
 
  private:
-  void publish(const upload::Loaded& loaded) {
+  void publish(const serve::Loaded& loaded) {
     server_.publish(loaded.model);
     progress_.reset();
     for (const auto& model : loaded.sources) report_not_shown(streams_, *model);
@@ -147,7 +147,7 @@ class Service {
     flush();
   }
 
-  /// @return false if there is nothing to serve, or no later generation, and there never will be.
+  /// @return false if the server can never serve anything, or no later generation.
   bool complain(const Error& why) {
     progress_.reset();
     if (!is_serving_) {
@@ -155,7 +155,7 @@ class Service {
       server_.give_up(why);
       return false;
     }
-    if (upload::is_device_lost(why)) {
+    if (device::is_device_lost(why)) {
       report_failure(streams_, why.message);
       if (request_.json) print_event({{"event", "lost"}, {"errno", why.errno_value}, {"why", why.message}});
       return false;
@@ -173,7 +173,7 @@ class Service {
     flush();
   }
 
-  /// Flushes the output. If the reader has gone or a disk is full, reports this once and goes on.
+  /// Flushes the output. If the reader has ended or a disk is full, reports this once and continues.
   void flush() {
     if (streams_.out.flush() || std::exchange(is_mute_, true)) return;
     report_failure(streams_,
@@ -189,18 +189,18 @@ class Service {
 
   const ServeRequest& request_;
   Streams& streams_;
-  upload::LeaseServer server_;
-  upload::ServeLoader loader_;  // declared after server_, so destroyed first
+  serve::LeaseServer server_;
+  serve::ServeLoader loader_;  // declared after server_, so destroyed first
   std::optional<Progress> progress_;
   bool is_serving_ = false;
   bool is_mute_ = false;
 };
 
 int print_status(const ServeRequest& request, Streams& streams) {
-  const auto report = upload::query_server(request.status);
+  const auto report = serve::query_server(request.status);
   if (!report) return report_failure(streams, report.error().message);
   if (request.json) {
-    // Another user's server may have written it.
+    // Another user's server may have written the report.
     const Json document = parse_json(*report);
     if (document.is_discarded()) return report_failure(streams, request.status + ": the report is no JSON");
     streams.out << json_line(document) << '\n';
@@ -218,7 +218,7 @@ int start(const ServeRequest& request, Streams& streams) {
   const InterruptGuard guard;
   // Listen before uploading anything: early clients can wait, and a conflict with another server shows at
   // once.
-  auto socket = upload::ServeSocket::listen(request.socket);
+  auto socket = serve::ServeSocket::listen(request.socket);
   if (!socket) return report_failure(streams, socket.error().message);
   return Service(request, std::move(*socket), std::move(*plan), streams).run();
 }
@@ -229,6 +229,8 @@ int serve(const Arguments& arguments, Streams& streams) {
   ServeRequest request;
   CommandLine line("serve", "Keep tensors in the memory of devices and share them with other processes.",
                    kServeExamples);
+  line.usage("--device --socket SOURCE...");
+  line.usage("--status [--json]");
   add_upload_options(line, request);
   line.text(request.socket, "--socket", "PATH", "Unix socket for clients, created with mode 0600.");
   line.flag(request.is_verified, "--verify",

@@ -1,4 +1,4 @@
-// Prints for people what a server reports about itself.
+// Prints a server's report about itself for people.
 #pragma once
 
 #include <iosfwd>
@@ -8,7 +8,7 @@
 
 namespace stfs::tools {
 
-/// @param report  the JSON of upload::query_server(). @return EPROTO if it is something else.
+/// @param report  the JSON of serve::query_server(). @return EPROTO if it is something else.
 Result<void> print_server_status(std::string_view report, std::ostream& out);
 
 }  // namespace stfs::tools

@@ -1,4 +1,4 @@
-// stfs set: changes metadata, and what the bytes of a tensor mean, in place.
+// stfs set: changes metadata, and the dtype and shape of a tensor, in place.
 #include <fmt/format.h>
 
 #include <optional>
@@ -8,8 +8,8 @@
 #include "core/base/utf8.h"
 #include "core/format/header.h"
 #include "core/storage/file.h"
+#include "tools/cli/change.h"
 #include "tools/cli/diagnostic.h"
-#include "tools/cli/edit.h"
 #include "tools/cli/new_tensor.h"
 #include "tools/target/target.h"
 #include "tools/text/printable.h"
@@ -27,8 +27,8 @@ constexpr const char* kSetExamples =
     "Examples:\n"
     "  stfs set model.safetensors --metadata format=pt --metadata author=me\n"
     "  stfs set model.safetensors --metadata card=@card.md\n"
-    "  stfs set model.safetensors --unset title\n"
-    "  stfs set model.safetensors lm_head.weight --shape 64,128\n"
+    "  stfs set model.safetensors --unset author\n"
+    "  stfs set model.safetensors lm_head.weight --shape 256,128\n"
     "  stfs set model.safetensors model.norm.weight --dtype U32";
 
 struct SetRequest {
@@ -41,13 +41,13 @@ struct SetRequest {
   EditOptions options;
 };
 
-/// The value that a text stands for: "@FILE" is the text of a file, "@@TEXT" is "@TEXT".
+/// Returns the value of a text: "@FILE" is the text of a file, "@@TEXT" is "@TEXT".
 Result<std::string> value_of(std::string text) {
   if (!text.starts_with('@')) return text;
   text.erase(0, 1);
   if (text.starts_with('@')) return text;
-  const auto file = system_storage().open(text, Access::ReadOnly);
-  if (!file) return tl::unexpected(file.error());
+  const auto file = system_storage().open_behind(text, Links::Trusted);
+  RETURN_IF_ERROR(file);
   auto value = read_text(**file, kMaxHeaderBytes + 1);
   if (value && value->size() > kMaxHeaderBytes) {
     return fail(ErrorCode::InvalidArgument, EFBIG,
@@ -56,7 +56,7 @@ Result<std::string> value_of(std::string text) {
   return value;
 }
 
-/// Makes the changes. @return what is wrong with the command line, if anything is.
+/// Makes the changes. @return the mistake in the command line, if there is one.
 Result<std::string> make_changes(const SetRequest& request, const TensorForm& form, const Model& model,
                                  ModelEdit& edit) {
   for (const std::string& pair : request.metadata) {
@@ -66,22 +66,22 @@ Result<std::string> make_changes(const SetRequest& request, const TensorForm& fo
     }
     const std::string key = pair.substr(0, at);
     auto value = value_of(pair.substr(at + 1));
-    if (!value) return pass_on(std::move(value));
+    RETURN_IF_ERROR(value);
     if (!is_utf8(key) || !is_utf8(*value))
       return std::string(is_utf8(pair) ? "--metadata: the file's text is not UTF-8"
                                        : "--metadata: is not UTF-8");
-    if (auto set = edit.set_metadata(key, std::move(*value)); !set) return pass_on(std::move(set));
+    RETURN_IF_ERROR(edit.set_metadata(key, std::move(*value)));
   }
   for (const std::string& key : request.unset) {
     if (!model.metadata().find(key)) {
       return fail(ErrorCode::NotFound, ENOENT,
                   fmt::format("{}: has no metadata of the key \"{}\"", request.target, key));
     }
-    if (auto unset = edit.set_metadata(key, std::nullopt); !unset) return pass_on(std::move(unset));
+    RETURN_IF_ERROR(edit.set_metadata(key, std::nullopt));
   }
   if (request.name.empty()) return std::string();
   auto position = find_tensor(model, request.target, request.name.front());
-  if (!position) return pass_on(std::move(position));
+  RETURN_IF_ERROR(position);
   const Tensor tensor = model.tensors()[*position];
   auto done = edit.reinterpret(tensor.name, form.dtype.value_or(tensor.dtype),
                                form.shape.value_or(std::vector(tensor.shape.begin(), tensor.shape.end())));
@@ -90,17 +90,16 @@ Result<std::string> make_changes(const SetRequest& request, const TensorForm& fo
 }
 
 Result<int> set_in_model(const SetRequest& request, const TensorForm& form, Streams& streams) {
-  auto target = open_for_edit(request.target, streams);
-  if (!target) return kFailed;
-  const Model& model = *target->model;
-  const auto mistake = make_changes(request, form, model, target->edit);
+  const auto change = open_for_edit(request.target, request.options, streams);
+  if (!change) return kFailed;
+  const auto edit = change->what().edit();
+  RETURN_IF_ERROR(edit);
+  const auto mistake = make_changes(request, form, change->model(), **edit);
   if (!mistake) return report_failure(streams, mistake.error().message);
   if (!mistake->empty()) return report_wrong_usage(streams, *mistake);
-  if (auto done = carry_out(*target, request.options, 0, {}, streams); !done)
-    return tl::unexpected(done.error());
-  const std::string_view done = target->edit.is_empty() ? "nothing to change in " : "changed ";
-  const EditReport report{.what = std::string(done) + printable(request.target)};
-  return report_edit(*target, request.options, report, streams);
+  RETURN_IF_ERROR(change->carry_out());
+  const std::string_view done = change->what().is_empty() ? "nothing to change in " : "changed ";
+  return change->report({.what = std::string(done) + printable(request.target)});
 }
 
 }  // namespace
@@ -109,12 +108,13 @@ int set(const Arguments& arguments, Streams& streams) {
   SetRequest request;
   CommandLine line("set", "Change metadata, or the dtype and shape of a tensor. No tensor's bytes change.",
                    kSetExamples);
+  line.usage("TARGET [NAME]");
   line.positional(request.target, "TARGET", "Archive, sharded model, or root of a mount.");
   line.positionals(request.name, "NAME", "Tensor, for --dtype and --shape.");
   line.texts(request.metadata, "--metadata", "KEY=VALUE",
              "Set a key of the metadata. KEY=@FILE takes the text of a file. May be repeated.");
   line.texts(request.unset, "--unset", "KEY", "Remove a key of the metadata. May be repeated.");
-  line.text(request.dtype, "--dtype", "DTYPE", "New dtype of NAME.");
+  line.text(request.dtype, "--dtype", "DTYPE", "New dtype of NAME.").suggests(all_dtype_names());
   line.text(request.shape, "--shape", "SHAPE", "New shape of NAME, such as 4096,4096.");
   add_edit_options(line, request.options);
   add_keep_space(line, request.options.keeps_space);

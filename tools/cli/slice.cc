@@ -76,10 +76,10 @@ std::optional<std::size_t> take_place(std::string& message) {
   return place;
 }
 
-/// Reports that the slice's text is wrong, with a caret below the place where it is.
+/// Reports a mistake in the slice's text, with a caret below its place.
 int report_wrong_slice(const SliceRequest& request, const Selection& selection, Error error,
                        Streams& streams) {
-  constexpr std::size_t kMostShown = 120;  // a longer line would be broken, and the caret point anywhere
+  constexpr std::size_t kMostShown = 120;  // in a longer line the caret could point anywhere
   const std::string before = request.selected.substr(0, request.selected.size() - selection.text.size() - 1);
   const auto place = take_place(error.message);
   report_failure(streams, fmt::format("{}: {}: {}", request.target, request.selected, error.message));
@@ -97,7 +97,7 @@ struct Found {
   std::string head;  // the header of an .npy file
 };
 
-/// Reports why there is no such slice.
+/// Finds the slice. Reports the reason if there is none.
 std::optional<Found> find(const Target& target, const SliceRequest& request, const Selection& selection,
                           Streams& streams) {
   const auto position = target.tensor ? Result<std::uint32_t>(*target.tensor)
@@ -137,12 +137,12 @@ Result<void> read_pieces(const Model& model, const Found& found, Write&& write) 
     const ByteRange piece{offset, std::min(kSlicePieceBytes, slice.size_bytes - offset)};
     if (slice.is_contiguous()) {
       const auto bytes = tensor.read({slice.first_byte + offset, piece.size_bytes});
-      if (!bytes) return tl::unexpected(bytes.error());
+      RETURN_IF_ERROR(bytes);
       if (!write(*bytes)) return {};
       continue;
     }
     gathered.resize(static_cast<std::size_t>(piece.size_bytes));
-    if (auto read = read_slice(slice, piece, tensor, gathered); !read) return read;
+    RETURN_IF_ERROR(read_slice(slice, piece, tensor, gathered));
     if (!write(std::span<const std::byte>(gathered))) return {};
   }
   return {};
@@ -159,10 +159,10 @@ Result<void> write_stream(const Model& model, const Found& found, std::ostream& 
 Result<void> write_file(const Model& model, const Found& found, const SliceRequest& request,
                         Streams& streams) {
   auto file = create_output(request.output, model, request.force, mode_of_tensor(model, found.tensor));
-  if (!file) return pass_on(std::move(file));
-  if (auto ok = file->reserve(found.head.size() + found.slice.size_bytes); !ok) return ok;
+  RETURN_IF_ERROR(file);
+  RETURN_IF_ERROR(file->reserve(found.head.size() + found.slice.size_bytes));
   Result<void> written = file->append(std::as_bytes(std::span(found.head)));
-  if (!written) return written;
+  RETURN_IF_ERROR(written);
   Work work(watch_on(streams));
   work.begin(found.slice.size_bytes);
   const auto read = read_pieces(model, found, [&](std::span<const std::byte> bytes) {
@@ -172,8 +172,8 @@ Result<void> write_file(const Model& model, const Found& found, const SliceReque
     }
     return written.has_value();
   });
-  if (!read) return read;
-  if (!written) return written;
+  RETURN_IF_ERROR(read);
+  RETURN_IF_ERROR(written);
   return file->finish();
 }
 
@@ -200,7 +200,7 @@ void print(const SliceRequest& request, const Selection& selection, const Tensor
   write_json(document, out);
 }
 
-/// Returns what is wrong with the arguments, or nothing.
+/// Returns the mistake in the arguments, or nothing.
 std::string mistake_in(const SliceRequest& request, const Target& target,
                        const std::optional<Selection>& selection) {
   if (!selection) {

@@ -56,7 +56,7 @@ class SumsReader {
       json_.take_value();
       return {};
     });
-    if (!read) return pass_on(std::move(read));
+    RETURN_IF_ERROR(read);
     if (!has_version || !has_tensors) return refuse(0, "it has no version and tensors");
     std::ranges::sort(sums_, {}, &RecordedTensor::name);
     const auto twin = std::ranges::adjacent_find(sums_, {}, &RecordedTensor::name);
@@ -70,8 +70,7 @@ class SumsReader {
     return json_.for_each_member([&](std::string_view name, std::size_t key_at) -> Result<void> {
       RecordedTensor tensor;
       tensor.name = name;
-      auto read = read_tensor(tensor, key_at);
-      if (!read) return tl::unexpected(std::move(read).error());
+      RETURN_IF_ERROR(read_tensor(tensor, key_at));
       sums_.push_back(std::move(tensor));
       return {};
     });
@@ -114,7 +113,7 @@ class SumsReader {
       json_.take_value();
       return {};
     });
-    if (!read) return read;
+    RETURN_IF_ERROR(read);
     if (!dtype || !has_shape || tensor.checksum.empty()) {
       return wrong(key_at, "expected dtype, shape and checksum");
     }
@@ -139,9 +138,9 @@ Result<Sums> parse_sums(std::string_view json) {
 /// Reads the whole content of a regular file that is not too large.
 Result<std::string> read_text(const std::string& path) {
   auto file = system_storage().open(path, Access::ReadOnly);
-  if (!file) return pass_on(std::move(file));
+  RETURN_IF_ERROR(file);
   const auto size_bytes = (*file)->size_bytes();
-  if (!size_bytes) return tl::unexpected(size_bytes.error());
+  RETURN_IF_ERROR(size_bytes);
   if (*size_bytes > kMaxSumsBytes) {
     return fail(ErrorCode::InvalidArgument, EFBIG,
                 fmt::format("{}: {} bytes, a record has at most {}", path, *size_bytes, kMaxSumsBytes));
@@ -165,7 +164,7 @@ Result<void> append_sums(NewFile& file, std::string_view source, const Sums& sum
     append_json_string(text, tensor.name);
     text += fmt::format(R"(: {{"dtype": "{}", "shape": {}, "checksum": "{}"}})", name_of(tensor.dtype),
                         shape_text(tensor.shape), tensor.checksum);
-    if (auto appended = flush(); !appended) return appended;
+    RETURN_IF_ERROR(flush());
   }
   text += sums.empty() ? "}\n}\n" : "\n  }\n}\n";
   return flush();
@@ -174,7 +173,7 @@ Result<void> append_sums(NewFile& file, std::string_view source, const Sums& sum
 Result<Sums> read_sums(const std::string& path) {
   return guard_memory([&]() -> Result<Sums> {
     auto text = read_text(path);
-    if (!text) return pass_on(std::move(text));
+    RETURN_IF_ERROR(text);
     auto sums = parse_sums(*text);
     if (!sums) return tl::unexpected(std::move(sums).error().within(path + ": not a record of stfs verify"));
     return sums;

@@ -40,26 +40,26 @@ Result<TensorSource> TensorSource::open(const SourceName& name, const Tensor& wa
   } else if (!name.is_raw && is_archive(name)) {
     opened = source.open_archive(name, wanted);
   } else {
-    auto file = system_storage().open(name.file, Access::ReadOnly);
+    auto file = system_storage().open_behind(name.file, Links::Trusted);
     if (!file && file.error().errno_value == EINVAL) file.error().message += ": - reads standard input";
-    if (!file) return pass_on(std::move(file));
+    RETURN_IF_ERROR(file);
     source.file_ = std::move(*file);
     opened =
         !name.is_raw && name.file.ends_with(".npy") ? source.open_npy(wanted) : source.check_raw_size(wanted);
   }
-  if (!opened) return pass_on(std::move(opened));
+  RETURN_IF_ERROR(opened);
   return source;
 }
 
 Result<void> TensorSource::open_archive(const SourceName& name, const Tensor& wanted) {
-  auto target = open_target(name.file, Use::Tensors);
-  if (!target) return pass_on(std::move(target));
+  auto target = open_target(name.file, Use::Tensors, {.links = Links::Trusted});
+  RETURN_IF_ERROR(target);
   std::uint32_t position = 0;
   if (target->tensor && !name.from_tensor) {
     position = *target->tensor;
   } else {
     auto found = find_tensor(*target->model, name.file, name.from_tensor.value_or(std::string(wanted.name)));
-    if (!found) return pass_on(std::move(found));
+    RETURN_IF_ERROR(found);
     position = *found;
   }
   model_ = std::move(target->model);
@@ -75,10 +75,10 @@ Result<void> TensorSource::open_archive(const SourceName& name, const Tensor& wa
 
 Result<void> TensorSource::open_npy(const Tensor& wanted) {
   const auto status = file_->status();
-  if (!status) return tl::unexpected(status.error());
+  RETURN_IF_ERROR(status);
   const std::uint64_t size_bytes = status->identity.size_bytes;
   std::vector<std::byte> start(static_cast<std::size_t>(std::min(size_bytes, kNpyStartBytes)));
-  if (auto read = file_->read(start, 0); !read) return read;
+  RETURN_IF_ERROR(file_->read(start, 0));
   const auto header = parse_npy_header(start);
   if (!header) return tl::unexpected(Error(header.error()).within(path_));
   if (auto fits = check_npy(*header, size_bytes, wanted.dtype, wanted.shape); !fits) {
@@ -90,7 +90,7 @@ Result<void> TensorSource::open_npy(const Tensor& wanted) {
 
 Result<void> TensorSource::check_raw_size(const Tensor& wanted) {
   const auto status = file_->status();
-  if (!status) return tl::unexpected(status.error());
+  RETURN_IF_ERROR(status);
   if (status->identity.size_bytes == due_bytes_) return {};
   std::array<std::byte, 6> start{};
   const bool looks_like_npy = status->identity.size_bytes >= start.size() && file_->read(start, 0) &&
@@ -112,8 +112,8 @@ Result<void> TensorSource::read_stream(std::uint64_t offset) {
 Result<std::span<const std::byte>> TensorSource::read(ByteRange piece) {
   if (archive_) return archive_->read({data_offset_ + piece.offset, piece.size_bytes}, buffer_);
   buffer_.resize(static_cast<std::size_t>(piece.size_bytes));
-  auto read = in_ != nullptr ? read_stream(piece.offset) : file_->read(buffer_, data_offset_ + piece.offset);
-  if (!read) return pass_on(std::move(read));
+  RETURN_IF_ERROR(in_ != nullptr ? read_stream(piece.offset)
+                                 : file_->read(buffer_, data_offset_ + piece.offset));
   return std::span<const std::byte>(buffer_);
 }
 

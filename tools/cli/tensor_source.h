@@ -23,7 +23,9 @@ struct SourceName {
 
 class TensorSource {
  public:
-  /// Opens the source. Checks that it holds a tensor like `wanted`, as far as the kind of source tells.
+  /// Opens the source. Another user's link that leads to a file of a third user is not followed (EACCES): the
+  /// users of the archive may not read that file. Checks that the source holds a tensor like `wanted`, as far
+  /// as the kind of source shows.
   /// @param in  must outlive the TensorSource.
   static Result<TensorSource> open(const SourceName& name, const Tensor& wanted, std::istream& in);
 
@@ -32,7 +34,7 @@ class TensorSource {
   Result<std::span<const std::byte>> read(ByteRange piece);
   /// The model, if the source is a tensor of another archive; else null.
   [[nodiscard]] const Model* model() const { return model_.get(); }
-  /// Call it after the last piece. Fails if the source has more bytes.
+  /// Called after the last piece. Fails if the source has more bytes.
   Result<void> check_end();
 
  private:
@@ -44,7 +46,7 @@ class TensorSource {
   std::string path_;
   std::istream* in_ = nullptr;  // exactly one of in_, file_ and archive_ is set
   std::unique_ptr<File> file_;
-  const ArchiveReader* archive_ = nullptr;  // belongs to model_
+  const ArchiveReader* archive_ = nullptr;  // owned by model_
   std::unique_ptr<Model> model_;
   std::uint64_t data_offset_ = 0;  // of the tensor in the file or in the archive's file
   std::uint64_t due_bytes_ = 0;

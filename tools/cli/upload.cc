@@ -62,8 +62,8 @@ struct UploadVerbRequest : UploadRequest {
   bool json = false;
 };
 
-/// The present memory of each of a plan's devices, or why the device cannot be used.
-using PlanMemory = std::vector<Result<upload::MemoryInfo>>;
+/// The present memory of each of a plan's devices, or the reason why the device cannot be used.
+using PlanMemory = std::vector<Result<device::MemoryInfo>>;
 
 struct Outcome {
   const upload::Plan& plan;
@@ -177,11 +177,11 @@ void print_text(const Outcome& outcome, std::ostream& out) {
   }
 }
 
-/// Shows the plan, and tells for each device whether it could hold its part.
+/// Shows the plan, and reports each device that could not hold its part.
 int show(const upload::Plan& plan, const UploadVerbRequest& request, Streams& streams) {
   PlanMemory memory;
   for (const upload::PlannedDevice& planned : plan.devices) {
-    auto backend = upload::Backend::open(planned.device);
+    auto backend = device::Backend::open(planned.device);
     memory.push_back(backend ? (*backend)->memory() : tl::unexpected(backend.error()));
   }
   const Outcome outcome{plan, &memory, nullptr};
@@ -204,7 +204,7 @@ Result<upload::Resident> carry_out(upload::Plan plan, const UploadVerbRequest& r
   upload::UploadOptions options;
   options.verify = request.verify;
   auto started = upload::Upload::start(std::move(plan), options);
-  if (!started) return pass_on(std::move(started));
+  RETURN_IF_ERROR(started);
   upload::Upload& upload = **started;
   Progress progress(streams, upload.progress().total_bytes());
   while (!upload.is_done()) {
@@ -220,6 +220,7 @@ Result<upload::Resident> carry_out(upload::Plan plan, const UploadVerbRequest& r
 int upload(const Arguments& arguments, Streams& streams) {
   UploadVerbRequest request;
   CommandLine line("upload", "Move tensors into the memory of devices.", kUploadExamples);
+  line.usage("--device SOURCE...");
   add_upload_options(line, request);
   line.flag(request.verify, "--verify",
             "Read all data again and compare them with the memory of the devices.");

@@ -17,7 +17,7 @@ void add_upload_options(CommandLine& line, UploadRequest& request) {
   line.texts(request.patterns, "--select", "PATTERN",
              "Only tensors whose name matches PATTERN. May be repeated.");
   line.text(request.dtype, "--dtype", "DTYPE", "Convert floating-point tensors to DTYPE on the device.")
-      .suggests(upload::conversion_target_names());
+      .suggests(device::conversion_target_names());
   line.flag(request.is_casting, "--cast", "With --dtype: convert quantized values without their scales.");
 }
 
@@ -30,15 +30,15 @@ tl::expected<upload::PlanRequest, int> plan_request(const UploadRequest& request
   for (const std::string& source : request.sources) to.sources.push_back({source, request.patterns});
   if (request.device.empty()) return wrong_usage("--device is required: `stfs devices` lists them");
   if (!request.dtype.empty()) {
-    const auto dtype = upload::conversion_target_named(request.dtype);
+    const auto dtype = device::conversion_target_named(request.dtype);
     if (!dtype) return wrong_usage("--dtype: " + dtype.error().message);
     to.dtype = *dtype;
   }
   if (request.is_casting && request.dtype.empty()) return wrong_usage("--cast needs --dtype");
   to.casts = request.is_casting;
   const bool is_file = request.device.starts_with('@');
-  auto rules = is_file ? upload::DeviceRules::read_file(request.device.substr(1))
-                       : upload::DeviceRules::parse_device_list(request.device);
+  auto rules = is_file ? device::DeviceRules::read_file(request.device.substr(1))
+                       : device::DeviceRules::parse_device_list(request.device);
   if (!rules) {
     const std::string message = (is_file ? "" : "--device: ") + rules.error().message;
     if (!is_file && rules.error().code == ErrorCode::InvalidArgument) return wrong_usage(message);

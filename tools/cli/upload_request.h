@@ -1,4 +1,4 @@
-// The options that stfs upload and stfs serve have in common: which tensors go to which devices.
+// The options of both stfs upload and stfs serve: they choose tensors and devices.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ struct UploadRequest {
 /// Declares SOURCE, --device, --select, --dtype and --cast.
 void add_upload_options(CommandLine& line, UploadRequest& request);
 
-/// Returns what the options ask for. Otherwise prints what is wrong, and returns the exit code.
+/// Returns the request of the options. Otherwise prints the mistake, and returns the exit code.
 tl::expected<upload::PlanRequest, int> plan_request(const UploadRequest& request, Streams& streams);
 
 }  // namespace stfs::tools

@@ -14,6 +14,7 @@
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/findings.h"
 #include "tools/cli/interrupt.h"
+#include "tools/cli/model_charts.h"
 #include "tools/cli/output_path.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/sums_file.h"
@@ -45,6 +46,7 @@ constexpr const char* kVerifyExamples =
     "  stfs verify model.safetensors --against model.sums.json        compare later, or after a copy\n"
     "  stfs verify --finite checkpoint.safetensors > /dev/null && echo no NaN, no infinity\n"
     "  stfs verify model.safetensors.index.json lm_head.weight        one tensor of a sharded model\n"
+    "  stfs verify --plot model.safetensors                           histogram, outliers, NaNs by layer\n"
     "  stfs verify --json model.safetensors | jq '.tensors[] | select(.nan > 0).name'";
 
 struct VerifyRequest {
@@ -54,7 +56,7 @@ struct VerifyRequest {
   std::string against;
   std::uint64_t threads = std::max(std::thread::hardware_concurrency(), 1U);
   bool is_finite = false;
-  bool is_replacing = false;
+  PlotRequest plot;
   bool json = false;
 };
 
@@ -66,6 +68,7 @@ struct Verdict {
   std::vector<TensorScan> scans;  // in the order of the data
   Findings findings;
   std::vector<std::string> changed_files;  // files that changed during the read
+  std::vector<Chart> charts;               // if requested
 
   [[nodiscard]] std::size_t problems(const Model& model) const {
     return findings.size() + changed_files.size() + model.problems().size();
@@ -79,9 +82,9 @@ Result<Positions> select(const Target& target, const VerifyRequest& request) {
     return all;
   }
   auto positions = find_tensors(target, request.target, request.names);
-  if (!positions) return positions;
+  RETURN_IF_ERROR(positions);
   std::ranges::sort(*positions);
-  positions->erase(std::ranges::unique(*positions).begin(), positions->end());
+  positions->erase(std::unique(positions->begin(), positions->end()), positions->end());
   return positions;
 }
 
@@ -102,23 +105,30 @@ Result<Verdict> judge(const Target& target, const VerifyRequest& request, Stream
   const Model& model = *target.model;
   Verdict verdict;
   auto tensors = select(target, request);
-  if (!tensors) return pass_on(std::move(tensors));
+  RETURN_IF_ERROR(tensors);
   for (const std::uint32_t at : *tensors) verdict.size_bytes += model.tensors()[at].data.size_bytes;
   // Open the files first, so that an unreadable or unwritable file shows before the work and not after it.
   Result<Sums> recorded;
   if (!request.against.empty()) recorded = read_sums(request.against);
-  if (!recorded) return pass_on(std::move(recorded));
+  RETURN_IF_ERROR(recorded);
   std::optional<NewFile> record;
   if (!request.record.empty()) {
-    auto file = create_output(request.record, model, request.is_replacing, common_mode(model));
-    if (!file) return pass_on(std::move(file));
+    auto file = create_output(request.record, model, request.plot.is_replacing, common_mode(model));
+    RETURN_IF_ERROR(file);
     record.emplace(std::move(*file));
   }
   {
+    std::optional<ValueCharts> values;
+    TakeSpectrum take;
+    if (request.plot.needs_charts()) {
+      values.emplace(model, *tensors);
+      take = [&](std::uint32_t tensor, const ValueSpectrum& spectrum) { values->take(tensor, spectrum); };
+    }
     Work work(watch_on(streams));
-    auto scans = scan_tensors(model, *tensors, request.threads, work);
-    if (!scans) return pass_on(std::move(scans));
+    auto scans = scan_tensors(model, *tensors, request.threads, work, take);
+    RETURN_IF_ERROR(scans);
     verdict.scans = std::move(*scans);
+    if (values) verdict.charts = values->charts(verdict.scans);
   }
   find_unreadable(model, verdict.scans, verdict.findings);
   if (!request.against.empty()) {
@@ -131,7 +141,7 @@ Result<Verdict> judge(const Target& target, const VerifyRequest& request, Stream
   if (record && verdict.problems(model) == 0) {
     auto done = append_sums(*record, model.path().filename().string(), sums_of(model, verdict));
     if (done) done = record->finish();
-    if (!done) return pass_on(std::move(done));
+    RETURN_IF_ERROR(done);
   }
   return verdict;
 }
@@ -185,6 +195,8 @@ void print_summary(const VerifyRequest& request, const Model& model, const Verdi
                      human_size(verdict.size_bytes));
   if (!request.record.empty()) {
     out << "recorded in " << printable(request.record) << '\n';
+  } else if (problems == 0 && request.against.empty()) {
+    out << "no problem\n";
   } else if (problems == 0) {
     out << "as recorded in " << printable(request.against) << '\n';
   } else {
@@ -216,15 +228,18 @@ int verify(const Arguments& arguments, Streams& streams) {
   line.positional(request.target, "TARGET", "Archive, sharded model, or path inside a mount.");
   line.positionals(request.names, "NAME", "Verify these tensors only.");
   line.text(request.record, "--record", "FILE", "Write a record of dtypes, shapes and checksums (JSON).");
-  line.flag(request.is_replacing, "-f,--force", "With --record: replace FILE if it exists.");
+  declare_plot_options(line, request.plot,
+                       "a histogram of the values, and the outliers and NaNs of each layer");
+  line.flag(request.plot.is_replacing, "-f,--force", "With --record or --svg: replace FILE if it exists.");
   line.text(request.against, "--against", "FILE", "Compare with a record.").excludes("--record");
   line.flag(request.is_finite, "--finite", "Report NaNs and infinities as problems.");
   line.number(request.threads, "--threads", "N",
               "Read N tensors at a time. Default: the number of processors.", 1, kMostWorkers);
-  line.flag(request.json, "--json", "Print tensors and problems as a JSON object.");
+  line.flag(request.json, "--json", "Print tensors and problems as a JSON object.").excludes("--plot");
   if (const auto code = line.parse(arguments, streams)) return *code;
-  if (request.is_replacing && request.record.empty())
-    return report_wrong_usage(streams, "--force needs --record");
+  if (const auto mistake = mistake_in(line, request.plot)) return report_wrong_usage(streams, *mistake);
+  if (request.plot.is_replacing && request.record.empty() && request.plot.svg.empty())
+    return report_wrong_usage(streams, "--force needs --record or --svg");
 
   const auto target = open_target(request.target, Use::Tensors);
   if (!target) return report_failure(streams, target.error().message);
@@ -232,15 +247,26 @@ int verify(const Arguments& arguments, Streams& streams) {
     return report_wrong_usage(streams,
                               request.target + ": is a tensor's file: NAME needs an archive or a mount");
   }
+  if (!request.plot.svg.empty()) {
+    const auto why =
+        obstacle_at(request.plot.svg, {{target->model.get(), "TARGET"}}, request.plot.is_replacing);
+    if (why) return report_failure(streams, request.plot.svg + ": " + *why);
+  }
   std::optional<InterruptGuard> guard(std::in_place);
   const auto verdict = judge(*target, request, streams);
   if (!verdict) return report_failure(streams, verdict.error().message);
   guard.reset();
   const int code = report(request, *target->model, *verdict, streams);
-  if (request.json) {
+  const auto shown = show_charts(verdict->charts, request.plot, *target->model, streams);
+  if (!shown) return report_failure(streams, shown.error().message);
+  if (request.plot.is_wanted) {
+    if (!request.record.empty() || !request.against.empty())
+      print_summary(request, *target->model, *verdict, streams.out);
+  } else if (request.json) {
     print_json(*target->model, *verdict, streams.out);
   } else if (request.record.empty() && request.against.empty()) {
     print_table(*target->model, *verdict, streams.out);
+    if (streams.out_is_terminal) print_summary(request, *target->model, *verdict, streams.out);
   } else if (request.record.empty() || code == kDone) {
     print_summary(request, *target->model, *verdict, streams.out);
   }

@@ -19,8 +19,7 @@
 #include "tools/sync/pull.h"
 #include "tools/sync/sync_state.h"
 #include "tools/sync/version_apply.h"
-#include "tools/sync/version_metadata.h"
-#include "tools/sync/version_name.h"
+#include "tools/sync/version_format.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"
@@ -60,7 +59,7 @@ void print_json(const VersionChange& change, const Model& model, const sync::Pub
 
 Result<TargetPath> locate_model(const VersionChange& change) {
   auto located = locate_target(change.target, Use::Change);
-  if (!located) return located;
+  RETURN_IF_ERROR(located);
   if (located->tensor) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 change.target + ": is a tensor's file: name the mount or the model");

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tools/cli/change.h"
+#include "tools/cli/change_options.h"
 #include "tools/cli/verb.h"
 
 namespace stfs::tools {
@@ -18,10 +18,10 @@ struct VersionChange {
   bool json = false;
 };
 
-/// Whether the path is the directory of a published version: by its name, weight_vN, or by its index.
+/// Returns true if the path is the directory of a published version, by its name weight_vN or by its index.
 bool is_version_directory(const std::string& path);
 
-/// Applies the version, and prints what has changed. Returns the verb's exit code.
+/// Applies the version, and prints the changes. Returns the verb's exit code.
 int apply_published(const VersionChange& change, Streams& streams);
 
 }  // namespace stfs::tools

@@ -1,6 +1,6 @@
-// Converts each type of elements to blocks of doubles, and adds those up in one way. The loops have known
-// lengths and no branches, and each place in a vector has its own sum, so that compilers vectorize them.
-// Blocks with a NaN, an infinity or a new largest relative difference take more steps.
+// Converts each type of elements to blocks of doubles, and adds these up in one way. The loops have known
+// lengths and no branches, and each place in a vector has a separate sum, so that compilers vectorize them.
+// Blocks with a NaN, an infinity or a new largest relative difference need more steps.
 #include "tools/compare/element_statistics.h"
 
 #include <algorithm>
@@ -16,10 +16,10 @@ namespace stfs::tools {
 namespace {
 
 constexpr std::size_t kBlock = 256;  // elements; few enough that a block stays in the first cache
-constexpr std::size_t kLanes = 8;    // sums beside each other; a divisor of kBlock
+constexpr std::size_t kLanes = 8;    // separate sums; a divisor of kBlock
 constexpr double kLargestDouble = std::numeric_limits<double>::max();
 
-/// Elements of A and B as doubles. Elements that the tensors do not have are zeros, which add nothing.
+/// Elements of A and B as doubles. Places beyond the tensors' end are zeros, which add nothing.
 struct Block {
   std::array<double, kBlock> a{};  // for C64 the absolute value
   std::array<double, kBlock> b{};
@@ -67,7 +67,7 @@ void fill(const std::array<T, kBlock>& a, const std::array<T, kBlock>& b, Block&
 
 using Lanes = std::array<double, kLanes>;
 
-/// Sums and largest values beside each other. Element i of a block belongs to lane i % kLanes.
+/// Separate sums and largest values for each lane. Element i of a block is in lane i % kLanes.
 struct LaneSums {
   Lanes largest{};
   Lanes squares_a{};
@@ -86,7 +86,7 @@ struct LaneSums {
 
 class BlockSums {
  public:
-  /// Makes elements zero that are not finite.
+  /// Sets elements to zero that are not finite.
   void add(Block& block) {
     if (!is_plain(block)) {
       drop_not_finite(block);
@@ -112,8 +112,9 @@ class BlockSums {
   }
 
  private:
-  /// Whether all elements are finite, and none has a larger relative difference than those before the block.
-  /// Ignores what may be the error of rounding: else all blocks of a tensor that was scaled would be special.
+  /// Returns true if all elements are finite, and no relative difference is larger than all before the block.
+  /// Ignores possible errors of rounding: otherwise all blocks of a scaled tensor would need the additional
+  /// steps.
   [[nodiscard]] bool is_plain(const Block& block) const {
     const double relative = largest_relative_ * (1 + 4 * std::numeric_limits<double>::epsilon());
     Lanes special{};

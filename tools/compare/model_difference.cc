@@ -22,7 +22,7 @@ void add_both(const Model& a, std::uint32_t at_a, const Model& b, std::uint32_t 
   }
 }
 
-/// Compares the models' tensors whose names are `wanted`.
+/// Compares the models' tensors whose names `is_wanted` accepts.
 template <class Predicate>
 void compare_headers(const Model& a, const Model& b, const Predicate& is_wanted,
                      ModelDifference& difference) {

@@ -1,4 +1,4 @@
-// How two models differ in what their headers say: names, dtypes, shapes and metadata.
+// Finds the differences of two models in their headers: names, dtypes, shapes and metadata.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ struct HeaderDifference {
   std::optional<std::uint32_t> a;
   std::optional<std::uint32_t> b;
   /// "only_in_a" or "only_in_b", or one or both of "dtype" and "shape", or "renamed" (renamed_tensors.h):
-  /// then the names differ, and nothing else.
+  /// only the names differ.
   std::vector<std::string_view> kinds;
 };
 
-/// A key of __metadata__ that one model lacks, or that has two values. The texts belong to the models.
+/// A key of __metadata__ that one model lacks, or that has two values. The models own the texts.
 struct MetadataDifference {
   std::string_view key;
   std::optional<std::string_view> a;
@@ -37,12 +37,12 @@ struct ModelDifference {
 /// A model that is compared, which must outlive the result.
 struct ComparedModel {
   const Model& model;
-  std::optional<std::uint32_t> tensor{};  // set: only this one, as a tensor's file in a mount names it
+  std::optional<std::uint32_t> tensor{};  // set: only this tensor, named by its file in a mount
 };
 
-/// Compares the tensors that match `globs`. If A or B is one tensor's file in a mount, compares this tensor
-/// only: with the other file's tensor, or with the tensor of the same name. Compares metadata only if neither
-/// globs nor such a file select tensors. The result refers to the models.
+/// Compares the tensors that match `globs`. If A or B is one tensor's file in a mount, compares only this
+/// tensor: with the other file's tensor, or with the tensor of the same name. Compares metadata only if
+/// neither globs nor such a file select tensors. The result refers to the models.
 ModelDifference difference_of(const ComparedModel& a, const ComparedModel& b, NameGlobs& globs);
 
 }  // namespace stfs::tools

@@ -8,7 +8,7 @@ namespace stfs::tools {
 bool NameGlobs::match(std::string_view name) {
   bool is_matched = globs_.empty();
   for (std::size_t at = 0; at < globs_.size(); ++at) {
-    if (!upload::matches_name(globs_[at], name)) continue;
+    if (!device::matches_name(globs_[at], name)) continue;
     is_used_[at] = true;
     is_matched = true;
   }

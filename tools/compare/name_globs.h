@@ -1,4 +1,4 @@
-// The GLOBs of a command line: which tensors they select, and which of them select none.
+// The GLOBs of a command line: finds the tensors that they select, and the globs that select none.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ class NameGlobs {
   explicit NameGlobs(std::vector<std::string> globs) : globs_(std::move(globs)), is_used_(globs_.size()) {}
 
   [[nodiscard]] bool empty() const { return globs_.empty(); }
-  /// Whether any glob matches the name (upload::matches_name()). Notes all globs that do.
+  /// Returns true if any glob matches the name (device::matches_name()). Notes all globs that match.
   bool match(std::string_view name);
-  /// The globs that have matched no name so far, in the order of the command line.
+  /// Returns the globs that have matched no name so far, in the order of the command line.
   [[nodiscard]] std::vector<std::string> unused() const;
 
  private:

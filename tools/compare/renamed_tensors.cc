@@ -1,4 +1,4 @@
-// Hashes the candidates by several threads, one tensor each, and pairs them by their hashes.
+// Several threads hash the candidates, one tensor each. The hashes then give the pairs.
 #include "tools/compare/renamed_tensors.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kPieceBytes = 4U << 20U;
 
-/// What a renamed tensor keeps, but for its bytes.
+/// The properties that a renamed tensor keeps, without its bytes.
 struct Form {
   Dtype dtype = Dtype::U8;
   std::vector<std::uint64_t> shape;
@@ -35,7 +35,7 @@ Form form_of(const Tensor& tensor) {
   return {tensor.dtype, {tensor.shape.begin(), tensor.shape.end()}};
 }
 
-/// The tensors that may be renamed, in the order of their rows.
+/// Returns the tensors that may be renamed, in the order of their rows.
 std::vector<Candidate> candidates_of(const ModelPair& models, const ModelDifference& difference) {
   std::map<Form, std::pair<std::vector<Candidate>, std::vector<Candidate>>> by_form;
   for (std::size_t row = 0; row < difference.tensors.size(); ++row) {
@@ -72,7 +72,7 @@ std::string hash_of(const Model& model, std::uint32_t position, Work& work) {
   return checksum.hex();
 }
 
-/// Joins the rows of each pair in that of A. Leaves the other row empty.
+/// Joins the two rows of each pair in the row of A's tensor, and removes the other row.
 void join_pairs(const ModelPair& models, const std::vector<Candidate>& candidates,
                 std::vector<HeaderDifference>& rows) {
   std::map<std::pair<Form, std::string>, std::vector<const Candidate*>> of_a;  // the last one first
@@ -109,7 +109,7 @@ Result<void> find_renamed(const ModelPair& models, ModelDifference& difference, 
     return {};
   };
   work.begin(total_bytes);
-  if (auto done = run_watched(candidates.size(), threads, work, hash); !done) return done;
+  RETURN_IF_ERROR(run_watched(candidates.size(), threads, work, hash));
   if (work.is_stopped()) return fail(ErrorCode::System, EINTR, "interrupted");
   join_pairs(models, candidates, difference.tensors);
   return {};

@@ -9,10 +9,10 @@
 
 namespace stfs::tools {
 
-/// Reads the tensors that only A or only B has, where the other model lacks one of the same dtype and shape,
-/// and compares their XXH128. Each pair becomes one difference of the kind "renamed"; of several tensors with
-/// the same bytes the first of A goes with the first of B. A tensor without bytes or one that cannot be read
-/// is not renamed.
+/// Reads the tensors that only A or only B has, if the other model also lacks one of the same dtype and
+/// shape, and compares their XXH128. Each pair becomes one difference of the kind "renamed". If several
+/// tensors have the same bytes, the first one of A is paired with the first one of B. A tensor without bytes,
+/// or one that cannot be read, is not renamed.
 /// @return EINTR if the work is stopped.
 Result<void> find_renamed(const ModelPair& models, ModelDifference& difference, std::uint64_t threads,
                           Work& work);

@@ -12,11 +12,11 @@
 namespace stfs::tools {
 namespace {
 
-/// Bytes of each tensor that are in memory at a time. The pieces of A and of B fit the second cache, and are
-/// large enough to make the cost of the system calls negligible. A multiple of every element's size, and of
-/// the three bytes that four elements of 6 bits take.
+/// Bytes of each tensor that are in memory at a time. The pieces of A and of B fit into the second-level
+/// cache, and are large enough to make the cost of the system calls negligible. A multiple of every element's
+/// size, and of the three bytes that four elements of 6 bits take.
 constexpr std::uint64_t kComparedPieceBytes = 192U << 10U;
-/// Bytes of one job. Few enough that the threads end at about the same time.
+/// Bytes of one job. The number is small enough that the threads end at about the same time.
 constexpr std::uint64_t kComparedPartBytes = 128 * kComparedPieceBytes;
 
 /// Part of a pair of tensors: the bytes from `begin` to `end`, counted from each tensor's first byte.
@@ -99,7 +99,7 @@ class Comparer {
     return parts;
   }
 
-  /// @param compare  fails never: read() keeps failures.
+  /// @param compare  never fails: read() keeps failures.
   bool run(std::span<const ComparedPart> parts, const std::function<void(std::size_t part)>& compare) {
     std::uint64_t size_bytes = 0;
     for (const ComparedPart& part : parts) size_bytes += part.end - part.begin;
@@ -113,18 +113,18 @@ class Comparer {
   }
 
   /// Reads a part piece by piece. Keeps the failure if there is one.
-  /// @param judge  receives the same bytes of A and of B; returns false if it needs no more.
+  /// @param judge  receives the same bytes of A and of B; returns false to end the reading.
   template <class Judge>
   void read(std::span<const ComparedPart> parts, std::size_t at, const Judge& judge) {
     bool is_b = false;
     std::uint64_t begin = parts[at].begin;
     auto done = guard_memory([&] { return read_pieces(parts[at], begin, is_b, judge); });
-    work_.advance(parts[at].end - begin);  // what need not be read, too
+    work_.advance(parts[at].end - begin);  // including bytes that were not needed
     if (!done) keep_failure(parts[at].pair, at, std::move(done).error(), is_b);
   }
 
   /// @param begin  moves behind each piece that was judged.
-  /// @param is_b   in case of a failure: whether B's tensor failed.
+  /// @param is_b   after a failure: true if B's tensor failed.
   template <class Judge>
   Result<void> read_pieces(const ComparedPart& part, std::uint64_t& begin, bool& is_b,
                            const Judge& judge) const {
@@ -141,7 +141,7 @@ class Comparer {
       auto read = models_.a.archive_of(pair.a).read_through(piece_a, offset_a + begin);
       is_b = read.has_value();
       if (is_b) read = models_.b.archive_of(pair.b).read_through(piece_b, offset_b + begin);
-      if (!read) return read;
+      RETURN_IF_ERROR(read);
       if (!judge(piece_a, piece_b)) return {};
       begin += size_bytes;
       work_.advance(size_bytes);
@@ -149,7 +149,7 @@ class Comparer {
     return {};
   }
 
-  /// Keeps the failure of a pair's first part that fails.
+  /// Keeps the failure of the first part of a pair that fails.
   void keep_failure(std::size_t pair, std::size_t part, Error failure, bool is_b) {
     const MutexLock lock(mutex_);
     if (part >= failed_parts_[pair]) return;
@@ -163,7 +163,7 @@ class Comparer {
   const std::uint64_t threads_;
   Work& work_;
   std::vector<TensorComparison> comparisons_;
-  Mutex mutex_;  // guards the failures in comparisons_, too, while threads run
+  Mutex mutex_;  // also guards the failures in comparisons_ while threads run
   std::vector<std::size_t> failed_parts_ GUARDED_BY(mutex_);
 };
 

@@ -11,11 +11,11 @@
 #include "core/base/unique_fd.h"
 #include "tools/device/device.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
 /// The alignment of tensors in an arena, in bytes: GPUs read it fastest, and DLPack requires it.
 inline constexpr std::uint64_t kTensorAlignment = 256;
-/// Rounds an offset up to that alignment.
+/// Rounds an offset up to this alignment.
 constexpr std::uint64_t aligned_for_tensor(std::uint64_t offset) {
   return (offset + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
 }
@@ -28,18 +28,20 @@ class Arena {
 
   [[nodiscard]] virtual const Device& device() const = 0;
   [[nodiscard]] virtual std::uint64_t size_bytes() const = 0;
-  /// Address of the first byte as the device sees it: an ordinary pointer on the CPU, a CUdeviceptr on a GPU.
+  /// The address of the first byte as the device sees it: an ordinary pointer on the CPU, a CUdeviceptr on a
+  /// GPU.
   [[nodiscard]] virtual void* address() const = 0;
   /// The same bytes as memory of this process; empty if this process cannot reach them (a GPU).
   [[nodiscard]] virtual std::span<std::byte> host_bytes() = 0;
-  /// Whether this process cannot write to the arena, because it was adopted from another process.
+  /// Returns true if this process cannot write to the arena, because the arena was adopted from another
+  /// process.
   [[nodiscard]] virtual bool is_read_only() const = 0;
 
   /// Returns a descriptor with which another process can map the arena read-only (Backend::adopt()). The
-  /// arena must have been allocated as shareable. Nobody may write to it afterwards: this call seals a CPU's
-  /// arena.
+  /// arena must have been allocated as shareable. After this call no process may write to it: the call seals
+  /// a CPU's arena.
   /// @return ENOTSUP if the arena cannot be shared; the device's errors.
   virtual Result<UniqueFd> share() = 0;
 };
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

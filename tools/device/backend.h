@@ -1,8 +1,8 @@
 // The interface of a device: memory, asynchronous copies, and a few kernels.
 //
-// There are two backends. `cpu` (cpu_backend.cc) is a real device with queues of its own; every test runs on
-// it. `cuda` (cuda_backend.cc) is the other. Opening a backend fails with the reason if it is not built in or
-// if its driver is missing.
+// There are two backends. `cpu` (cpu_backend.cc) is a real device with its queues; every test runs on it.
+// `cuda` (cuda_backend.cc) is the second one. Opening a backend fails with the reason if it is not built in
+// or if its driver is missing.
 #pragma once
 
 #include <cerrno>
@@ -18,10 +18,10 @@
 #include "tools/device/arena.h"
 #include "tools/device/device.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
-/// Whether an error says that this process can't use a device any more: a kernel or the GPU itself has
-/// failed, and CUDA returns that error from each later call. Only a new process can use the GPU again.
+/// Returns true if the error means that this process can't use a device any more: a kernel or the GPU itself
+/// has failed, and CUDA returns that error from each later call. Only a new process can use the GPU again.
 inline bool is_device_lost(const Error& error) {
   return error.errno_value == ENOTRECOVERABLE;
 }
@@ -46,7 +46,7 @@ class Queue {
   virtual ~Queue() = default;
 
   /// Starts a copy into an arena of the same device. `from` must stay unchanged until a later mark is passed.
-  /// `from` should lie in a Staging; otherwise this call may wait.
+  /// It should be memory of a Staging; otherwise this call may wait.
   virtual Result<void> copy(std::span<const std::byte> from, Arena& to, std::uint64_t to_offset) = 0;
   /// Starts a conversion (conversion.h), element by element. The two ranges must not overlap and must begin
   /// at a whole element. Elements that the target cannot hold are added to the count of overflows().
@@ -55,10 +55,10 @@ class Queue {
   /// Starts the digest (digest.h) of a range. The result is in *to once a later mark is passed.
   virtual Result<void> digest(Arena& arena, ByteRange range, std::uint64_t* to) = 0;
 
-  /// A point after everything that was started so far.
+  /// A point after all work that was started so far.
   using Mark = std::uint64_t;
   virtual Result<Mark> mark() = 0;
-  /// Returns whether all work before the mark is done. Fails with the first error of that work.
+  /// Returns true if all work before the mark is done. Fails with the first error of that work.
   virtual Result<bool> is_passed(Mark mark) = 0;
   virtual Result<void> wait_for(Mark mark) = 0;
   /// The count of overflows in all finished conversions.
@@ -83,9 +83,9 @@ class Backend {
   virtual Result<std::unique_ptr<Staging>> allocate_staging(std::uint64_t size_bytes) = 0;
   virtual Result<std::unique_ptr<Queue>> open_queue() = 0;
 
-  /// Maps read-only what another process's Arena::share() returned.
+  /// Maps read-only the memory behind a descriptor that another process's Arena::share() returned.
   /// @param descriptor  not needed after this call.
   virtual Result<std::shared_ptr<Arena>> adopt(UniqueFd descriptor, std::uint64_t size_bytes) = 0;
 };
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -12,7 +12,7 @@
 #include "core/tensor/float_conversion.h"
 #include "tools/text/printable.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
 using Special = FloatFormat::Special;
@@ -135,4 +135,4 @@ std::uint64_t convert_elements(Dtype from_dtype, std::span<const std::byte> from
   }
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -13,7 +13,7 @@
 
 #include "tools/device/on_devices.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
 /// The bit fields of a dtype, and the meaning of its largest patterns.
 struct FloatFormat {
@@ -34,8 +34,8 @@ struct FloatFormat {
   }
 };
 
-/// The value is sign * mantissa * 2^(exponent - 52). The mantissa's bit 52 is set unless the number is 0.
-/// The mantissa of a NaN are its other bits, from bit 51 down; they are never 0.
+/// The value is sign * mantissa * 2^(exponent - 52). The mantissa's bit 52 is set unless the number is 0. The
+/// mantissa of a NaN has its other bits, from bit 51 down; they are never 0.
 struct UnpackedFloat {
   enum class Kind : std::uint8_t { Finite, Infinite, Nan };
   bool is_negative = false;
@@ -114,8 +114,8 @@ STFS_ON_DEVICES constexpr std::uint64_t pack_float(const FloatFormat& format, co
     const std::uint64_t is_odd = from.mantissa >> drop_bits & 1;
     magnitude = (from.mantissa + (std::uint64_t{1} << (drop_bits - 1)) - 1 + is_odd) >> drop_bits;
   }
-  // Adding the leading one (if the number still has one) increments the exponent by one; so does a rounding
-  // carry.
+  // Adding the leading one (if the number still has one) increments the exponent by one. A rounding carry has
+  // the same effect.
   if (exponent > 1 && from.mantissa != 0)
     magnitude += static_cast<std::uint64_t>(exponent - 1) << format.mantissa_bits;
   std::uint64_t largest = format.magnitude_mask();
@@ -134,7 +134,7 @@ STFS_ON_DEVICES constexpr std::uint64_t convert_float(const FloatFormat& from, c
   return pack_float(to, unpack_float(from, bits), overflow);
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device
 
 #if !defined(__CUDACC__)
 #include <optional>
@@ -146,7 +146,7 @@ STFS_ON_DEVICES constexpr std::uint64_t convert_float(const FloatFormat& from, c
 #include "core/base/error.h"
 #include "core/format/dtype.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
 /// Returns the format of a floating dtype of whole bytes; nothing for other dtypes.
 std::optional<FloatFormat> float_format_of(Dtype dtype);
@@ -155,7 +155,7 @@ std::optional<FloatFormat> float_format_of(Dtype dtype);
 bool is_conversion_target(Dtype dtype);
 /// The names of all conversion targets.
 std::vector<std::string> conversion_target_names();
-/// Returns the conversion target that the text means (parse_dtype()): "BF16", "bf16", "bfloat16".
+/// Returns the conversion target that the text names (parse_dtype()): "BF16", "bf16", "bfloat16".
 /// @return EINVAL if there is none; the message has the names of all targets.
 Result<Dtype> conversion_target_named(std::string_view name);
 
@@ -165,5 +165,5 @@ Result<Dtype> conversion_target_named(std::string_view name);
 std::uint64_t convert_elements(Dtype from_dtype, std::span<const std::byte> from, Dtype to_dtype,
                                std::span<std::byte> to);
 
-}  // namespace stfs::upload
+}  // namespace stfs::device
 #endif

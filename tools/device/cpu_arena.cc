@@ -13,7 +13,7 @@
 #include "core/base/mutex.h"
 #include "tools/text/quantity.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
 constexpr std::uint64_t kHugePageBytes = 2U << 20U;
@@ -42,7 +42,7 @@ class Map {
   std::size_t size_bytes_;
 };
 
-/// Maps with the alignment of huge pages and unmaps the surplus before and after.
+/// Maps with the alignment of huge pages and unmaps the surplus before and after the arena.
 Result<std::byte*> map_aligned(std::size_t size_bytes, int flags, int fd) {
   void* const room = ::mmap(nullptr, size_bytes + kHugePageBytes, PROT_NONE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -88,7 +88,7 @@ class CpuArena final : public Arena {
     }
     const MutexLock lock(mutex_);
     if (!is_read_only_) {
-      if (auto sealed = seal(); !sealed) return pass_on(std::move(sealed));
+      RETURN_IF_ERROR(seal());
     }
     UniqueFd copy(::fcntl(memory_.get(), F_DUPFD_CLOEXEC, 0));
     if (!copy) return fail_system(errno, "cpu", "share memory");
@@ -106,10 +106,10 @@ class CpuArena final : public Arena {
   }
 
   Result<void> seal() {
-    if (auto mapped = remap(PROT_READ, MAP_PRIVATE); !mapped) return mapped;
+    RETURN_IF_ERROR(remap(PROT_READ, MAP_PRIVATE));
     if (::fcntl(memory_.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) < 0) {
       auto failed = fail_system(errno, "cpu", "seal memory");
-      if (auto back = remap(PROT_READ | PROT_WRITE, MAP_SHARED); !back) return back;
+      RETURN_IF_ERROR(remap(PROT_READ | PROT_WRITE, MAP_SHARED));
       return failed;
     }
     is_read_only_ = true;
@@ -135,14 +135,14 @@ Result<std::shared_ptr<Arena>> allocate_cpu_arena(std::uint64_t size_bytes, bool
       (std::max<std::uint64_t>(size_bytes, 1) + page_bytes - 1) / page_bytes * page_bytes;
   if (!is_shareable) {
     auto begin = map_aligned(mapped_bytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
-    if (!begin) return pass_on(std::move(begin));
+    RETURN_IF_ERROR(begin);
     return std::make_shared<CpuArena>(*begin, mapped_bytes, size_bytes, UniqueFd(), false);
   }
   UniqueFd memory(::memfd_create("safetensorsfs arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) return fail_system(errno, "cpu", "create shareable memory");
   if (::ftruncate(memory.get(), static_cast<off_t>(mapped_bytes)) < 0) return no_memory(mapped_bytes, errno);
   auto begin = map_aligned(mapped_bytes, MAP_SHARED | MAP_NORESERVE, memory.get());
-  if (!begin) return pass_on(std::move(begin));
+  RETURN_IF_ERROR(begin);
   return std::make_shared<CpuArena>(*begin, mapped_bytes, size_bytes, std::move(memory), false);
 }
 
@@ -167,4 +167,4 @@ Result<std::shared_ptr<Arena>> adopt_cpu_arena(UniqueFd descriptor, std::uint64_
                                     true);
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

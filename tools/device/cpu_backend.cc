@@ -19,7 +19,7 @@
 #include "tools/device/digest.h"
 #include "tools/text/quantity.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
 class CpuStaging final : public Staging {
@@ -56,17 +56,17 @@ class CpuQueue final : public Queue {
 
   Result<void> copy(std::span<const std::byte> from, Arena& to, std::uint64_t to_offset) override {
     auto place = place_in(to, to_offset, from.size());
-    if (!place) return pass_on(std::move(place));
+    RETURN_IF_ERROR(place);
     return start([from, place = *place] { std::memcpy(place.data(), from.data(), from.size()); });
   }
 
   Result<void> convert(Arena& from, ByteRange range, Dtype from_dtype, Arena& to, std::uint64_t to_offset,
                        Dtype to_dtype) override {
     auto source = place_in(from, range.offset, range.size_bytes);
-    if (!source) return pass_on(std::move(source));
+    RETURN_IF_ERROR(source);
     const std::uint64_t elements = range.size_bytes * 8 / bits_of(from_dtype);
     auto place = place_in(to, to_offset, elements * bits_of(to_dtype) / 8);
-    if (!place) return pass_on(std::move(place));
+    RETURN_IF_ERROR(place);
     return start([this, from_dtype, to_dtype, source = *source, place = *place] {
       const std::uint64_t overflows = convert_elements(from_dtype, source, to_dtype, place);
       const MutexLock lock(mutex_);
@@ -157,7 +157,7 @@ class CpuBackend final : public Backend {
 
   Result<std::unique_ptr<Staging>> allocate_staging(std::uint64_t size_bytes) override {
     auto memory = allocate_cpu_arena(size_bytes, false);
-    if (!memory) return pass_on(std::move(memory));
+    RETURN_IF_ERROR(memory);
     return std::make_unique<CpuStaging>(std::move(*memory));
   }
 
@@ -186,4 +186,4 @@ Result<std::shared_ptr<Backend>> Backend::open(const Device& device) {
   });
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <thread>
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
 /// Returns the number after "KEY:" in a file of lines "KEY: NUMBER".
@@ -51,7 +51,7 @@ MemoryInfo cpu_memory() {
   const auto used = number_of(group + "/memory.current");
   if (!limit || !used) return memory;
   memory.total_bytes = std::min(memory.total_bytes, *limit);
-  // The group's page cache counts as used, but the kernel can reclaim it.
+  // The group's page cache is part of the used memory, but the kernel can reclaim it.
   const std::uint64_t cache = number_in((group + "/memory.stat").c_str(), "inactive_file").value_or(0) +
                               number_in((group + "/memory.stat").c_str(), "active_file").value_or(0);
   const std::uint64_t held = *used - std::min(*used, cache);
@@ -72,4 +72,4 @@ std::string cpu_description() {
   return fmt::format("{}, {} core{}", name, cores, cores == 1 ? "" : "s");
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

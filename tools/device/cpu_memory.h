@@ -5,12 +5,13 @@
 
 #include "tools/device/backend.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
-/// Free memory is what the kernel could provide without swapping and the control group's limit still allows.
+/// Free memory is the memory that the kernel could provide without swapping, within the control group's
+/// limit.
 MemoryInfo cpu_memory();
 
-/// "AMD EPYC 9654, 96 cores".
+/// Returns, for example, "AMD EPYC 9654, 96 cores".
 std::string cpu_description();
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

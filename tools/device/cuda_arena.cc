@@ -17,7 +17,7 @@
 #include "tools/device/cuda_scope.h"
 #include "tools/device/later_releases.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
 Result<const CudaDriver*> driver_of(const Device& device) {
@@ -35,7 +35,7 @@ tl::unexpected<Error> fail_driver(const CudaDriver& driver, const Device& device
 }
 
 /// Waits until the device has finished its work. Another thread may capture a stream: this thread's wait is
-/// not part of the capture, and shall not break it.
+/// not part of the capture, and must not break it.
 void wait_for_device() {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);
@@ -108,7 +108,7 @@ class SharedArena final : public Arena {
     const MutexLock lock(mutex_);
     const CudaScope here(device_);
     if (!is_read_only_) {
-      if (auto allowed = allow(CU_MEM_ACCESS_FLAGS_PROT_READ); !allowed) return pass_on(std::move(allowed));
+      RETURN_IF_ERROR(allow(CU_MEM_ACCESS_FLAGS_PROT_READ));
     }
     int fd = -1;
     const CUresult error = driver_.export_handle(&fd, memory_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
@@ -117,9 +117,9 @@ class SharedArena final : public Arena {
   }
 
   Result<void> create() {
-    if (auto supported = check_support(); !supported) return supported;
+    RETURN_IF_ERROR(check_support());
     CUmemAllocationProp properties = wanted();
-    if (auto measured = measure(properties); !measured) return measured;
+    RETURN_IF_ERROR(measure(properties));
     CUresult error = driver_.create(&memory_, mapped_bytes_, &properties, 0);
     if (error == CUDA_ERROR_OUT_OF_MEMORY) {
       LaterReleases::of_process().wait();
@@ -131,7 +131,7 @@ class SharedArena final : public Arena {
   }
 
   Result<void> import(int fd) {
-    if (auto supported = check_support(); !supported) return supported;
+    RETURN_IF_ERROR(check_support());
     const auto handle =
         reinterpret_cast<void*>(static_cast<std::uintptr_t>(fd));  // the driver expects this form
     CUresult error = driver_.import_handle(&memory_, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -144,12 +144,12 @@ class SharedArena final : public Arena {
       return fail(ErrorCode::InvalidArgument, EINVAL,
                   fmt::format("{}: the memory lies on cuda:{}", device_.name(), properties.location.id));
     }
-    if (auto measured = measure(wanted()); !measured) return measured;
+    RETURN_IF_ERROR(measure(wanted()));
     return map(CU_MEM_ACCESS_FLAGS_PROT_READ);
   }
 
  private:
-  /// Asks the device for what sharing needs. ENOTSUP names what is missing.
+  /// Checks that the device supports sharing. ENOTSUP names the missing feature.
   [[nodiscard]] Result<void> check_support() const {
     constexpr std::array kNeeded = {
         std::pair(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, "virtual memory"),
@@ -234,19 +234,19 @@ Result<std::shared_ptr<Arena>> allocate_cuda_arena(const Device& device, std::ui
     return std::make_shared<PlainArena>(device, address, size_bytes);
   }
   const auto driver = driver_of(device);
-  if (!driver) return tl::unexpected(driver.error());
+  RETURN_IF_ERROR(driver);
   auto arena = std::make_shared<SharedArena>(**driver, device, size_bytes, false);
-  if (auto created = arena->create(); !created) return pass_on(std::move(created));
+  RETURN_IF_ERROR(arena->create());
   return arena;
 }
 
 Result<std::shared_ptr<Arena>> adopt_cuda_arena(const Device& device, UniqueFd descriptor,
                                                 std::uint64_t size_bytes) {
   const auto driver = driver_of(device);
-  if (!driver) return tl::unexpected(driver.error());
+  RETURN_IF_ERROR(driver);
   auto arena = std::make_shared<SharedArena>(**driver, device, size_bytes, true);
-  if (auto imported = arena->import(descriptor.get()); !imported) return pass_on(std::move(imported));
+  RETURN_IF_ERROR(arena->import(descriptor.get()));
   return arena;
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

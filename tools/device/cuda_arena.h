@@ -9,14 +9,14 @@
 
 #include "tools/device/arena.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
 /// Here and below: the calling thread must be in a CudaScope of the device.
 Result<std::shared_ptr<Arena>> allocate_cuda_arena(const Device& device, std::uint64_t size_bytes,
                                                    bool is_shareable);
 
-/// @return EINVAL if the memory lies on another GPU.
+/// @return EINVAL if the memory is on another GPU.
 Result<std::shared_ptr<Arena>> adopt_cuda_arena(const Device& device, UniqueFd descriptor,
                                                 std::uint64_t size_bytes);
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

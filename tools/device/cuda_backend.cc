@@ -13,10 +13,10 @@
 #include "tools/device/cuda_scope.h"
 #include "tools/text/quantity.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
-/// Page-locked memory. It serves all GPUs alike.
+/// Page-locked memory, which all GPUs can use in the same way.
 class CudaStaging final : public Staging {
  public:
   CudaStaging(Device device, std::span<std::byte> memory) : device_(std::move(device)), memory_(memory) {}
@@ -53,7 +53,7 @@ class CudaBackend final : public Backend {
   Result<std::shared_ptr<Arena>> allocate(std::uint64_t size_bytes, bool is_shareable) override {
     const CudaScope here(device_);
     const auto now = memory();
-    if (!now) return tl::unexpected(now.error());
+    RETURN_IF_ERROR(now);
     auto arena = allocate_cuda_arena(device_, size_bytes, is_shareable);
     if (!arena && arena.error().errno_value == ENOMEM) {
       return fail(ErrorCode::OutOfMemory, ENOMEM,
@@ -105,9 +105,9 @@ Result<int> count_devices() {
 }  // namespace
 
 Result<std::vector<DeviceInfo>> list_cuda_devices() {
-  // The runtime explains best why there is no GPU: it distinguishes a missing driver from an old one, for
-  // example.
-  if (const auto count = count_devices(); !count) return tl::unexpected(count.error());
+  // The runtime gives the best reason why there is no GPU: for example, it distinguishes a missing driver
+  // from an old one.
+  RETURN_IF_ERROR(count_devices());
   const CudaDriverAnswer answer = cuda_driver();
   if (answer.driver == nullptr) return fail(ErrorCode::NotFound, ENODEV, explain_cuda(answer.error));
   CudaDeviceRows rows = list_cuda_devices(*answer.driver, managed_free_memory);
@@ -134,4 +134,4 @@ Result<std::shared_ptr<Backend>> open_cuda_backend(const Device& device) {
   return std::make_shared<CudaBackend>(device);
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -8,12 +8,12 @@
 #include "tools/device/backend.h"
 #include "tools/device/device.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
-/// @return ENODEV with one sentence that says why there is no GPU.
+/// @return ENODEV with one sentence that gives the reason why there is no GPU.
 Result<std::vector<DeviceInfo>> list_cuda_devices();
 
-/// @return as Backend::open().
+/// @return the errors of Backend::open().
 Result<std::shared_ptr<Backend>> open_cuda_backend(const Device& device);
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

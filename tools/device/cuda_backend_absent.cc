@@ -1,7 +1,7 @@
 // Replaces the CUDA backend in builds without the CUDA Toolkit.
 #include "tools/device/cuda_backend.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
 constexpr const char* kWhy = "this safetensorsfs was built without the CUDA Toolkit: build it with nvcc";
@@ -16,4 +16,4 @@ Result<std::shared_ptr<Backend>> open_cuda_backend(const Device& device) {
   return fail(ErrorCode::NotFound, ENODEV, device.name() + ": " + kWhy);
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -7,10 +7,10 @@
 #include <array>
 #include <string_view>
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
-/// @param description  the name of the device. The driver tells by it alone that this is a part of a GPU.
+/// @param description  the name of the device. Only the name shows that the device is a part of a GPU.
 std::string uuid_text(const CUuuid& uuid, std::string_view description) {
   std::string text = description.find(" MIG ") == std::string_view::npos ? "GPU-" : "MIG-";
   for (std::size_t at = 0; at < sizeof uuid.bytes; ++at) {
@@ -20,7 +20,7 @@ std::string uuid_text(const CUuuid& uuid, std::string_view description) {
   return text;
 }
 
-/// Fills in what the driver knows about one GPU. @return what the driver did not answer, and why.
+/// Fills in the driver's answers about one GPU. @return the first missing answer, with the reason.
 std::string describe(const CudaDriver& driver, DeviceInfo& info) {
   CUdevice device = 0;
   if (const CUresult error = driver.device(&device, info.device.index); error != CUDA_SUCCESS)
@@ -41,7 +41,7 @@ std::string describe(const CudaDriver& driver, DeviceInfo& info) {
   return {};
 }
 
-/// The declarations of nvml.h, repeated here because that header belongs to an optional part of the Toolkit.
+/// The declarations of nvml.h, repeated here because that header is in an optional part of the Toolkit.
 struct NvmlMemory {
   unsigned long long total_bytes;
   unsigned long long free_bytes;
@@ -94,4 +94,4 @@ std::optional<std::uint64_t> managed_free_memory(const std::string& uuid) {
   return memory.free_bytes;
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

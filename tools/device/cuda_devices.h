@@ -1,5 +1,5 @@
-// Lists the GPUs of this machine through the driver alone. No context is created: the list takes no memory of
-// a GPU, and one GPU that is broken or taken does not affect the others.
+// Lists the GPUs of this machine with the driver only. No context is created: the list takes no memory of a
+// GPU, and one GPU that is broken or taken does not affect the others.
 #pragma once
 
 #include <functional>
@@ -10,22 +10,22 @@
 #include "tools/device/cuda_driver.h"
 #include "tools/device/device.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
 /// Returns the free memory of the GPU with this UUID, in bytes; nothing if it is unknown.
 using FreeMemoryOf = std::function<std::optional<std::uint64_t>(const std::string& uuid)>;
 
 /// One row for each GPU, in the driver's order. A GPU that does not answer stays in the list with the reason
-/// in its `problem`; the other rows are not affected. `error` is the driver's error if nothing at all could
-/// be listed.
+/// in its `problem`; the other rows are not affected. `error` is the driver's error if no GPU could be
+/// listed.
 struct CudaDeviceRows {
   std::vector<DeviceInfo> devices;
   CUresult error = CUDA_SUCCESS;
 };
 CudaDeviceRows list_cuda_devices(const CudaDriver& driver, const FreeMemoryOf& free_memory_of);
 
-/// Asks NVIDIA's management library. The driver installs this library, and it needs no context either. It is
-/// loaded at the first call. Nothing if it is not installed.
+/// Asks NVIDIA's management library, which the driver installs and which needs no context. The library is
+/// loaded at the first call. Nothing: it is not installed.
 std::optional<std::uint64_t> managed_free_memory(const std::string& uuid);
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -7,7 +7,7 @@
 
 #include "core/base/mutex.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
 cudaError_t entry_point(const char* name, void** function) {
@@ -26,7 +26,7 @@ cudaError_t entry_point(const char* name, void** function) {
 
 struct LoadedDriver {
   CudaDriver driver;
-  cudaError_t error = cudaSuccess;  // the error of the first function that is missing
+  cudaError_t error = cudaSuccess;  // the error of the first missing function
 
   LoadedDriver() {
     load("cuGetErrorName", driver.error_name);
@@ -74,7 +74,7 @@ CudaDriverAnswer cuda_driver() {
     const MutexLock lock(mutex);
     if (found.load(std::memory_order_relaxed) == nullptr) {
       LoadedDriver loaded;
-      // The failure is told here. It shall not stay the thread's last error.
+      // The caller reports the failure, so it must not stay the thread's last error.
       static_cast<void>(cudaGetLastError());
       if (loaded.error != cudaSuccess) return {.driver = nullptr, .error = loaded.error};
       static LoadedDriver kept;
@@ -85,4 +85,4 @@ CudaDriverAnswer cuda_driver() {
   return {.driver = &found.load(std::memory_order_relaxed)->driver, .error = cudaSuccess};
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -10,9 +10,9 @@
 
 #include "core/base/error.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
-/// Tests fill in functions of their own.
+/// Tests fill in other functions.
 struct CudaDriver {
   PFN_cuGetErrorName_v6000 error_name = nullptr;
   // Devices. None of these functions creates a context.
@@ -39,12 +39,13 @@ struct CudaDriver {
   PFN_cuMemImportFromShareableHandle_v10020 import_handle = nullptr;
   PFN_cuMemGetAllocationPropertiesFromHandle_v10020 properties = nullptr;
 
-  /// "CUDA_ERROR_NOT_SUPPORTED (CUDA error 801)".
+  /// Returns, for example, "CUDA_ERROR_NOT_SUPPORTED (CUDA error 801)".
   [[nodiscard]] std::string explain(CUresult error) const;
 };
 
-/// Returns the driver of this machine. It is looked up until that succeeds: a container may get its GPU, or
-/// the kernel its module, after the first call. It lives as long as the process. Any thread may call.
+/// Returns the driver of this machine. Each call looks for the driver until one has found it: a container may
+/// get its GPU, or the kernel its module, after the first call. The driver stays for the lifetime of the
+/// process. Any thread may call.
 /// @return the runtime's error if there is no driver, or if it lacks one of the functions.
 struct CudaDriverAnswer {
   const CudaDriver* driver = nullptr;  // null with an error
@@ -52,4 +53,4 @@ struct CudaDriverAnswer {
 };
 CudaDriverAnswer cuda_driver();
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

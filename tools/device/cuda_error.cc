@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
 std::string version_text(int version) {
@@ -87,4 +87,4 @@ tl::unexpected<Error> fail_cuda(std::string_view device, std::string_view what, 
   }
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

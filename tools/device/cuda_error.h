@@ -8,7 +8,7 @@
 
 #include "core/base/error.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
 /// Returns one sentence for each reason why there is no GPU: no driver, driver too old, the Toolkit's stub,
 /// no device, no access, and so on. For other errors returns CUDA's own text.
@@ -18,4 +18,4 @@ std::string explain_cuda(cudaError_t error);
 /// calling thread's last error, because it is reported here.
 tl::unexpected<Error> fail_cuda(std::string_view device, std::string_view what, cudaError_t error);
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -12,7 +12,7 @@
 #include "tools/device/digest.h"
 #include "tools/device/kernels.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
 /// The number of sums on the device that may be unfinished at a time. The first one counts overflows.
@@ -48,9 +48,9 @@ class CudaQueue final : public Queue {
 
   Result<void> copy(std::span<const std::byte> from, Arena& to, std::uint64_t to_offset) override {
     const CudaScope here(device_);
-    if (auto is_current = told("copy", here.error()); !is_current) return is_current;
+    RETURN_IF_ERROR(told("copy", here.error()));
     auto place = place_in(to, to_offset, from.size());
-    if (!place) return pass_on(std::move(place));
+    RETURN_IF_ERROR(place);
     return told("copy", cudaMemcpyAsync(*place, from.data(), from.size(), cudaMemcpyHostToDevice, stream_));
   }
 
@@ -64,25 +64,25 @@ class CudaQueue final : public Queue {
                               name_of(to_dtype)));
     }
     const CudaScope here(device_);
-    if (auto is_current = told("convert", here.error()); !is_current) return is_current;
+    RETURN_IF_ERROR(told("convert", here.error()));
     const unsigned from_bytes = bits_of(from_dtype) / 8;
     const unsigned to_bytes = bits_of(to_dtype) / 8;
     const std::uint64_t count = range.size_bytes / from_bytes;
     auto source = place_in(from, range.offset, range.size_bytes);
-    if (!source) return pass_on(std::move(source));
+    RETURN_IF_ERROR(source);
     auto place = place_in(to, to_offset, count * to_bytes);
-    if (!place) return pass_on(std::move(place));
+    RETURN_IF_ERROR(place);
     return told("convert", start_conversion({*source, *from_format, from_bytes},
                                             {*place, *to_format, to_bytes}, count, sums_, stream_));
   }
 
   Result<void> digest(Arena& arena, ByteRange range, std::uint64_t* to) override {
     const CudaScope here(device_);
-    if (auto is_current = told("digest", here.error()); !is_current) return is_current;
+    RETURN_IF_ERROR(told("digest", here.error()));
     auto place = place_in(arena, range.offset, range.size_bytes);
-    if (!place) return pass_on(std::move(place));
+    RETURN_IF_ERROR(place);
     if (next_sum_ == kSums) {
-      if (auto done = told("wait", cudaStreamSynchronize(stream_)); !done) return done;
+      RETURN_IF_ERROR(told("wait", cudaStreamSynchronize(stream_)));
       deliver(marks_ + 1);
       next_sum_ = 1;
     }
@@ -99,8 +99,7 @@ class CudaQueue final : public Queue {
 
   Result<Mark> mark() override {
     const CudaScope here(device_);
-    if (auto is_current = told("record an event", here.error()); !is_current)
-      return pass_on(std::move(is_current));
+    RETURN_IF_ERROR(told("record an event", here.error()));
     cudaEvent_t event = nullptr;
     cudaError_t error = cudaSuccess;
     if (spare_.empty()) {
@@ -113,14 +112,13 @@ class CudaQueue final : public Queue {
       marked_.push_back({marks_ + 1, event});
       error = cudaEventRecord(event, stream_);
     }
-    if (auto done = told("record an event", error); !done) return pass_on(std::move(done));
+    RETURN_IF_ERROR(told("record an event", error));
     return ++marks_;
   }
 
   Result<bool> is_passed(Mark mark) override {
     const CudaScope here(device_);
-    if (auto is_current = told("ask for an event", here.error()); !is_current)
-      return pass_on(std::move(is_current));
+    RETURN_IF_ERROR(told("ask for an event", here.error()));
     while (!marked_.empty() && marked_.front().mark <= mark) {
       const cudaError_t state = cudaEventQuery(marked_.front().event);
       if (state == cudaErrorNotReady) {
@@ -128,7 +126,7 @@ class CudaQueue final : public Queue {
         static_cast<void>(cudaGetLastError());
         return false;
       }
-      if (auto done = told("copy", state); !done) return pass_on(std::move(done));
+      RETURN_IF_ERROR(told("copy", state));
       pass_front();
     }
     return true;
@@ -136,9 +134,9 @@ class CudaQueue final : public Queue {
 
   Result<void> wait_for(Mark mark) override {
     const CudaScope here(device_);
-    if (auto is_current = told("wait", here.error()); !is_current) return is_current;
+    RETURN_IF_ERROR(told("wait", here.error()));
     while (!marked_.empty() && marked_.front().mark <= mark) {
-      if (auto done = told("copy", cudaEventSynchronize(marked_.front().event)); !done) return done;
+      RETURN_IF_ERROR(told("copy", cudaEventSynchronize(marked_.front().event)));
       pass_front();
     }
     return {};
@@ -146,11 +144,10 @@ class CudaQueue final : public Queue {
 
   Result<std::uint64_t> overflows() override {
     const CudaScope here(device_);
-    if (auto is_current = told("count overflows", here.error()); !is_current)
-      return pass_on(std::move(is_current));
+    RETURN_IF_ERROR(told("count overflows", here.error()));
     cudaError_t error = cudaMemcpyAsync(host_sums_, sums_, sizeof *sums_, cudaMemcpyDeviceToHost, stream_);
     if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
-    if (auto done = told("count overflows", error); !done) return pass_on(std::move(done));
+    RETURN_IF_ERROR(told("count overflows", error));
     return *host_sums_;
   }
 
@@ -209,8 +206,8 @@ class CudaQueue final : public Queue {
 
 Result<std::unique_ptr<Queue>> open_cuda_queue(const Device& device) {
   auto queue = std::make_unique<CudaQueue>(device);
-  if (auto opened = queue->open(); !opened) return pass_on(std::move(opened));
+  RETURN_IF_ERROR(queue->open());
   return queue;
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

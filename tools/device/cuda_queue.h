@@ -5,9 +5,9 @@
 
 #include "tools/device/backend.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
-/// The calling thread must be in a CudaScope of the device. The queue's methods open scopes of their own.
+/// The calling thread must be in a CudaScope of the device. The queue's methods open separate scopes.
 Result<std::unique_ptr<Queue>> open_cuda_queue(const Device& device);
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -3,7 +3,7 @@
 
 #include "tools/device/cuda_driver.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
 CudaScope::CudaScope(const Device& device) {
   const CudaDriverAnswer answer = cuda_driver();
@@ -21,4 +21,4 @@ CudaScope::~CudaScope() {
   if (has_previous_) cuda_driver().driver->set_current(static_cast<CUcontext>(previous_));
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -1,8 +1,8 @@
 // Makes a GPU the calling thread's device for a limited time.
 //
-// Programs that upload use devices of their own: a thread of PyTorch continues with its GPU after a call of
-// this library. cudaGetDevice() of this library's runtime does not know what another copy of the runtime has
-// chosen. The driver does: all copies share the thread's current context. Therefore the context is what is
+// Programs that upload also use devices themselves: a thread of PyTorch continues with its GPU after a call
+// of this library. cudaGetDevice() of this library's runtime does not know the choice of another copy of the
+// runtime. The driver does, because all copies share the thread's current context. The context is therefore
 // restored.
 #pragma once
 
@@ -10,19 +10,19 @@
 
 #include "tools/device/device.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
 /// Used by one thread. Scopes may be nested. The first scope of a device in a process creates the device's
 /// primary context.
 class CudaScope {
  public:
   explicit CudaScope(const Device& device);
-  /// Restores the thread's previous context, also if there was none.
+  /// Restores the thread's previous context, even if there was none.
   ~CudaScope();
   CudaScope(const CudaScope&) = delete;
   CudaScope& operator=(const CudaScope&) = delete;
 
-  /// Why the device could not become the current one; cudaSuccess if it did.
+  /// The reason why the device could not become the current one; cudaSuccess: it did.
   [[nodiscard]] cudaError_t error() const { return error_; }
 
  private:
@@ -31,4 +31,4 @@ class CudaScope {
   cudaError_t error_ = cudaSuccess;
 };
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

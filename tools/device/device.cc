@@ -11,14 +11,14 @@
 #include "tools/device/cuda_backend.h"
 #include "tools/text/printable.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
 constexpr std::string_view kCudaPrefix = "cuda:";
-// A part of a GPU (MIG) has a UUID of its own.
+// A part of a GPU (MIG) also has a UUID.
 constexpr std::array<std::string_view, 2> kUuidPrefixes = {"GPU-", "MIG-"};
 
-/// "cpu, cuda:0 (NVIDIA H200)", or "cpu; no GPU: WHY".
+/// Returns, for example, "cpu, cuda:0 (NVIDIA H200)", or "cpu; no GPU: WHY".
 std::string devices_text() {
   const DeviceList list = list_devices();
   std::string text;
@@ -85,4 +85,4 @@ DeviceList list_devices() {
   return list;
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -14,7 +14,7 @@
 #include "tools/device/selection.h"
 #include "tools/text/printable.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\r";
@@ -42,7 +42,7 @@ Result<std::vector<Device>> parse_devices(std::string_view text) {
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     auto device = parse_device(trimmed(text.substr(begin, end - begin)));
-    if (!device) return pass_on(std::move(device));
+    RETURN_IF_ERROR(device);
     if (std::ranges::find(devices, *device) != devices.end()) {
       return refuse(device->name() + ": is named twice");
     }
@@ -91,11 +91,11 @@ Result<DeviceRule> parse_rule(std::string_view line) {
     devices += take_word(rest);
   } while (devices.ends_with(',') && !rest.empty());
   auto parsed = parse_devices(devices);
-  if (!parsed) return pass_on(std::move(parsed));
+  RETURN_IF_ERROR(parsed);
   rule.devices = std::move(*parsed);
   if (rest.empty()) return rule;
   auto shard = parse_shard(rest);
-  if (!shard) return pass_on(std::move(shard));
+  RETURN_IF_ERROR(shard);
   rule.shard = *shard;
   return rule;
 }
@@ -112,7 +112,7 @@ std::string_view without_comment(std::string_view line) {
 
 Result<DeviceRules> DeviceRules::parse_device_list(std::string_view text) {
   auto devices = parse_devices(text);
-  if (!devices) return pass_on(std::move(devices));
+  RETURN_IF_ERROR(devices);
   DeviceRules rules;
   rules.rules_.push_back({.pattern = "*", .devices = std::move(*devices), .shard = {}});
   return rules;
@@ -140,7 +140,7 @@ Result<DeviceRules> DeviceRules::read_file(const std::filesystem::path& path) {
   if (!found && found.error().errno_value == EXDEV) return tl::unexpected(found.error());
   if (!found) return fail_system(found.error().errno_value, path.string(), kAction);
   if (S_ISDIR(found->status.st_mode)) return fail_system(EISDIR, path.string(), kAction);
-  // The file that was checked, whatever the path leads to now. It may be a pipe.
+  // Opens the file that was checked, even if the path leads to another file now. The file may be a pipe.
   std::ifstream in(fmt::format("/proc/self/fd/{}", found->fd.get()));
   if (!in) return fail_system(errno, path.string(), kAction);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
@@ -154,4 +154,4 @@ const DeviceRule* DeviceRules::rule_for(const std::string& name) const {
   return found == rules_.end() ? nullptr : &*found;
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

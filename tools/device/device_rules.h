@@ -16,7 +16,7 @@
 #include "core/base/error.h"
 #include "tools/device/device.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
 /// Part `part` of `parts` of a dimension, counted from 1 as in the text. The dimension must divide evenly.
 struct ShardRule {
@@ -49,4 +49,4 @@ class DeviceRules {
   std::vector<DeviceRule> rules_;
 };
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstring>
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
 using Lanes = std::array<std::uint64_t, kDigestLanes>;
@@ -47,4 +47,4 @@ std::uint64_t digest_of(std::span<const std::byte> bytes) {
   return digest_end(digest_sum(bytes, 0), bytes.size());
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -13,7 +13,7 @@
 
 #include "tools/device/on_devices.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
 inline constexpr unsigned kDigestLanes = 256;
 inline constexpr std::uint64_t kDigestRowBytes = kDigestLanes * 8;
@@ -32,13 +32,12 @@ STFS_ON_DEVICES constexpr std::uint64_t digest_mix(std::uint64_t value) {
 STFS_ON_DEVICES constexpr std::uint64_t digest_lane(unsigned lane) {
   return (lane + 1) * 0x9E3779B97F4A7C15U;
 }
-/// Folds the lane's next word in. The odd multiplier keeps the step a bijection. Bytes after the end count as
-/// 0.
+/// Folds the lane's next word in. The odd multiplier keeps the step a bijection. Bytes after the end are 0.
 STFS_ON_DEVICES constexpr std::uint64_t digest_fold(std::uint64_t lane, std::uint64_t word) {
   const std::uint64_t mixed = (lane ^ word) * 0x9FB21C651E98DF25U;
   return mixed ^ mixed >> 35U;
 }
-/// Returns what a block adds to the digest, from the sum of the block's mixed lanes.
+/// Returns the part of the digest that a block adds, from the sum of the block's mixed lanes.
 STFS_ON_DEVICES constexpr std::uint64_t digest_block(std::uint64_t sum_of_lanes, std::uint64_t block) {
   return digest_mix(digest_mix(sum_of_lanes) + (block + 1) * 0xD6E8FEB86659FD93U);
 }
@@ -47,20 +46,20 @@ STFS_ON_DEVICES constexpr std::uint64_t digest_end(std::uint64_t sum_of_blocks, 
   return digest_mix(sum_of_blocks + digest_mix(size_bytes + 1));
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device
 
 #if !defined(__CUDACC__)
 #include <span>
 
-namespace stfs::upload {
+namespace stfs::device {
 
-/// Returns what some blocks add to the sum over all blocks, modulo 2^64.
-/// @param bytes        begins at a block boundary; ends at one too, unless it ends with the tensor.
+/// Returns the part of the sum over all blocks that these blocks add, modulo 2^64.
+/// @param bytes        begins at a block boundary; also ends at one, unless it ends with the tensor.
 /// @param first_block  number of the first block in `bytes`.
 std::uint64_t digest_sum(std::span<const std::byte> bytes, std::uint64_t first_block);
 
 /// Returns the digest of a whole tensor.
 std::uint64_t digest_of(std::span<const std::byte> bytes);
 
-}  // namespace stfs::upload
+}  // namespace stfs::device
 #endif

@@ -3,7 +3,7 @@
 #include "tools/device/digest.h"
 #include "tools/device/kernels.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
 constexpr unsigned kThreads = 256;
@@ -96,4 +96,4 @@ cudaError_t start_digest(const void* begin, std::uint64_t size_bytes, unsigned l
                 sum);
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -7,10 +7,10 @@
 
 #include "tools/device/conversion.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
-/// The most blocks of threads that a kernel starts: enough for a large GPU. Each block then goes on to
-/// further parts of the range. Tests take fewer, so that small ranges need further parts, too.
+/// The most blocks of threads that a kernel starts: enough for a large GPU. Each block then continues with
+/// further parts of the range. Tests use fewer blocks, so that small ranges also need further parts.
 constexpr unsigned kMostKernelBlocks = 4096;
 
 struct FloatRange {
@@ -25,10 +25,10 @@ cudaError_t start_conversion(const FloatRange& from, const FloatRange& to, std::
                              unsigned long long* overflows, cudaStream_t stream,
                              unsigned most_blocks = kMostKernelBlocks);
 
-/// Starts adding up what all blocks of a range contribute to its digest.
+/// Starts adding up the contributions of all blocks of a range to its digest.
 /// @param begin  aligned to 8 bytes.
 /// @param sum    in the device's memory, 0 before the call. The caller applies digest_end().
 cudaError_t start_digest(const void* begin, std::uint64_t size_bytes, unsigned long long* sum,
                          cudaStream_t stream, unsigned most_blocks = kMostKernelBlocks);
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -6,7 +6,7 @@
 
 #include "core/base/mutex.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
 LaterReleases& LaterReleases::of_process() {
   static LaterReleases releases;
@@ -74,4 +74,4 @@ void LaterReleases::work() {
   }
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -1,5 +1,5 @@
-// Gives memory of devices back on a thread of its own. Memory may go back only when its device has finished
-// its work, and no caller shall wait for that: the caller's streams, or a capture of one, may be under way.
+// Frees memory of devices on a separate thread. The memory may be freed only when its device has finished its
+// work, and no caller may have to wait for that: the caller's streams, or a capture of one, may be running.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +11,7 @@
 
 #include "core/base/mutex.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 
 /// Any thread may call.
 class LaterReleases {
@@ -25,11 +25,11 @@ class LaterReleases {
   LaterReleases(const LaterReleases&) = delete;
   LaterReleases& operator=(const LaterReleases&) = delete;
 
-  /// Runs a release soon, after all that were added before it. It must not throw. If the process has no
-  /// thread or no memory left for that, or is a forked child, runs it at once.
+  /// Runs a release soon, after all earlier ones. The release must not throw. If the process has no thread or
+  /// no memory left for that, or is a forked child, the call runs the release at once.
   void add(std::function<void()> release) noexcept;
-  /// Returns when all releases that were added before the call have run. Call it before memory is said to be
-  /// short.
+  /// Returns when all releases that were added before the call have run. Called before memory is reported to
+  /// be short.
   void wait();
 
  private:
@@ -44,8 +44,8 @@ class LaterReleases {
   std::size_t done_ GUARDED_BY(mutex_) = 0;
   bool is_ending_ GUARDED_BY(mutex_) = false;
   std::thread thread_;  // started by the first release
-  /// That has the thread; 0: none. A forked child has no thread, and the mutex may stay locked in it.
+  /// The process of the thread; 0: none. A forked child has no thread, and the mutex may stay locked in it.
   std::atomic<pid_t> process_ = 0;
 };
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

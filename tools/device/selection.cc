@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
 /// Accepts integers, ranges, "..." and commas. parse_slice() later reports mistakes in them.
@@ -37,4 +37,4 @@ Selection parse_selection(std::string_view text) {
   return {std::string(text.substr(0, bracket)), std::string(inner)};
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

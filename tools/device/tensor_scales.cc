@@ -1,4 +1,3 @@
-// Names first, then shapes.
 #include "tools/device/tensor_scales.h"
 
 #include <fmt/format.h>
@@ -11,7 +10,7 @@
 #include "tools/text/printable.h"
 #include "tools/text/quantity.h"
 
-namespace stfs::upload {
+namespace stfs::device {
 namespace {
 
 using std::string_view_literals::operator""sv;
@@ -19,7 +18,7 @@ using std::string_view_literals::operator""sv;
 constexpr std::uint64_t kBlock = 128;   // DeepSeek's weight_block_size, of rows and of columns
 constexpr std::uint64_t kMxBlock = 32;  // OCP, MX specification 1.0, table 1
 
-// Last parts of names that nothing but a quantizer writes.
+// Last parts of names that only quantizers write.
 constexpr std::array kScaleNames = {
     "weight_scale"sv,
     "weight_scale_inv"sv,
@@ -36,15 +35,15 @@ constexpr std::array kScaleNames = {
     "kv_scale"sv,
     "scale_inv"sv,
 };
-// What follows the name of the values. The first three are in the table of the header.
+// The ends that follow the name of the values. The first three are in the table of the header.
 constexpr std::array kScaleEnds = {"_scale_inv"sv,    "_scale"sv,      "_scales"sv,    "_scale_2"sv,
                                    "_global_scale"sv, "_zero_point"sv, ".scale_inv"sv, ".scale"sv,
                                    ".scales"sv,       ".absmax"sv};
-// What scales of "weight" are called beside it.
+// The names of scales beside "weight".
 constexpr std::array kScalesOfWeight = {"scale"sv, "scales"sv, "scale_weight"sv, "w_scale"sv};
-// What values are called beside "scale", "scales" and "input_scale".
+// The names of values beside "scale", "scales" and "input_scale".
 constexpr std::array kValueNames = {"weight"sv, "qweight"sv, "weight_packed"sv};
-// What values are called whose scales end in "_scales", in the place of the end.
+// The ends of the names of values whose scales end in "_scales", in the place of that end.
 constexpr std::array kValueEnds = {""sv, "_blocks"sv, "_packed"sv};
 
 bool is_small_float(Dtype dtype) {
@@ -64,7 +63,7 @@ bool is_packed(Dtype dtype) {
   return dtype == Dtype::I8 || dtype == Dtype::U8 || dtype == Dtype::I32 || dtype == Dtype::U32;
 }
 
-/// What precedes the last dot, with the dot; empty without a dot.
+/// Returns the part before the last dot, with the dot; empty without a dot.
 std::string_view parent_of(std::string_view name) {
   const std::size_t dot = name.rfind('.');
   return name.substr(0, dot == std::string_view::npos ? 0 : dot + 1);
@@ -75,7 +74,7 @@ bool has_values(const TensorIndex& index, const std::string& name) {
   return at && (is_small_float(index[*at].dtype) || is_packed(index[*at].dtype));
 }
 
-/// One scale for `size` elements in each of so many places.
+/// Returns the number of blocks of this size: one scale for each.
 constexpr std::uint64_t blocks_in(std::uint64_t size, std::uint64_t block) {
   return size / block + (size % block == 0 ? 0 : 1);
 }
@@ -89,7 +88,7 @@ bool fits(std::span<const std::uint64_t> shape, std::span<const std::uint64_t> s
   return true;
 }
 
-/// The blocks of the first row of the table that the shapes fit.
+/// Returns the blocks of the first row of the table that the shapes fit.
 std::optional<std::vector<std::uint64_t>> blocks_of(const Tensor& tensor, const Tensor& scales,
                                                     std::string_view end) {
   const auto shape = tensor.shape;
@@ -107,7 +106,7 @@ std::optional<std::vector<std::uint64_t>> blocks_of(const Tensor& tensor, const 
     blocks = {1, shape[1]};
     if (fits(shape, scales.shape, blocks)) return blocks;
   }
-  if (tensor.dtype == Dtype::F4) return std::nullopt;  // NVFP4 and others have blocks of their own
+  if (tensor.dtype == Dtype::F4) return std::nullopt;  // NVFP4 and others have other blocks
   blocks.assign(shape.size(), 1);
   blocks[shape.size() - 2] = blocks.back() = kBlock;
   return fits(shape, scales.shape, blocks) ? std::optional(blocks) : std::nullopt;
@@ -174,7 +173,7 @@ Result<TensorScales> known_scales_of(const TensorIndex& index, const Tensor& ten
         fmt::format("{}: has the scales {}, and how these act together is not known", text_of(tensor), list));
   }
   const Tensor scales = index[found.front()];
-  std::string_view end = "_scale_inv";  // as P.scale
+  std::string_view end = "_scale_inv";  // the same as P.scale
   if (scales.name.starts_with(tensor.name)) end = scales.name.substr(tensor.name.size());
   if (scales.name.ends_with(".scales")) end = "_scales";
   if (scales.name.ends_with(".w_scale")) end = "w_scale";
@@ -240,4 +239,4 @@ void apply_scales(std::span<const std::uint64_t> shape, std::span<const std::uin
   }
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::device

@@ -13,14 +13,14 @@ using namespace stfs;
 using namespace stfs::interface;
 
 struct stfs_device_list {
-  upload::DeviceList known;
+  device::DeviceList known;
   std::vector<std::string> names;  // one for each of known.devices
 };
 
 stfs_device_list* stfs_device_list_make(stfs_error* error) {
   return answer(error, []() -> Result<stfs_device_list*> {
-    auto list = std::make_unique<stfs_device_list>(stfs_device_list{upload::list_devices(), {}});
-    for (const upload::DeviceInfo& info : list->known.devices) list->names.push_back(info.device.name());
+    auto list = std::make_unique<stfs_device_list>(stfs_device_list{device::list_devices(), {}});
+    for (const device::DeviceInfo& info : list->known.devices) list->names.push_back(info.device.name());
     return list.release();
   });
 }
@@ -39,9 +39,9 @@ int stfs_device_list_describe(const stfs_device_list* list, std::uint64_t positi
     if (position >= list->names.size())
       return refuse(fmt::format("stfs_device_list_describe: no device {}", position));
     const auto at = static_cast<std::size_t>(position);
-    const upload::DeviceInfo& its = list->known.devices[at];
+    const device::DeviceInfo& its = list->known.devices[at];
     stfs_device_info known{};
-    known.kind = its.device.kind == upload::Device::Kind::Cpu ? STFS_CPU : STFS_CUDA;
+    known.kind = its.device.kind == device::Device::Kind::Cpu ? STFS_CPU : STFS_CUDA;
     known.index = its.device.index;
     known.name = list->names[at].c_str();
     known.uuid = its.device.uuid.c_str();

@@ -18,7 +18,7 @@
 using namespace stfs;
 using namespace stfs::interface;
 
-/// Owns copies of all texts, so that it pins no model.
+/// Owns copies of all texts, so that the handle pins no model.
 struct stfs_diff {
   struct Side {
     std::int32_t dtype = -1;
@@ -63,7 +63,7 @@ Result<void> check_globs(const tools::NameGlobs& globs, const tools::ModelPair& 
                           tools::unmatched_text(unused.front(), {&models.a.tensors(), &models.b.tensors()})));
 }
 
-/// Copies what was found.
+/// Copies the results of a comparison.
 Result<std::unique_ptr<stfs_diff>> diff_of(const tools::ModelPair& models,
                                            const tools::ModelDifference& difference,
                                            std::vector<tools::TensorComparison> comparisons) {
@@ -103,7 +103,7 @@ Result<stfs_diff*> compare(const OpenedModel& a, const OpenedModel& b, const stf
   tools::NameGlobs globs(std::vector<std::string>(given.patterns, given.patterns + given.pattern_count));
   const tools::ModelDifference difference =
       tools::difference_of({models.a, a.only}, {models.b, b.only}, globs);
-  if (auto used = check_globs(globs, models); !used) return pass_on(std::move(used));
+  RETURN_IF_ERROR(check_globs(globs, models));
   Work work(watch_of(given.progress, given.context));
   const unsigned processors = std::max(std::thread::hardware_concurrency(), 1U);
   auto comparisons = tools::compare_tensors(models, difference.pairs,
@@ -113,13 +113,13 @@ Result<stfs_diff*> compare(const OpenedModel& a, const OpenedModel& b, const stf
   if (work.is_stopped()) {
     return fail(ErrorCode::System, ECANCELED, models.a.path().string() + ": the comparison was cancelled");
   }
-  if (!comparisons) return tl::unexpected(std::move(comparisons).error());
+  RETURN_IF_ERROR(comparisons);
   for (const Model* model : {&models.a, &models.b}) {
     auto unchanged = tools::check_unchanged(*model, "the comparison: compare it again");
-    if (!unchanged) return pass_on(std::move(unchanged));
+    RETURN_IF_ERROR(unchanged);
   }
   auto diff = diff_of(models, difference, std::move(*comparisons));
-  if (!diff) return tl::unexpected(std::move(diff).error());
+  RETURN_IF_ERROR(diff);
   return diff->release();
 }
 
@@ -129,11 +129,11 @@ stfs_diff* stfs_diff_make(const stfs_model* a, const stfs_model* b, const stfs_d
                           stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_diff*> {
     const auto given = options == nullptr ? Result<stfs_diff_options>() : take_struct(options);
-    if (!given) return tl::unexpected(given.error());
+    RETURN_IF_ERROR(given);
     const auto opened_a = a->opened();
-    if (!opened_a) return tl::unexpected(opened_a.error());
+    RETURN_IF_ERROR(opened_a);
     const auto opened_b = b->opened();
-    if (!opened_b) return tl::unexpected(opened_b.error());
+    RETURN_IF_ERROR(opened_b);
     return compare(**opened_a, **opened_b, *given);
   });
 }

@@ -1,4 +1,4 @@
-// The functions of edits: check the arguments, and call the handle.
+// The functions of edits: they check the arguments, and call the handle.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,12 +26,16 @@ Result<std::string> utf8_text(const char* text, std::size_t size_bytes, std::str
   return refuse(fmt::format("{} {}: is not UTF-8", what, tools::printable_name(known)));
 }
 
+std::vector<std::uint64_t> shape_of(std::uint32_t rank, const std::uint64_t* shape) {
+  return rank > 0 ? std::vector(shape, shape + rank) : std::vector<std::uint64_t>();
+}
+
 }  // namespace
 
 stfs_edit* stfs_edit_begin(stfs_model* model, const stfs_edit_options* options, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_edit*> {
     const auto given = options == nullptr ? Result<stfs_edit_options>() : take_struct(options);
-    if (!given) return tl::unexpected(given.error());
+    RETURN_IF_ERROR(given);
     EditableModel& shared = *model->shared;
     if (shared.options.access != Access::ReadWrite) {
       return fail(ErrorCode::ReadOnly, EROFS,
@@ -45,15 +49,7 @@ stfs_edit* stfs_edit_begin(stfs_model* model, const stfs_edit_options* options, 
       edit->options.lock_patience =
           std::chrono::milliseconds(std::min(given->patience_ns / kNanosecondsPerMillisecond, kLongestMs));
     }
-    const MutexLock lock(shared.mutex);
-    if (shared.is_edited) {
-      return fail(ErrorCode::Busy, EBUSY,
-                  shared.path + ": another edit of this model is open: commit it or close it first");
-    }
-    if (!shared.opened || !check_current(*shared.opened->model)) {
-      if (auto again = shared.open_again(); !again) return pass_on(std::move(again));
-    }
-    shared.is_edited = true;
+    RETURN_IF_ERROR(edit->begin());
     return edit.release();
   });
 }
@@ -68,26 +64,24 @@ int stfs_edit_put(stfs_edit* edit, const char* name, std::size_t name_bytes, std
                   stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const MutexLock lock(edit->mutex);
-    if (auto open = edit->check_open(); !open) return open;
+    RETURN_IF_ERROR(edit->check_open());
     auto known_name = utf8_text(name, name_bytes, "tensor");
-    if (!known_name) return pass_on(std::move(known_name));
+    RETURN_IF_ERROR(known_name);
     const auto known = known_dtype(dtype);
-    if (!known) return tl::unexpected(known.error());
-    stfs_edit::NewTensor tensor{.dtype = *known, .shape = {}, .bytes = {}};
-    if (rank > 0) tensor.shape.assign(shape, shape + rank);
-    tensor.bytes = {static_cast<const std::byte*>(data), static_cast<std::size_t>(data_bytes)};
-    return edit->put(std::move(*known_name), std::move(tensor));
+    RETURN_IF_ERROR(known);
+    return edit->put(std::move(*known_name), *known, shape_of(rank, shape),
+                     {static_cast<const std::byte*>(data), static_cast<std::size_t>(data_bytes)});
   });
 }
 
 int stfs_edit_remove(stfs_edit* edit, const char* name, std::size_t name_bytes, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const MutexLock lock(edit->mutex);
-    if (auto open = edit->check_open(); !open) return open;
-    auto changed = edit->structure();
-    if (!changed) return pass_on(std::move(changed));
+    RETURN_IF_ERROR(edit->check_open());
+    const auto changed = edit->change->edit();
+    RETURN_IF_ERROR(changed);
     const std::string known(name, name_bytes);
-    if (auto done = (*changed)->remove(known); !done) return done;
+    RETURN_IF_ERROR((*changed)->remove(known));
     edit->fresh.erase(known);
     return {};
   });
@@ -96,12 +90,12 @@ int stfs_edit_remove(stfs_edit* edit, const char* name, std::size_t name_bytes, 
 int stfs_edit_rename(stfs_edit* edit, const stfs_renaming* renamings, std::size_t count, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const MutexLock lock(edit->mutex);
-    if (auto open = edit->check_open(); !open) return open;
+    RETURN_IF_ERROR(edit->check_open());
     std::vector<ModelEdit::Renaming> known;
     for (std::size_t at = 0; at < count; ++at) {
       const auto& [from, to] = renamings[at];
       auto name = utf8_text(to.data, to.size_bytes, "tensor");
-      if (!name) return pass_on(std::move(name));
+      RETURN_IF_ERROR(name);
       known.push_back({std::string(from.data, from.size_bytes), std::move(*name)});
     }
     return edit->rename(known);
@@ -112,20 +106,13 @@ int stfs_edit_reinterpret(stfs_edit* edit, const char* name, std::size_t name_by
                           std::uint32_t rank, const std::uint64_t* shape, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const MutexLock lock(edit->mutex);
-    if (auto open = edit->check_open(); !open) return open;
+    RETURN_IF_ERROR(edit->check_open());
     const auto known = known_dtype(dtype);
-    if (!known) return tl::unexpected(known.error());
-    auto changed = edit->structure();
-    if (!changed) return pass_on(std::move(changed));
-    const std::string its_name(name, name_bytes);
-    std::vector<std::uint64_t> its_shape;
-    if (rank > 0) its_shape.assign(shape, shape + rank);
-    if (auto done = (*changed)->reinterpret(its_name, *known, its_shape); !done) {
+    RETURN_IF_ERROR(known);
+    const auto changed = edit->change->edit();
+    RETURN_IF_ERROR(changed);
+    if (auto done = (*changed)->reinterpret({name, name_bytes}, *known, shape_of(rank, shape)); !done) {
       return tl::unexpected(std::move(done).error().within(edit->shared->path));
-    }
-    if (const auto fresh = edit->fresh.find(its_name); fresh != edit->fresh.end()) {
-      fresh->second.dtype = *known;
-      fresh->second.shape = std::move(its_shape);
     }
     return {};
   });
@@ -135,12 +122,12 @@ int stfs_edit_set_metadata(stfs_edit* edit, const char* key, std::size_t key_byt
                            std::size_t value_bytes, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const MutexLock lock(edit->mutex);
-    if (auto open = edit->check_open(); !open) return open;
+    RETURN_IF_ERROR(edit->check_open());
     auto known_key = utf8_text(key, key_bytes, "metadata");
-    if (!known_key) return pass_on(std::move(known_key));
+    RETURN_IF_ERROR(known_key);
     if (value == nullptr) return edit->set_metadata(*known_key, std::nullopt);
     auto known_value = utf8_text(value, value_bytes, "metadata");
-    if (!known_value) return pass_on(std::move(known_value));
+    RETURN_IF_ERROR(known_value);
     return edit->set_metadata(*known_key, *known_value);
   });
 }

@@ -1,5 +1,5 @@
-// Maps the codes of error.h to the numbers that stfs.h promises. The numbers stay when the enumeration
-// changes.
+// Maps the codes of error.h to the numbers that stfs.h promises. The numbers stay the same when the
+// enumeration changes.
 #include "tools/libstfs/c_error.h"
 
 #include <algorithm>
@@ -41,14 +41,15 @@ constexpr std::array kCodes = {
     Code{STFS_OUT_OF_MEMORY, ErrorCode::OutOfMemory},
 };
 
-/// Returns how many bytes of the text fit without cutting its last character.
+/// Returns the number of bytes of the text that fit without cutting its last character.
 std::size_t fitting_bytes(const std::string& text, std::size_t most) {
   if (text.size() <= most) return text.size();
   while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0U) == 0x80U) --most;
   return most;
 }
 
-/// Programs print the message. No exception may leave an interface of C.
+/// Returns the message in a printable form, because programs print it. No exception may leave an interface of
+/// C.
 std::string shown(const std::string& message) {
   try {
     return printable(message);

@@ -1,4 +1,4 @@
-// Converts errors and exceptions of C++ into those of the C interface.
+// Converts errors and exceptions of C++ into errors of the C interface.
 #pragma once
 
 #include <exception>

@@ -14,18 +14,18 @@ using namespace stfs::interface;
 namespace {
 
 std::chrono::milliseconds patience_of(std::uint64_t patience_ns) {
-  // One year stands for no limit. Adding a year to any time does not overflow.
+  // One year means no limit. Adding a year to any time does not overflow.
   constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
   constexpr std::uint64_t kLongestNs = std::chrono::nanoseconds(kLongest).count();
   const std::chrono::nanoseconds patience(std::min(patience_ns, kLongestNs));
   return std::chrono::ceil<std::chrono::milliseconds>(patience);
 }
 
-Result<upload::AttachOptions> options_of(const stfs_lease_options* given) {
-  upload::AttachOptions options;
+Result<serve::AttachOptions> options_of(const stfs_lease_options* given) {
+  serve::AttachOptions options;
   if (given == nullptr) return options;
   const auto known = take_struct(given);
-  if (!known) return tl::unexpected(known.error());
+  RETURN_IF_ERROR(known);
   if (known->patience_ns == 0) return options;
   options.patience = patience_of(known->patience_ns);
   return options;
@@ -37,9 +37,9 @@ stfs_lease* stfs_lease_attach(const char* socket, const stfs_lease_options* opti
   return answer(error, [&]() -> Result<stfs_lease*> {
     if (socket == nullptr) return refuse("stfs_lease_attach: socket is NULL");
     const auto known = options_of(options);
-    if (!known) return tl::unexpected(known.error());
-    auto lease = upload::Lease::attach(socket, *known);
-    if (!lease) return pass_on(std::move(lease));
+    RETURN_IF_ERROR(known);
+    auto lease = serve::Lease::attach(socket, *known);
+    RETURN_IF_ERROR(lease);
     return new stfs_lease{{}, std::move(*lease)};
   });
 }
@@ -58,7 +58,7 @@ stfs_tensor* stfs_lease_tensor(const stfs_lease* lease, std::uint64_t position, 
     const MutexLock lock(lease->mutex);
     const auto& tensors = lease->lease.tensors();
     if (position >= tensors.size()) return refuse(fmt::format("stfs_lease_tensor: no tensor {}", position));
-    const upload::LeasedTensor& leased = tensors[static_cast<std::size_t>(position)];
+    const serve::LeasedTensor& leased = tensors[static_cast<std::size_t>(position)];
     return new stfs_tensor{leased.name, "", 0,
                            StridedView::whole(leased.dtype, leased.shape, leased.place.size_bytes),
                            arena_memory(lease->lease.arenas()[leased.arena], leased.place)};
@@ -96,7 +96,7 @@ int stfs_lease_take_news(stfs_lease* lease, stfs_lease_news* news, stfs_error* e
     if (news == nullptr) return refuse("stfs_lease_take_news: news is NULL");
     const MutexLock lock(lease->mutex);
     const auto told = lease->lease.take_news();
-    if (!told) return tl::unexpected(told.error());
+    RETURN_IF_ERROR(told);
     stfs_lease_news known{};
     known.newer_generation = told->newer_generation;
     known.is_server_gone = told->is_server_gone ? 1 : 0;
@@ -111,7 +111,7 @@ int stfs_lease_wait(stfs_lease* lease, std::uint64_t patience_ns, std::uint64_t*
     if (generation == nullptr) return refuse("stfs_lease_wait: generation is NULL");
     const MutexLock lock(lease->mutex);
     const auto newer = lease->lease.wait_newer(patience_of(patience_ns));
-    if (!newer) return tl::unexpected(newer.error());
+    RETURN_IF_ERROR(newer);
     *generation = *newer;
     return {};
   });
@@ -120,7 +120,7 @@ int stfs_lease_wait(stfs_lease* lease, std::uint64_t patience_ns, std::uint64_t*
 int stfs_lease_renew(stfs_lease* lease, std::uint64_t patience_ns, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const MutexLock lock(lease->mutex);
-    return lease->lease.renew(patience_ns == 0 ? upload::AttachOptions().patience : patience_of(patience_ns));
+    return lease->lease.renew(patience_ns == 0 ? serve::AttachOptions().patience : patience_of(patience_ns));
   });
 }
 

@@ -33,7 +33,7 @@ Result<ModelOptions> model_options(const stfs_model_options& given) {
     Work work;
     auto checked = check_base(
         model, [](std::uint64_t, std::string_view) {}, work);
-    if (!checked) return pass_on(std::move(checked));
+    RETURN_IF_ERROR(checked);
     return {};
   };
   return options;
@@ -44,7 +44,7 @@ template <class Visit>
 Result<void> for_each_archive(const Model& model, Visit&& visit) {
   for (std::uint32_t shard = 0; shard < model.shards().size(); ++shard) {
     if (!model.shards()[shard].archive) continue;
-    if (auto visited = visit(model.reader(shard)); !visited) return visited;
+    RETURN_IF_ERROR(visit(model.reader(shard)));
   }
   return {};
 }
@@ -55,9 +55,9 @@ stfs_model* stfs_model_open(const char* path, const stfs_model_options* options,
   return answer(error, [&]() -> Result<stfs_model*> {
     if (path == nullptr) return refuse("stfs_model_open: no path");
     auto given = options == nullptr ? Result<stfs_model_options>() : take_struct(options);
-    if (!given) return pass_on(std::move(given));
+    RETURN_IF_ERROR(given);
     auto known = model_options(*given);
-    if (!known) return pass_on(std::move(known));
+    RETURN_IF_ERROR(known);
     auto shared = std::make_shared<EditableModel>();
     shared->named = path;
     shared->options = std::move(*known);
@@ -66,10 +66,10 @@ stfs_model* stfs_model_open(const char* path, const stfs_model_options* options,
       Work work;
       auto made = make_delta(
           shared->named, shared->options, [](const Model&) {}, work);
-      if (!made) return pass_on(std::move(made));
+      RETURN_IF_ERROR(made);
     }
     auto opened = shared->open();
-    if (!opened) return pass_on(std::move(opened));
+    RETURN_IF_ERROR(opened);
     shared->named = std::filesystem::absolute(path);
     const MutexLock lock(shared->mutex);
     shared->opened = std::move(*opened);
@@ -81,7 +81,7 @@ stfs_model* stfs_model_open(const char* path, const stfs_model_options* options,
 stfs_model* stfs_model_snapshot(const stfs_model* model, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_model*> {
     auto opened = model->opened();
-    if (!opened) return pass_on(std::move(opened));
+    RETURN_IF_ERROR(opened);
     auto shared = std::make_shared<EditableModel>();
     shared->named = model->shared->named;
     shared->options = model->shared->options;
@@ -111,14 +111,14 @@ int stfs_model_find(const stfs_model* model, const char* name, std::size_t name_
                     std::uint64_t* position, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto opened = model->opened();
-    if (!opened) return tl::unexpected(opened.error());
+    RETURN_IF_ERROR(opened);
     const OpenedModel& now = **opened;
     const std::string wanted(name, name_bytes);
-    // Suggesting similar names looks at every tensor. Skip it for a caller that only asks whether the name
-    // exists.
+    // To suggest similar names compares every tensor's name. Skip it for a caller that only asks whether the
+    // name exists.
     if (error == nullptr && !now.model->tensors().find(wanted)) return refuse({});
     auto found = tools::find_tensor(*now.model, model->shared->named, wanted);
-    if (!found) return pass_on(std::move(found));
+    RETURN_IF_ERROR(found);
     if (now.only && *found != *now.only) {
       return fail(ErrorCode::NotFound, ENOENT,
                   fmt::format("{}: {}: is not the tensor whose file was opened",
@@ -138,7 +138,7 @@ int stfs_model_metadata(const stfs_model* model, std::uint64_t entry, stfs_text*
                         stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto opened = model->opened();
-    if (!opened) return tl::unexpected(opened.error());
+    RETURN_IF_ERROR(opened);
     const Metadata& metadata = (*opened)->model->metadata();
     if (entry >= metadata.size()) return refuse(fmt::format("stfs_model_metadata: no entry {}", entry));
     const auto [its_key, its_value] = metadata[static_cast<std::size_t>(entry)];
@@ -156,7 +156,7 @@ std::uint64_t stfs_model_not_shown_count(const stfs_model* model) {
 int stfs_model_not_shown(const stfs_model* model, std::uint64_t entry, stfs_text* why, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto opened = model->opened();
-    if (!opened) return tl::unexpected(opened.error());
+    RETURN_IF_ERROR(opened);
     if (entry >= (*opened)->not_shown.size())
       return refuse(fmt::format("stfs_model_not_shown: no entry {}", entry));
     const std::string& text = (*opened)->not_shown[static_cast<std::size_t>(entry)];
@@ -168,11 +168,11 @@ int stfs_model_not_shown(const stfs_model* model, std::uint64_t entry, stfs_text
 int stfs_model_generation(const stfs_model* model, std::uint64_t* generation, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto opened = model->opened();
-    if (!opened) return tl::unexpected(opened.error());
+    RETURN_IF_ERROR(opened);
     *generation = 0;
     return for_each_archive(*(*opened)->model, [&](const ArchiveReader& archive) -> Result<void> {
       auto status = archive.status();
-      if (!status) return pass_on(std::move(status));
+      RETURN_IF_ERROR(status);
       *generation = std::max(*generation, static_cast<std::uint64_t>(status->identity.mtime_ns));
       return {};
     });
@@ -182,7 +182,7 @@ int stfs_model_generation(const stfs_model* model, std::uint64_t* generation, st
 int stfs_model_check_current(const stfs_model* model, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto opened = model->opened();
-    if (!opened) return tl::unexpected(opened.error());
+    RETURN_IF_ERROR(opened);
     return interface::check_current(*(*opened)->model);
   });
 }
@@ -191,7 +191,7 @@ int stfs_model_describe(const stfs_model* model, std::uint64_t position, stfs_te
                         stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto opened = model->opened();
-    if (!opened) return tl::unexpected(opened.error());
+    RETURN_IF_ERROR(opened);
     const OpenedModel& now = **opened;
     if (position >= now.count()) return refuse(fmt::format("stfs_model_describe: no tensor {}", position));
     const std::uint32_t at = now.tensor(position);

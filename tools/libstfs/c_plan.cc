@@ -13,12 +13,12 @@ using namespace stfs::interface;
 
 namespace {
 
-Result<upload::DeviceRules> rules_of(const stfs_plan_options& options) {
+Result<device::DeviceRules> rules_of(const stfs_plan_options& options) {
   if ((options.devices == nullptr) == (options.rules == nullptr)) {
     return refuse("give either devices or rules");
   }
-  return options.devices != nullptr ? upload::DeviceRules::parse_device_list(options.devices)
-                                    : upload::DeviceRules::parse(options.rules, "rules");
+  return options.devices != nullptr ? device::DeviceRules::parse_device_list(options.devices)
+                                    : device::DeviceRules::parse(options.rules, "rules");
 }
 
 Result<upload::PlanRequest> request_of(const stfs_model& model, const stfs_plan_options& options) {
@@ -32,11 +32,11 @@ Result<upload::PlanRequest> request_of(const stfs_model& model, const stfs_plan_
     request.sources.front().patterns.emplace_back(options.patterns[at]);
   }
   auto rules = rules_of(options);
-  if (!rules) return pass_on(std::move(rules));
+  RETURN_IF_ERROR(rules);
   request.rules = std::move(*rules);
   if (options.dtype != nullptr) {
-    auto dtype = upload::conversion_target_named(options.dtype);
-    if (!dtype) return pass_on(std::move(dtype));
+    auto dtype = device::conversion_target_named(options.dtype);
+    RETURN_IF_ERROR(dtype);
     request.dtype = *dtype;
   }
   request.casts = options.must_cast != 0;
@@ -49,11 +49,11 @@ stfs_plan* stfs_plan_make(const stfs_model* model, const stfs_plan_options* opti
   return answer(error, [&]() -> Result<stfs_plan*> {
     if (options == nullptr) return refuse("stfs_plan_make: the options are missing: they name the devices");
     const auto known = take_struct(options);
-    if (!known) return tl::unexpected(known.error());
+    RETURN_IF_ERROR(known);
     const auto request = request_of(*model, *known);
-    if (!request) return tl::unexpected(request.error());
+    RETURN_IF_ERROR(request);
     auto plan = upload::make_plan(*request);
-    if (!plan) return pass_on(std::move(plan));
+    RETURN_IF_ERROR(plan);
     return new stfs_plan{std::move(*plan)};
   });
 }
@@ -73,7 +73,7 @@ int stfs_plan_describe(const stfs_plan* plan, std::uint64_t position, stfs_tenso
       return refuse(fmt::format("stfs_plan_describe: no tensor {}", position));
     }
     const upload::PlannedTensor& planned = plan->plan.tensors[static_cast<std::size_t>(position)];
-    const upload::Device& device = plan->plan.devices[planned.device].device;
+    const device::Device& device = plan->plan.devices[planned.device].device;
     stfs_tensor_info known{};
     known.name = {planned.name.data(), planned.name.size()};
     known.dtype = static_cast<std::int32_t>(planned.dtype);
@@ -82,7 +82,7 @@ int stfs_plan_describe(const stfs_plan* plan, std::uint64_t position, stfs_tenso
     known.size_bytes = planned.place.size_bytes;
     known.archive = plan->plan.archive_of(planned).path().c_str();
     known.offset = plan->plan.file_offset(planned);
-    known.device_kind = device.kind == upload::Device::Kind::Cpu ? STFS_CPU : STFS_CUDA;
+    known.device_kind = device.kind == device::Device::Kind::Cpu ? STFS_CPU : STFS_CUDA;
     known.device_index = device.index;
     known.flags = STFS_WRITABLE;
     return give_struct(known, info);

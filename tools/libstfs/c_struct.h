@@ -1,5 +1,5 @@
-// Structures that may grow (stfs.h, VERSIONS): the caller may have been compiled with an older or newer
-// version.
+// Handles structures that may grow (stfs.h, VERSIONS): the caller may have been compiled with an older or
+// newer version.
 #pragma once
 
 #include <algorithm>

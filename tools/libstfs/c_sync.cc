@@ -32,7 +32,7 @@ std::int32_t kind_of(sync::PullEvent::Kind kind) {
   return STFS_PULL_APPLIED;
 }
 
-/// Tells the caller of an event. ECANCELED: the caller wants no more.
+/// Calls on_event of the caller. ECANCELED: the caller has stopped the pull.
 Result<void> tell_event(const stfs_pull_options& given, const sync::PullEvent& event) {
   if (given.on_event == nullptr) return {};
   std::vector<stfs_text> changed;
@@ -49,7 +49,7 @@ Result<void> tell_event(const stfs_pull_options& given, const sync::PullEvent& e
   return fail(ErrorCode::System, ECANCELED, "the pull was cancelled behind version " + event.version);
 }
 
-/// The failure of a pull or a publication. Whatever failed after the caller has stopped it: it was cancelled.
+/// Returns the failure of a pull or a publication. Each failure after the caller's stop becomes ECANCELED.
 tl::unexpected<Error> failure_of(Error error, const Work& work) {
   if (work.is_stopped()) {
     error.code = ErrorCode::System;
@@ -70,7 +70,7 @@ sync::PullOptions pull_options(const stfs_pull_options& given, Work& work) {
   return options;
 }
 
-/// @param after  the path of the new model, as it was opened.
+/// @param after  the path of the new model, in the form that was opened.
 Result<sync::PublishOptions> publish_options(const stfs_publish_options& given,
                                              const std::filesystem::path& after) {
   sync::PublishOptions options;
@@ -81,7 +81,7 @@ Result<sync::PublishOptions> publish_options(const stfs_publish_options& given,
   }
   if (given.checksum != nullptr) {
     auto format = sync::parse_checksum_format(given.checksum);
-    if (!format) return pass_on(std::move(format));
+    RETURN_IF_ERROR(format);
     options.checksum_format = *format;
   }
   if (given.has_base == 0 && given.version == 0) {
@@ -105,7 +105,7 @@ int stfs_sync_pull(const char* model, const char* published, const stfs_pull_opt
                    std::int64_t* version, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto given = options == nullptr ? Result<stfs_pull_options>() : take_struct(options);
-    if (!given) return tl::unexpected(given.error());
+    RETURN_IF_ERROR(given);
     Work work(watch_of(given->progress, given->context));
     const auto reached = sync::pull(model, published, pull_options(*given, work));
     if (!reached) return failure_of(reached.error(), work);
@@ -118,13 +118,13 @@ int stfs_sync_publish(const stfs_model* before, const stfs_model* after, const c
                       const stfs_publish_options* options, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const auto given = take_struct(options);
-    if (!given) return tl::unexpected(given.error());
+    RETURN_IF_ERROR(given);
     auto chosen = publish_options(*given, after->shared->named);
-    if (!chosen) return pass_on(std::move(chosen));
+    RETURN_IF_ERROR(chosen);
     const auto opened_before = before->opened();
-    if (!opened_before) return tl::unexpected(opened_before.error());
+    RETURN_IF_ERROR(opened_before);
     const auto opened_after = after->opened();
-    if (!opened_after) return tl::unexpected(opened_after.error());
+    RETURN_IF_ERROR(opened_after);
     if ((*opened_before)->only || (*opened_after)->only) {
       return refuse("stfs_sync_publish: a model is a tensor's file");
     }

@@ -13,12 +13,12 @@ using namespace stfs::interface;
 
 namespace {
 
-/// From this size on a private map is cheaper than a copy. Small tensors use no map: a process may have only
-/// 65,530.
+/// From this size on a private map is cheaper than a copy. Small tensors use no map, because a process may
+/// have only 65,530 maps.
 constexpr std::uint64_t kWorthMappingBytes = 64 << 10;
 
-/// Returns the tensor with its elements packed in memory of its own. Its bytes are no longer in the archive,
-/// but its info still names the archive.
+/// Returns the tensor with its elements packed in other memory. Its bytes are no longer in the archive, but
+/// its info still names the archive.
 stfs_tensor* derive_elsewhere(const stfs_tensor& from, std::shared_ptr<TensorMemory> memory) {
   return new stfs_tensor{from.name, from.archive, from.offset + from.view.first_byte(), from.view.packed(),
                          std::move(memory)};
@@ -35,7 +35,7 @@ Result<stfs_tensor*> copy(const stfs_tensor& tensor) {
 stfs_tensor* stfs_tensor_open(const stfs_model* model, std::uint64_t position, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_tensor*> {
     const auto opened = model->opened();
-    if (!opened) return tl::unexpected(opened.error());
+    RETURN_IF_ERROR(opened);
     const OpenedModel& now = **opened;
     if (position >= now.count()) return refuse(fmt::format("stfs_tensor_open: no tensor {}", position));
     const std::uint32_t at = now.tensor(position);
@@ -83,8 +83,8 @@ int stfs_tensor_describe(const stfs_tensor* tensor, stfs_tensor_info* info, stfs
     known.size_bytes = view.size_bytes();
     known.archive = tensor->archive.c_str();
     known.offset = tensor->offset + view.first_byte();
-    const upload::Device device = tensor->memory->device();
-    known.device_kind = device.kind == upload::Device::Kind::Cpu ? STFS_CPU : STFS_CUDA;
+    const device::Device device = tensor->memory->device();
+    known.device_kind = device.kind == device::Device::Kind::Cpu ? STFS_CPU : STFS_CUDA;
     known.device_index = device.index;
     if (tensor->is_in_place()) {
       if (tensor->memory->is_mapped()) known.flags |= STFS_MAPPED;
@@ -137,10 +137,10 @@ stfs_tensor* stfs_tensor_private(const stfs_tensor* tensor, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_tensor*> {
     const StridedView& view = tensor->view;
     if (!view.is_packed() || view.size_bytes() < kWorthMappingBytes) return copy(*tensor);
-    // A range that the file no longer covers cannot be mapped.
-    if (auto there = tensor->memory->check(); !there) return pass_on(std::move(there));
+    // A range that is beyond the end of the file cannot be mapped.
+    RETURN_IF_ERROR(tensor->memory->check());
     auto memory = tensor->memory->map_private({view.first_byte(), view.size_bytes()});
-    if (!memory) return pass_on(std::move(memory));
+    RETURN_IF_ERROR(memory);
     if (!*memory) return copy(*tensor);
     return derive_elsewhere(*tensor, std::move(*memory));
   });

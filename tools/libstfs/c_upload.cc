@@ -14,8 +14,8 @@ using namespace stfs::interface;
 
 namespace {
 
-/// The longest interval between two calls of `progress`. The first intervals are shorter, so the end of a
-/// short upload is noticed at once.
+/// The longest interval between two calls of `progress`. The first intervals are shorter, so that the end of
+/// a short upload is noticed at once.
 constexpr std::chrono::milliseconds kLongestPause{50};
 
 void follow(upload::Upload& upload, int (*progress)(void*, std::uint64_t, std::uint64_t), void* context) {
@@ -38,12 +38,12 @@ stfs_upload* stfs_upload_start(const stfs_plan* plan, const stfs_upload_options*
     upload::UploadOptions how;
     if (options != nullptr) {
       const auto known = take_struct(options);
-      if (!known) return tl::unexpected(known.error());
+      RETURN_IF_ERROR(known);
       how.readers = known->readers;
       how.verify = known->must_verify != 0;
     }
     auto upload = upload::Upload::start(plan->plan, how);
-    if (!upload) return pass_on(std::move(upload));
+    RETURN_IF_ERROR(upload);
     return new stfs_upload{std::move(*upload), {}};
   });
 }
@@ -70,7 +70,7 @@ stfs_resident* stfs_upload_wait(stfs_upload* upload, int (*progress)(void*, std:
       return refuse("stfs_upload_wait: was already called for this upload");
     if (progress != nullptr) follow(*upload->upload, progress, context);
     auto resident = upload->upload->wait();
-    if (!resident) return pass_on(std::move(resident));
+    RETURN_IF_ERROR(resident);
     if (progress != nullptr) {
       const Work& all = upload->upload->progress();
       static_cast<void>(progress(context, all.done_bytes(), all.total_bytes()));

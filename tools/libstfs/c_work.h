@@ -7,7 +7,7 @@
 
 namespace stfs::interface {
 
-/// The function of an options structure; null: nobody watches. A result other than 0 stops the work.
+/// The function in an options structure; null: no watch. A result other than 0 stops the work.
 using Progress = int (*)(void* context, std::uint64_t done_bytes, std::uint64_t total_bytes);
 
 inline Work::Watch watch_of(Progress progress, void* context) {

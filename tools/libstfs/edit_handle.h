@@ -1,10 +1,8 @@
-// The handle of an edit: collects changes by name, and commits them as one.
+// The handle of an edit: collects changes by name, and commits them as one (core/model/model_change.h).
 //
-//   only new bytes of tensors   a transaction on the model that the handle shows; the tensors stay in place
-//   anything else               core's ModelEdit, on an opening of its own
-//
-// A commit of the second kind closes the handle's opening first: an edit frees no bytes that somebody reads.
-// Tensors that were taken before keep that opening.
+//   in place     the change uses the model that the handle shows
+//   as an edit   the change has another opening. Its commit first closes the handle's opening, because an
+//                edit frees no bytes that a program reads. Tensors that were taken before keep that opening
 #pragma once
 
 #include <cstddef>
@@ -17,32 +15,27 @@
 #include <vector>
 
 #include "core/base/mutex.h"
-#include "core/model/model_edit.h"
+#include "core/model/model_change.h"
 #include "tools/libstfs/c_error.h"
 #include "tools/libstfs/handles.h"
 
 struct stfs_edit {
-  /// New bytes of a tensor. The caller owns them.
-  struct NewTensor {
-    stfs::Dtype dtype = stfs::Dtype::U8;
-    std::vector<std::uint64_t> shape;
-    std::span<const std::byte> bytes;
-  };
   std::shared_ptr<stfs::interface::EditableModel> shared;
   stfs::CommitOptions options{};
-  stfs::Mutex mutex{};  // taken before that of `shared`
-  // Null as long as only bytes of tensors change.
+  stfs::Mutex mutex{};  // taken before the mutex of `shared`
+  // Null while the change is in place.
   std::unique_ptr<stfs::Model> writer GUARDED_BY(mutex){};
-  std::optional<stfs::ModelEdit> edit GUARDED_BY(mutex){};  // of `writer`
-  // By the tensor's name afterwards.
-  std::map<std::string, NewTensor, std::less<>> fresh GUARDED_BY(mutex){};
-  // Changed keys of the metadata: whether they have a value.
+  // A change of `writer` or of the model that the handle shows. Nothing: the edit has ended.
+  std::optional<stfs::ModelChange> change GUARDED_BY(mutex){};
+  // New bytes of tensors, by the tensor's name after the edit. The caller owns the bytes.
+  std::map<std::string, std::span<const std::byte>, std::less<>> fresh GUARDED_BY(mutex){};
+  // Changed keys of the metadata; true: the key has a value.
   std::map<std::string, bool, std::less<>> keys GUARDED_BY(mutex){};
-  bool is_ended GUARDED_BY(mutex) = false;
 
-  /// The structure changes: opens the model for that.
-  stfs::Result<stfs::ModelEdit*> structure() REQUIRES(mutex);
-  stfs::Result<void> put(std::string name, NewTensor tensor) REQUIRES(mutex);
+  /// Begins a change of the model that the handle shows. Busy (EBUSY): another edit is open.
+  stfs::Result<void> begin();
+  stfs::Result<void> put(std::string name, stfs::Dtype dtype, std::vector<std::uint64_t> shape,
+                         std::span<const std::byte> bytes) REQUIRES(mutex);
   stfs::Result<void> rename(std::span<const stfs::ModelEdit::Renaming> renamings) REQUIRES(mutex);
   stfs::Result<void> set_metadata(const std::string& key, const std::optional<std::string>& value)
       REQUIRES(mutex);
@@ -50,14 +43,14 @@ struct stfs_edit {
   /// Lets the next edit of the model begin.
   void end();
   [[nodiscard]] stfs::Result<void> check_open() const REQUIRES(mutex) {
-    if (is_ended) return stfs::interface::refuse(shared->path + ": the edit has ended: begin another one");
+    if (!change) return stfs::interface::refuse(shared->path + ": the edit has ended: begin another one");
     return {};
   }
 
  private:
-  stfs::Result<void> commit_bytes() REQUIRES(mutex, shared->mutex);
-  stfs::Result<void> commit_structure() REQUIRES(mutex, shared->mutex);
-  stfs::Result<void> write_structure() REQUIRES(mutex, shared->mutex);
+  stfs::Result<const stfs::Model*> open_writer() REQUIRES(mutex);
+  stfs::Result<void> commit_edit() REQUIRES(mutex, shared->mutex);
+  stfs::Result<void> write() REQUIRES(mutex, shared->mutex);
   void wait_for_short_pins() REQUIRES(mutex, shared->mutex);
   void close_gaps() const REQUIRES(mutex);
 };

@@ -1,4 +1,3 @@
-// Opens a model, and opens it again after an edit.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +15,7 @@ namespace {
 
 Result<void> check_archive(ArchiveReader& archive) {
   auto change = archive.check_for_change();
-  if (!change) return pass_on(std::move(change));
+  RETURN_IF_ERROR(change);
   const std::string path = archive.path().string();
   if (change->is_gone) {
     return fail(ErrorCode::ArchiveChanged, ESTALE, path + ": was deleted; open tensors stay valid");
@@ -42,8 +41,8 @@ namespace stfs::interface {
 Result<std::shared_ptr<const OpenedModel>> EditableModel::open() const {
   const bool is_writable = options.access == Access::ReadWrite;
   auto target = tools::open_target(named, is_writable ? tools::Use::Change : tools::Use::Tensors, options);
-  if (!target) return pass_on(std::move(target));
-  if (auto provable = make_editable(*target->model); !provable) return pass_on(std::move(provable));
+  RETURN_IF_ERROR(target);
+  RETURN_IF_ERROR(make_editable(*target->model));
   auto opening = std::make_shared<OpenedModel>();
   opening->model = std::move(target->model);
   opening->only = target->tensor;
@@ -68,7 +67,7 @@ void EditableModel::let_go() {
 Result<void> EditableModel::open_again() {
   let_go();
   auto again = open();
-  if (!again) return pass_on(std::move(again));
+  RETURN_IF_ERROR(again);
   opened = std::move(*again);
   return {};
 }
@@ -83,7 +82,7 @@ Result<void> check_current(const Model& model) {
   }
   for (std::uint32_t shard = 0; shard < model.shards().size(); ++shard) {
     if (!model.shards()[shard].archive) continue;
-    if (auto current = check_archive(model.reader(shard)); !current) return current;
+    RETURN_IF_ERROR(check_archive(model.reader(shard)));
   }
   return {};
 }

@@ -20,7 +20,8 @@
 
 namespace stfs::interface {
 
-/// A model as it was opened. Immutable: tensors of the handle pin the model, and an edit replaces all of it.
+/// An opening of a model. Immutable: tensors of the handle pin the model, and an edit replaces the whole
+/// opening.
 struct OpenedModel {
   std::shared_ptr<const Model> model;
   std::shared_ptr<const ForgivingMaps> maps;  // null unless is_forgiving was set
@@ -34,30 +35,30 @@ struct OpenedModel {
   }
 };
 
-/// What the handle of a model and the handle of its edit share.
+/// The state that the handle of a model and the handle of its edit share.
 struct EditableModel {
   std::filesystem::path named;  // the user's path, made absolute: plans and edits open it again
   ModelOptions options;         // the access is the one for reading and patching
   bool is_forgiving = false;
   std::string path;  // of the archive or of the index
 
-  /// Held while a commit is written: other calls on the handle wait for its end.
+  /// Held while a commit is written: other calls on the handle wait for the commit.
   mutable Mutex mutex;
   /// Null only if the model could not be opened again after an edit.
   std::shared_ptr<const OpenedModel> opened GUARDED_BY(mutex);
-  /// The models before edits. Those that still exist are pinned by tensors or snapshots.
+  /// The models before edits. The ones that still exist are pinned by tensors or snapshots.
   std::vector<std::weak_ptr<const Model>> former GUARDED_BY(mutex);
   bool is_edited GUARDED_BY(mutex) = false;  // a stfs_edit is open
 
-  /// Opens the path (again).
+  /// Opens the path, or opens it again.
   [[nodiscard]] Result<std::shared_ptr<const OpenedModel>> open() const;
   /// Closes the present model, unless tensors or snapshots pin it.
   void let_go() REQUIRES(mutex);
-  /// Replaces `opened`. On failure it is null.
+  /// Replaces `opened`. After a failure it is null.
   Result<void> open_again() REQUIRES(mutex);
   /// Prepares an opening with a delta for edits: reads the base if its times prove nothing.
   Result<void> make_editable(Model& model) const;
-  /// Whether tensors or snapshots pin a model that was let go.
+  /// Returns true if tensors or snapshots pin a model that let_go() has closed.
   [[nodiscard]] bool has_pins() const REQUIRES(mutex);
 };
 
@@ -69,7 +70,7 @@ Result<void> check_current(const Model& model);
 struct stfs_model {
   std::shared_ptr<stfs::interface::EditableModel> shared;
 
-  /// The model as it is now. Fails if it could not be opened again after an edit.
+  /// Returns the present model. Fails if it could not be opened again after an edit.
   [[nodiscard]] stfs::Result<std::shared_ptr<const stfs::interface::OpenedModel>> opened() const;
 };
 
@@ -82,7 +83,7 @@ struct stfs_tensor {
   mutable std::shared_ptr<stfs::interface::TensorMemory> gathered GUARDED_BY(mutex) = {};
   mutable stfs::Mutex mutex = {};
 
-  /// Returns whether address and strides locate all elements. If not, stfs_tensor_data() gathers them first.
+  /// Returns true if address and strides locate all elements. If not, stfs_tensor_data() first gathers them.
   [[nodiscard]] bool is_in_place() const { return memory->address() != nullptr && view.is_addressable(); }
 };
 
@@ -101,5 +102,5 @@ struct stfs_resident {
 
 struct stfs_lease {
   mutable stfs::Mutex mutex;
-  stfs::upload::Lease lease GUARDED_BY(mutex);
+  stfs::serve::Lease lease GUARDED_BY(mutex);
 };

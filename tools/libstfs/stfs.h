@@ -20,13 +20,13 @@
  *
  * NAMES. A function's name begins with its subject: stfs_model_open(), stfs_upload_wait().
  *
- * OWNERSHIP. A handle is a stfs_model, stfs_edit, stfs_diff, stfs_tensor, stfs_plan, stfs_upload,
- * stfs_resident, stfs_lease or stfs_device_list. The caller owns each handle that a function returns, and
- * closes the handle once with the close function of its type. The close functions ignore NULL. Every other
- * pointer belongs to the handle that it came from and is valid until that handle is closed; pointers and
- * positions of a model that is edited are valid only until the next stfs_edit_begin() or stfs_edit_commit().
- * A handle keeps what it needs: a tensor's data stay valid until stfs_tensor_close(), even if the model,
- * plan, resident or lease is closed before.
+ * OWNERSHIP. A handle is a stfs_model, stfs_edit, stfs_new_archive, stfs_diff, stfs_tensor, stfs_plan,
+ * stfs_upload, stfs_resident, stfs_lease or stfs_device_list. The caller owns each handle that a function
+ * returns, and closes the handle once with the close function of its type. The close functions ignore
+ * NULL. Every other pointer comes from a handle and is valid until that handle is closed; pointers and
+ * positions of a model that is edited are valid only until the next stfs_edit_begin() or
+ * stfs_edit_commit(). A handle keeps all objects that it needs: a tensor's data stay valid until
+ * stfs_tensor_close(), even if the model, plan, resident or lease is closed before.
  *
  * THREADS. Any number of threads may use one handle at the same time. Closing it is the exception: the close
  * must be the last call on the handle. Calls on a model wait while an edit of it commits; calls on tensors do
@@ -34,11 +34,11 @@
  *
  * ERRORS. A function that returns a pointer fails with NULL. A function that returns an int fails with -1.
  * Both then fill *error. The caller owns *error; the pointer may be NULL. The library prints nothing and
- * installs no signal handler. The value of errno means nothing.
+ * installs no signal handler. The value of errno has no meaning.
  *
  * MAPPED DATA (STFS_MAPPED) are the archive's own pages, not a copy. They therefore show what other processes
- * write into the archive, both complete commits and half-written ones; stfs_model_generation() tells of
- * changes. If somebody truncates the file, or its disk fails, then touching a lost page raises SIGBUS in the
+ * write into the archive, both complete commits and half-written ones; stfs_model_generation() reports
+ * changes. If a program truncates the file, or its disk fails, then touching a lost page raises SIGBUS in the
  * touching thread. A caller that cannot trust the file calls stfs_tensor_read() or stfs_tensor_copy(), which
  * fail with EIO instead.
  *
@@ -77,7 +77,7 @@ STFS_API const char* stfs_version(void);
 
 typedef enum stfs_code {
   STFS_OK = 0,
-  /* The file is no valid archive. The names are those of the reference library's checks. */
+  /* The file is no valid archive. These names are the names of the reference library's checks. */
   STFS_HEADER_TOO_SMALL = 1,
   STFS_HEADER_TOO_LARGE = 2,
   STFS_INVALID_HEADER_LENGTH = 3,
@@ -91,7 +91,7 @@ typedef enum stfs_code {
   STFS_DUPLICATE_KEY = 11,
   /* All other errors. */
   STFS_SYSTEM = 12,           /* a system call or a device failed; see errno_value */
-  STFS_INVALID_ARGUMENT = 13, /* the request makes no sense */
+  STFS_INVALID_ARGUMENT = 13, /* the request has no meaning */
   STFS_NOT_FOUND = 14,        /* no such file or tensor */
   STFS_READ_ONLY = 15,
   STFS_WRONG_SIZE = 16,
@@ -124,15 +124,15 @@ typedef struct stfs_model_options {
   int32_t io;        /* stfs_io */
   int32_t is_strict; /* 1: refuse a model whose index and shards disagree */
   /* 1: use a map that tolerates writes by mistake. Without this option a write to mapped data raises SIGSEGV.
-   * With it, the written bytes stay in this process, and all tensors of this model show them. Use it to hand
-   * data to libraries that do not know read-only memory. If such a map is unavailable, the ordinary map is
+   * With it, the written bytes stay in this process, and all tensors of this model show them. Use it to pass
+   * data to libraries that do not know read-only memory. If this map is unavailable, the ordinary map is
    * used. */
   int32_t is_forgiving;
   int32_t unused; /* 0 */
-  /* Paths of deltas whose changes the model shows on top of `path`, each on top of those before it. With
-   * is_writable, edits go to the last one, which is made if it does not exist. stfs_model_open() checks that
-   * the base is the one that each delta was made for: in most cases by sizes and times of files, otherwise it
-   * reads the tensors that are kept. */
+  /* Paths of deltas whose changes the model shows on top of `path`, each on top of the previous ones. With
+   * is_writable, edits change the last delta, which is made if it does not exist. stfs_model_open() checks
+   * that the base is the one that each delta was made for: in most cases by sizes and times of files.
+   * Otherwise it reads the tensors that the delta keeps. */
   const char* const* deltas;
   size_t delta_count;
   int32_t
@@ -141,18 +141,19 @@ typedef struct stfs_model_options {
 
 /* Opens an archive, a model's index, or a directory with one index or else with one archive. Also opens a
  * mount of safetensorsfs: its bytes are read from the archive behind the mount, not through the mount. The
- * path may also be the file of a tensor in a mount; the model then has that tensor only. A view in
+ * path may also be the file of a tensor in a mount; the model then has only this tensor. A view in
  * .safetensors/ gives EINVAL, except archive.safetensors. Only headers are read. If a program died after a
  * commit, the committed bytes are read from its journal; see stfs_model_not_shown(). options: may be NULL. */
 STFS_API stfs_model* stfs_model_open(const char* path, const stfs_model_options* options, stfs_error* error);
 STFS_API void stfs_model_close(stfs_model* model);
-/* Returns another handle to the model as it is now. Edits do not change it, and it cannot be edited. */
+/* Returns another handle to the model in its present state. Edits do not change it, and it cannot be
+ * edited. */
 STFS_API stfs_model* stfs_model_snapshot(const stfs_model* model, stfs_error* error);
 
 STFS_API uint64_t stfs_model_tensor_count(const stfs_model* model);
 /* The absolute path of the archive or of the index. */
 STFS_API const char* stfs_model_path(const stfs_model* model);
-/* Finds the position of the tensor with exactly that name. If there is none, the error is STFS_NOT_FOUND and
+/* Finds the position of the tensor with exactly this name. If there is none, the error is STFS_NOT_FOUND and
  * its message suggests similar names. The suggestion compares all names and is left out if error is NULL. */
 STFS_API int stfs_model_find(const stfs_model* model, const char* name, size_t name_bytes, uint64_t* position,
                              stfs_error* error);
@@ -163,23 +164,23 @@ STFS_API int stfs_model_metadata(const stfs_model* model, uint64_t entry, stfs_t
                                  stfs_error* error);
 
 /* The journals beside the model's archives that may hold a newer commit which the tensors do not show. A
- * journal is unreadable if it belongs to another user, has a newer version, or is damaged. The list is as
- * stfs_model_open() found it. `why` is one sentence for each journal; it begins with the journal's path and
- * says what can be done. */
+ * journal is unreadable if another user owns it, if it has a newer version, or if it is damaged.
+ * stfs_model_open() makes the list. `why` is one sentence for each journal. The sentence begins with the
+ * journal's path and describes how to continue. */
 STFS_API uint64_t stfs_model_not_shown_count(const stfs_model* model);
 STFS_API int stfs_model_not_shown(const stfs_model* model, uint64_t entry, stfs_text* why, stfs_error* error);
 
 /* The time of the last write to an archive of the model, in nanoseconds since 1970. The number differs after
  * each change. */
 STFS_API int stfs_model_generation(const stfs_model* model, uint64_t* generation, stfs_error* error);
-/* Checks that the opened files still lie at their paths and that their headers are the ones that were read.
+/* Checks that the opened files are still at their paths and that their headers are the ones that were read.
  * Otherwise returns -1 with ESTALE, or with EIO if a file was truncated. Changed bytes of tensors are no
  * failure. */
 STFS_API int stfs_model_check_current(const stfs_model* model, stfs_error* error);
 
 /* --- tensors --- */
 
-/* The order is that of the format's own list. */
+/* The order is the order of the format's list of dtypes. */
 typedef enum stfs_dtype {
   STFS_BOOL = 0,
   STFS_F4 = 1,
@@ -207,8 +208,8 @@ typedef enum stfs_dtype {
 
 /* The dtype's name, "BF16"; NULL if `dtype` is no stfs_dtype. The string is static. */
 STFS_API const char* stfs_dtype_name(int32_t dtype);
-/* The dtype that a text means: "BF16", "bf16", "bfloat16", "torch.bfloat16", "fp16", "float8_e4m3fn", ...; -1
- * if it is none. */
+/* The dtype that a text names: "BF16", "bf16", "bfloat16", "torch.bfloat16", "fp16", "float8_e4m3fn", ...;
+ * -1: no dtype has this name. */
 STFS_API int32_t stfs_dtype_named(const char* text);
 /* The bits of one element: 4, 6, 8, 16, 32 or 64; 0 if `dtype` is no stfs_dtype. */
 STFS_API uint32_t stfs_dtype_bits(int32_t dtype);
@@ -245,8 +246,8 @@ STFS_API int stfs_model_describe(const stfs_model* model, uint64_t position, stf
 /* Opens a tensor without reading its data. */
 STFS_API stfs_tensor* stfs_tensor_open(const stfs_model* model, uint64_t position, stfs_error* error);
 /* Selects some of the elements. The slice is the text that NumPy has between the brackets, "0:10, :, -1". The
- * result shares the data with `tensor` and has strides. Two kinds of slices have no address: those on a store
- * that is read and not mapped, and those of elements smaller than a byte. The first stfs_tensor_data()
+ * result shares the data with `tensor` and has strides. Two kinds of slices have no address: slices on a
+ * store that is read and not mapped, and slices of elements smaller than a byte. The first stfs_tensor_data()
  * gathers such a slice into memory. */
 STFS_API stfs_tensor* stfs_tensor_slice(const stfs_tensor* tensor, const char* slice, stfs_error* error);
 STFS_API void stfs_tensor_close(stfs_tensor* tensor);
@@ -265,12 +266,12 @@ STFS_API void* stfs_tensor_data(const stfs_tensor* tensor, stfs_error* error);
  * GPU's memory gives ENOTSUP. */
 STFS_API int stfs_tensor_read(const stfs_tensor* tensor, uint64_t offset, void* to, size_t size_bytes,
                               stfs_error* error);
-/* Copies the tensor into memory of its own, packed, with STFS_WRITABLE. A tensor in a GPU's memory gives
- * ENOTSUP. */
+/* Copies the tensor into new memory, packed, with STFS_WRITABLE. A tensor in a GPU's memory gives ENOTSUP. */
 STFS_API stfs_tensor* stfs_tensor_copy(const stfs_tensor* tensor, stfs_error* error);
 /* Returns the tensor in writable memory that is copied only where it is written to: a private map of the
- * archive with at most 4 KiB before and after the tensor. Written bytes stay with this handle. A tensor
- * smaller than 64 KiB is copied at once, and so is a tensor that is not one run of bytes in a map. */
+ * archive with at most 4 KiB before and after the tensor. Written bytes stay with this handle. Two kinds of
+ * tensors are copied at once: tensors smaller than 64 KiB, and tensors that are not one run of bytes in a
+ * map. */
 STFS_API stfs_tensor* stfs_tensor_private(const stfs_tensor* tensor, stfs_error* error);
 
 /* --- edits: the tensors and the metadata of a model change, all of them or none --- */
@@ -279,25 +280,25 @@ typedef struct stfs_edit stfs_edit;
 
 typedef struct stfs_edit_options {
   size_t struct_bytes;
-  uint64_t patience_ns; /* how long the commit waits for the locks of other writers; 0: 10 seconds */
+  uint64_t patience_ns; /* the time that the commit waits for the locks of other writers; 0: 10 seconds */
 } stfs_edit_options;
 
 /* Begins an edit of a model that was opened with is_writable. The functions below collect changes, and check
- * names and sizes; stfs_edit_commit() makes them. A change that fails is left out. A model has one edit at a
- * time: EBUSY. If another program has edited the files since they were opened, they are opened again.
+ * names and sizes; stfs_edit_commit() makes the changes. A change that fails is left out. A model has one
+ * edit at a time: EBUSY. If another program has edited the files after they were opened, they are opened
+ * again.
  * Errors: EROFS: the model is open for reading only. options: may be NULL. */
 STFS_API stfs_edit* stfs_edit_begin(stfs_model* model, const stfs_edit_options* options, stfs_error* error);
-/* Drops the changes if they are not committed. The model may be closed before. */
+/* Drops the changes if they are not committed. The model may be closed first. */
 STFS_API void stfs_edit_close(stfs_edit* edit);
 
-/* Makes a tensor, or replaces it. Tensors that keep their dtype and shape are written in place if the edit
- * consists of nothing else. The data are packed, and must stay valid and unchanged until stfs_edit_commit()
- * or stfs_edit_close() returns. In a sharded model a new tensor goes to the last shard. Errors:
- * STFS_WRONG_SIZE: data_bytes is not what dtype and shape need; EINVAL: the name is not UTF-8, or is
- * reserved. */
+/* Makes or replaces a tensor. If the edit only has tensors that keep their dtype and shape, they are written
+ * in place. The data are packed, and must stay valid and unchanged until stfs_edit_commit() or
+ * stfs_edit_close() returns. In a sharded model a new tensor goes to the last shard. Errors: STFS_WRONG_SIZE:
+ * data_bytes is not the size that dtype and shape need; EINVAL: the name is not UTF-8, or is reserved. */
 STFS_API int stfs_edit_put(stfs_edit* edit, const char* name, size_t name_bytes, int32_t dtype, uint32_t rank,
                            const uint64_t* shape, const void* data, uint64_t data_bytes, stfs_error* error);
-/* Deletes a tensor. STFS_NOT_FOUND: there is none of that name. */
+/* Deletes a tensor. STFS_NOT_FOUND: no tensor has this name. */
 STFS_API int stfs_edit_remove(stfs_edit* edit, const char* name, size_t name_bytes, stfs_error* error);
 
 typedef struct stfs_renaming {
@@ -305,37 +306,97 @@ typedef struct stfs_renaming {
   stfs_text to;
 } stfs_renaming;
 
-/* Renames tensors, all at once: names may be exchanged. STFS_NOT_FOUND; EEXIST: two tensors would have one
+/* Renames all tensors at once, so names may be exchanged. STFS_NOT_FOUND; EEXIST: two tensors would have one
  * name. */
 STFS_API int stfs_edit_rename(stfs_edit* edit, const stfs_renaming* renamings, size_t count,
                               stfs_error* error);
-/* Gives the bytes of a tensor another dtype and shape. STFS_WRONG_SIZE: they need another number of bytes. */
+/* Gives the bytes of a tensor another dtype and shape. STFS_WRONG_SIZE: these need another number of
+ * bytes. */
 STFS_API int stfs_edit_reinterpret(stfs_edit* edit, const char* name, size_t name_bytes, int32_t dtype,
                                    uint32_t rank, const uint64_t* shape, stfs_error* error);
 /* Sets a key of __metadata__: in the shards that have it, else in the first one. value NULL: removes the key;
- * STFS_NOT_FOUND: it is not there. EINVAL: a text is not UTF-8. */
+ * STFS_NOT_FOUND: no shard has the key. EINVAL: a text is not UTF-8. */
 STFS_API int stfs_edit_set_metadata(stfs_edit* edit, const char* key, size_t key_bytes, const char* value,
                                     size_t value_bytes, stfs_error* error);
 
-/* Commits the changes, and ends the edit: on success all changes are on stable storage, on failure the files
- * have none of them, unless the error is STFS_COMMIT_UNKNOWN. The model then shows the new state; positions
- * and pointers of before are invalid. Other calls on the model wait for the commit. Tensors and snapshots
+/* Commits the changes, and ends the edit. On success all changes are on stable storage. On failure the files
+ * have no change, unless the error is STFS_COMMIT_UNKNOWN. The model then shows the new state; earlier
+ * positions and pointers are invalid. Other calls on the model wait for the commit. Tensors and snapshots
  * that were taken before stay valid. They keep the bytes of deleted, renamed and reshaped tensors. A tensor
  * that is written in place shows its new bytes, as after a commit of another program. Other tensors move into
- * the space of deleted ones, if that moves at most twice what was deleted, or 1 GiB. While tensors or
- * snapshots of before, or other programs, have an archive open, a deleted tensor keeps its space: other
- * programs show it as a tensor __safetensorsfs.free.N, which `stfs compact` removes. Then also an edit that
- * needs a longer header than the archive has room for fails with EBUSY. Other errors: EBUSY: another
- * program writes; ENOSPC; ESTALE: another program has edited the files since stfs_edit_begin(). */
+ * the space of deleted tensors, if that moves at most twice the deleted bytes, or 1 GiB. While earlier
+ * tensors or snapshots, or other programs, have an archive open, a deleted tensor keeps its space: other
+ * programs show it as a tensor __safetensorsfs.free.N, which `stfs compact` removes. During that time an edit
+ * also fails with EBUSY if it needs a longer header than the archive has room for. Other errors: EBUSY:
+ * another program writes; ENOSPC; ESTALE: another program has edited the files after stfs_edit_begin(). */
 STFS_API int stfs_edit_commit(stfs_edit* edit, stfs_error* error);
+
+/* --- new archives --- */
+
+typedef struct stfs_new_archive stfs_new_archive;
+
+typedef struct stfs_new_tensor {
+  stfs_text name;
+  int32_t dtype; /* stfs_dtype */
+  uint32_t rank;
+  const uint64_t* shape;
+  const void* data; /* packed; stays valid and unchanged until stfs_new_archive_close() */
+  uint64_t data_bytes;
+} stfs_new_tensor;
+
+typedef struct stfs_metadata_pair {
+  stfs_text key;
+  stfs_text value;
+} stfs_metadata_pair;
+
+typedef struct stfs_new_archive_options {
+  size_t struct_bytes;
+  int32_t has_metadata; /* 1: the header has an empty __metadata__ if there is no pair; 0: it has none */
+  int32_t unused;       /* 0 */
+  uint64_t alignment;   /* the data begin at a multiple of it, a power of two of at least 8; 0: 8 */
+  uint64_t slack_bytes; /* at least so many spaces at the header's end, for later edits */
+} stfs_new_archive_options;
+
+/* Lays out a new archive in memory: its header, and the order of its data. Header and order are those of the
+ * reference library. No data are copied. Errors: EINVAL: a name is not UTF-8, is given twice or is reserved;
+ * STFS_WRONG_SIZE: data_bytes is not the size that dtype and shape need. options: may be NULL. */
+STFS_API stfs_new_archive* stfs_new_archive_make(const stfs_new_tensor* tensors, size_t count,
+                                                 const stfs_metadata_pair* metadata, size_t metadata_count,
+                                                 const stfs_new_archive_options* options, stfs_error* error);
+STFS_API void stfs_new_archive_close(stfs_new_archive* archive);
+/* The size of the whole archive. */
+STFS_API uint64_t stfs_new_archive_size(const stfs_new_archive* archive);
+/* Copies the whole archive, stfs_new_archive_size() bytes, into memory. */
+STFS_API void stfs_new_archive_copy(const stfs_new_archive* archive, void* to);
+
+typedef struct stfs_save_options {
+  size_t struct_bytes;
+  int32_t is_new;             /* 1: EEXIST if the path exists; 0: a file there is replaced */
+  int32_t is_process_durable; /* 1: the file survives only a killed process; 0: also a loss of power */
+  /* Permission bits of the file, before the umask; 0: 0666. A file that replaces another one gets no right
+   * that the other one lacks. */
+  uint32_t mode;
+  int32_t unused; /* 0 */
+  /* May be NULL. The call invokes it on this thread at the begin, from time to time, and before the sync. A
+   * result other than 0 ends the call with ECANCELED; the path is then as before. */
+  int (*progress)(void* context, uint64_t done_bytes, uint64_t total_bytes);
+  void* context;
+} stfs_save_options;
+
+/* Writes the archive to a temporary file beside the path, syncs it, and renames it: the path has the old file
+ * or the whole new one at every moment. A symbolic link at the path is itself replaced. Errors: EISDIR, or
+ * EINVAL: the path is a directory or a special file; EPERM: it is in a mount; ENOSPC; ECANCELED. options: may
+ * be NULL. */
+STFS_API int stfs_new_archive_save(const stfs_new_archive* archive, const char* path,
+                                   const stfs_save_options* options, stfs_error* error);
 
 /* --- weight sync --- */
 
 typedef enum stfs_pull_event_kind {
   STFS_PULL_APPLIED = 0,    /* the model has `version` now */
-  STFS_PULL_SEEDED = 1,     /* ... a full one, whose files were copied */
-  STFS_PULL_UNFINISHED = 2, /* a newer version is not whole yet; `why` says what is missing */
-  STFS_PULL_WITHDRAWN = 3   /* a version went away while it was read; the pull begins again */
+  STFS_PULL_SEEDED = 1,     /* the model has `version` now, a full one, whose files were copied */
+  STFS_PULL_UNFINISHED = 2, /* a newer version is not whole yet; `why` names the missing part */
+  STFS_PULL_WITHDRAWN = 3   /* a version was withdrawn while it was read; the pull begins again */
 } stfs_pull_event_kind;
 
 typedef struct stfs_pull_event {
@@ -344,7 +405,7 @@ typedef struct stfs_pull_event {
   int32_t unused;
   stfs_text version; /* "000042"; empty if it is not known */
   stfs_text why;
-  /* Of STFS_PULL_APPLIED: the names of the tensors whose bytes have changed, in order. */
+  /* For STFS_PULL_APPLIED: the names of the tensors whose bytes have changed, in order. */
   const stfs_text* changed;
   size_t changed_count;
   uint64_t changed_bytes;
@@ -355,26 +416,26 @@ typedef struct stfs_pull_options {
   int32_t has_target; /* 1: pull up to version `target`; 0: up to the newest version that is whole */
   uint32_t threads;   /* 0: one for each processor; at most 1024 are used */
   uint64_t target;
-  int32_t is_process_durable; /* 1: the changes survive a killed process only; 0: a loss of power as well */
-  int32_t wait_s;             /* how long to wait for locks, in seconds; 0: 10; -1: not at all */
-  /* May be NULL. It is called on this thread after each event. The event is valid during the call. A result
-   * other than 0 ends the pull with ECANCELED; the versions that were applied stay. */
+  int32_t is_process_durable; /* 1: the changes survive only a killed process; 0: also a loss of power */
+  int32_t wait_s;             /* the time to wait for locks, in seconds; 0: 10; -1: no wait */
+  /* May be NULL. The pull calls it on this thread after each event. The event is valid during the call. A
+   * result other than 0 ends the pull with ECANCELED; versions that were applied stay applied. */
   int (*on_event)(void* context, const stfs_pull_event* event);
-  /* May be NULL. It is called on this thread at the begin and the end of each version, and now and then in
-   * between and while the pull waits for another one. The bytes are those of one version that are read or
-   * copied; the total is 0 before the first version. A result other than 0 ends the pull with ECANCELED, as
-   * a kill would: the model keeps the version that it has, and the next pull goes on from there. Neither
-   * function is called after that. A commit that has begun is not cancelled. */
+  /* May be NULL. The pull calls it on this thread at the begin and the end of each version, from time to time
+   * in between, and while it waits for another pull. It gets the bytes of one version that are read or
+   * copied; the total is 0 before the first version. A result other than 0 ends the pull with ECANCELED, like
+   * a kill: the model keeps the version that it has, and the next pull continues from there. Neither function
+   * is called after that. A commit that has begun is not cancelled. */
   int (*progress)(void* context, uint64_t done_bytes, uint64_t total_bytes);
-  void* context; /* of both functions */
+  void* context; /* for both functions */
 } stfs_pull_options;
 
 /* Brings a model up to a version that training has published, one version after the other, each whole or not
- * at all (stfs(1), WEIGHT SYNC). `model` is a path, as for stfs_model_open(); a directory that does not
- * exist is made from the newest full version. `published` is the directory of the versions. Models that are
- * open show the change as they show other programs' commits. `version` gets the version that the model has
- * then, -1 if it has none; it may be NULL. Errors: EAGAIN: the target is not whole yet; EINVAL: a wrong
- * base, or damage, by the name of the tensor; EBUSY; ECANCELED. options: may be NULL. */
+ * at all (WEIGHT SYNC in stfs-pull(1)). `model` is a path, as for stfs_model_open(); a directory that does
+ * not exist is made from the newest full version. `published` is the directory of the versions. Open models
+ * show the change as they show other programs' commits. `version` gets the model's version after the call,
+ * or -1 without one; it may be NULL. Errors: EAGAIN: the target is not whole yet; EINVAL: a wrong base, or
+ * damage, with the name of the tensor; EBUSY; ECANCELED. options: may be NULL. */
 STFS_API int stfs_sync_pull(const char* model, const char* published, const stfs_pull_options* options,
                             int64_t* version, stfs_error* error);
 
@@ -389,25 +450,25 @@ typedef struct stfs_publish_options {
   const char* checksum; /* "xxh3-128" (also if NULL), "adler32" or "blake3" */
   uint32_t threads;     /* 0: one for each processor; at most 1024 are used */
   int32_t has_since;    /* 1: `since` is set */
-  /* With has_since, and a mount as `after`: tensors that have not changed since this generation of the mount
-   * are taken as those of `before`, and are not read. */
+  /* With has_since, and a mount as `after`: tensors that have not changed after this generation of the mount
+   * are taken to be equal to the tensors of `before`, and are not read. */
   uint64_t since;
-  /* May be NULL. Gets the generation of the mount up to which all changes are in the version, which is
-   * `since` of the next one; 0 if `after` is no mount. */
+  /* May be NULL. Gets the generation of the mount up to which all changes are in the version: it is `since`
+   * of the next version. Gets 0 if `after` is no mount. */
   uint64_t* generation;
-  /* May be NULL. It is called on this thread at the begin and the end, and now and then in between. The bytes
-   * are those of `after` that are read. A result other than 0 ends the call with ECANCELED, and nothing is
-   * published. */
+  /* May be NULL. The call invokes it on this thread at the begin and the end, and from time to time in
+   * between. It gets the bytes of `after` that are read. A result other than 0 ends the call with ECANCELED,
+   * and nothing is published. */
   int (*progress)(void* context, uint64_t done_bytes, uint64_t total_bytes);
   void* context;
 } stfs_publish_options;
 
-/* Publishes a version: what leads from one model to another, which must have the same names, dtypes and
- * shapes. The version is on stable storage when the function returns. Programs may write to a mount
- * meanwhile: each tensor is published as it was at one moment. Errors: EINVAL: the models differ in more than
- * bytes, or has_since is set and `after` is no mount; EEXIST: the version is published already; EFBIG: a
- * tensor is too large for STFS_OVERWRITE; EBUSY: a tensor of the mount changes faster than it is read;
- * ECANCELED. */
+/* Publishes a version: the differences that turn one model into another. Both models must have the same
+ * names, dtypes and shapes. When the function returns, the version is on stable storage. Programs may write
+ * to a mount during the call: each tensor is published in the state of one moment. Errors: EINVAL: the models
+ * differ in more than bytes, or has_since is set and `after` is no mount; EEXIST: the version is published
+ * already; EFBIG: a tensor is too large for STFS_OVERWRITE; EBUSY: a tensor of the mount changes faster than
+ * it is read; ECANCELED. */
 STFS_API int stfs_sync_publish(const stfs_model* before, const stfs_model* after, const char* published,
                                const stfs_publish_options* options, stfs_error* error);
 
@@ -422,24 +483,24 @@ typedef struct stfs_diff_options {
   size_t pattern_count;
   uint32_t threads; /* number of threads; 0: one for each core; at most 1024 are used */
   int32_t is_brief; /* 1: no statistics; reads each tensor only up to its first difference */
-  /* May be NULL. It is called on this thread at the begin and the end of a pass, and now and then in between.
-   * The bytes are those of one pass; there may be two passes. A result other than 0 ends the comparison with
-   * ECANCELED. */
+  /* May be NULL. The comparison calls it on this thread at the begin and the end of a pass, and from time to
+   * time in between. It gets the bytes of one pass; there may be two passes. A result other than 0 ends the
+   * comparison with ECANCELED. */
   int (*progress)(void* context, uint64_t done_bytes, uint64_t total_bytes);
   void* context;
 } stfs_diff_options;
 
 /* Compares two models tensor by tensor, or two tensors if both models are files of tensors in mounts. Tensors
- * that no usable shard holds are not compared: open with is_strict. The result needs the models no longer.
- * Errors: STFS_NOT_FOUND: a pattern matches no tensor; ESTALE: a file was changed meanwhile; EIO; ECANCELED.
- * options: may be NULL. */
+ * that no usable shard holds are not compared: open with is_strict. The result does not need the models.
+ * Errors: STFS_NOT_FOUND: a pattern matches no tensor; ESTALE: a file was changed during the comparison; EIO;
+ * ECANCELED. options: may be NULL. */
 STFS_API stfs_diff* stfs_diff_make(const stfs_model* a, const stfs_model* b, const stfs_diff_options* options,
                                    stfs_error* error);
 STFS_API void stfs_diff_close(stfs_diff* diff);
 /* The number of tensors that were compared. */
 STFS_API uint64_t stfs_diff_compared_count(const stfs_diff* diff);
-/* The number of tensors that differ. First those that differ in their headers, in the order of A's data, then
- * of B's; then those with other bytes. */
+/* The number of tensors that differ. Tensors with different headers are first, in the order of A's data, then
+ * of B's; tensors with other bytes follow. */
 STFS_API uint64_t stfs_diff_count(const stfs_diff* diff);
 
 typedef enum stfs_difference_kinds {
@@ -447,7 +508,7 @@ typedef enum stfs_difference_kinds {
   STFS_ONLY_IN_B = 2,
   STFS_OTHER_DTYPE = 4,
   STFS_OTHER_SHAPE = 8,
-  STFS_OTHER_BYTES = 16 /* and the same dtype and shape */
+  STFS_OTHER_BYTES = 16 /* with the same dtype and shape */
 } stfs_difference_kinds;
 
 typedef struct stfs_difference {
@@ -494,10 +555,10 @@ typedef struct stfs_device_info {
   const char* description; /* "NVIDIA H200", or the processor's name */
   uint64_t total_bytes;    /* size of the device's memory */
   uint64_t free_bytes;     /* UINT64_MAX: unknown */
-  const char* problem;     /* why this GPU cannot be queried; else "" */
+  const char* problem;     /* the reason why this GPU cannot be queried; else "" */
 } stfs_device_info;
 
-/* Lists the devices of this machine. The CPU is always the first. May take seconds while a GPU's driver
+/* Lists the devices of this machine. The first one is always the CPU. May take seconds while a GPU's driver
  * starts. */
 STFS_API stfs_device_list* stfs_device_list_make(stfs_error* error);
 STFS_API void stfs_device_list_close(stfs_device_list* list);
@@ -505,7 +566,7 @@ STFS_API uint64_t stfs_device_list_count(const stfs_device_list* list);
 /* The pointers in info are valid as long as the list. */
 STFS_API int stfs_device_list_describe(const stfs_device_list* list, uint64_t position,
                                        stfs_device_info* info, stfs_error* error);
-/* One sentence for the user that says why there is no GPU; "" if there is one. */
+/* One sentence for the user with the reason why there is no GPU; "" if there is one. */
 STFS_API const char* stfs_device_list_why_no_cuda(const stfs_device_list* list);
 
 /* --- uploads: tensors into the memory of devices --- */
@@ -516,7 +577,7 @@ typedef struct stfs_resident stfs_resident;
 
 typedef struct stfs_plan_options {
   size_t struct_bytes;
-  /* Exactly one of `devices` and `rules` says where tensors go. A device is "cpu", "cuda:N" or
+  /* Exactly one of `devices` and `rules` decides where tensors go. A device is "cpu", "cuda:N" or
    * "cuda:GPU-uuid"; there is no default. */
   const char* devices; /* for all tensors; several, separated by commas: a replica on each, read once */
   const char* rules;   /* lines "PATTERN DEVICE[,DEVICE...] [shard(DIMENSION,PART/PARTS)]"; the first rule
@@ -535,8 +596,8 @@ typedef struct stfs_plan_options {
 STFS_API stfs_plan* stfs_plan_make(const stfs_model* model, const stfs_plan_options* options,
                                    stfs_error* error);
 STFS_API void stfs_plan_close(stfs_plan* plan);
-/* The number of tensors, or parts of tensors, on devices. Each replica counts. The order of the positions is
- * that in which the tensors are read. */
+/* The number of tensors, or parts of tensors, on devices, including each replica. Positions are in the order
+ * in which the tensors are read. */
 STFS_API uint64_t stfs_plan_count(const stfs_plan* plan);
 /* Describes a tensor as it will be on its device. The pointers in info are valid as long as the plan. */
 STFS_API int stfs_plan_describe(const stfs_plan* plan, uint64_t position, stfs_tensor_info* info,
@@ -552,7 +613,7 @@ typedef struct stfs_upload_options {
 } stfs_upload_options;
 
 /* Starts the upload that the plan describes, on threads of the library. If the tensors do not fit, the call
- * fails with ENOMEM before any byte moves. The plan may be closed afterwards. options: may be NULL. */
+ * fails with ENOMEM before any byte moves. The plan may then be closed. options: may be NULL. */
 STFS_API stfs_upload* stfs_upload_start(const stfs_plan* plan, const stfs_upload_options* options,
                                         stfs_error* error);
 
@@ -560,17 +621,17 @@ typedef struct stfs_upload_progress {
   size_t struct_bytes;  /* the only field that the caller sets */
   uint64_t done_bytes;  /* bytes that have arrived */
   uint64_t total_bytes; /* bytes to read */
-  int32_t is_done;      /* 1: stfs_upload_wait() will not block; only stfs_upload_wait() tells the result */
+  int32_t is_done;      /* 1: stfs_upload_wait() will not block; only stfs_upload_wait() returns the result */
 } stfs_upload_progress;
 STFS_API int stfs_upload_poll(const stfs_upload* upload, stfs_upload_progress* progress, stfs_error* error);
 /* Stops the upload: the rest is not read. stfs_upload_wait() then fails with ECANCELED, unless the upload was
  * already done. */
 STFS_API void stfs_upload_cancel(stfs_upload* upload);
 /* Waits for the end of an upload. Call it once for each upload. On failure nothing stays on a device. Errors:
- * ECANCELED; ESTALE if an archive has changed since the plan; EIO; EBADMSG if a digest differs; the device's
+ * ECANCELED; ESTALE: an archive has changed after the plan; EIO; EBADMSG: a digest differs; the device's
  * errors.
- * progress: may be NULL. It is called on this thread now and then, and once with the total at the end. A
- * result other than 0 cancels the upload. */
+ * progress: may be NULL. The call invokes it on this thread from time to time, and once with the total at the
+ * end. A result other than 0 cancels the upload. */
 STFS_API stfs_resident* stfs_upload_wait(stfs_upload* upload,
                                          int (*progress)(void* context, uint64_t done_bytes,
                                                          uint64_t total_bytes),
@@ -587,11 +648,11 @@ typedef struct stfs_upload_report {
   uint64_t verified_bytes;
 } stfs_upload_report;
 
-/* The number of tensors that have arrived. Their order is that of the plan. */
+/* The number of tensors that have arrived, in the order of the plan. */
 STFS_API uint64_t stfs_resident_count(const stfs_resident* resident);
-/* Returns a tensor in its device's memory. The handle keeps the memory of everything that was uploaded to
- * that device with it. The address of data on a GPU is a CUDA device pointer. The data are complete: any
- * stream may use them. */
+/* Returns a tensor in its device's memory. The handle keeps the memory of all tensors that were uploaded to
+ * this device together with this one. The address of data on a GPU is a CUDA device pointer. The data are
+ * complete: any stream may use them. */
 STFS_API stfs_tensor* stfs_resident_tensor(const stfs_resident* resident, uint64_t position,
                                            stfs_error* error);
 STFS_API int stfs_resident_report(const stfs_resident* resident, stfs_upload_report* report,
@@ -604,40 +665,41 @@ typedef struct stfs_lease stfs_lease;
 
 typedef struct stfs_lease_options {
   size_t struct_bytes;
-  uint64_t patience_ns; /* how long to wait for a server that is still uploading; 0: 60 seconds */
+  uint64_t patience_ns; /* the time to wait for a server that is still uploading; 0: 60 seconds */
 } stfs_lease_options;
 
-/* Leases the newest generation of the server at that socket. No byte is copied. The tensors are read-only:
+/* Leases the newest generation of the server at this socket. No byte is copied. The tensors are read-only:
  * writing to their data raises SIGSEGV on the CPU, and is a CUDA error on a GPU.
- * Errors: ENOENT, ECONNREFUSED: no server listens there; EACCES, EPERM: the server belongs to another user;
- * ETIMEDOUT: it is still uploading; EBUSY: it has as many leases as it allows. options: may be NULL. */
+ * Errors: ENOENT, ECONNREFUSED: no server listens there; EACCES, EPERM: the server is a process of another
+ * user; ETIMEDOUT: the server is still uploading; EBUSY: the server has as many leases as it allows. options:
+ * may be NULL. */
 STFS_API stfs_lease* stfs_lease_attach(const char* socket, const stfs_lease_options* options,
                                        stfs_error* error);
-/* Closes the handle. The server counts the lease until the last of its tensors is closed as well. */
+/* Closes the handle. The server counts the lease until the last of its tensors is also closed. */
 STFS_API void stfs_lease_close(stfs_lease* lease);
 
 STFS_API uint64_t stfs_lease_count(const stfs_lease* lease);
-/* Returns a leased tensor. The order is that of the tensors in their archives; each replica counts. Its info
+/* Returns a leased tensor, in the order of the tensors in their archives, including each replica. Its info
  * names no archive: "" and offset 0. */
 STFS_API stfs_tensor* stfs_lease_tensor(const stfs_lease* lease, uint64_t position, stfs_error* error);
-/* The number of the leased generation. It starts at 1 and grows by one with each change of the archives that
- * the server has uploaded. */
+/* The number of the leased generation. The first one is 1, and each change of the archives that the server
+ * has uploaded adds one. */
 STFS_API uint64_t stfs_lease_generation(const stfs_lease* lease);
-/* The version of the weight sync that the generation holds ("000042"); "" if none is known. Valid until
+/* The version of the weight sync that the generation holds ("000042"); "": unknown. Valid until
  * stfs_lease_renew() or stfs_lease_close(). */
 STFS_API const char* stfs_lease_version(const stfs_lease* lease);
-/* The absolute paths of what the server serves. The texts are valid until stfs_lease_renew() or
+/* The absolute paths of the served models. The texts are valid until stfs_lease_renew() or
  * stfs_lease_close(). */
 STFS_API uint64_t stfs_lease_source_count(const stfs_lease* lease);
 STFS_API const char* stfs_lease_source(const stfs_lease* lease, uint64_t position); /* NULL: no such source */
 
-/* A descriptor for poll(2) that is readable when there is news. The lease owns it. -1 once the server has
+/* A descriptor for poll(2) that is readable when there is news. The lease owns it. -1 after the server has
  * ended. */
 STFS_API int stfs_lease_descriptor(const stfs_lease* lease);
 
 typedef struct stfs_lease_news {
   size_t struct_bytes;       /* the only field that the caller sets */
-  uint64_t newer_generation; /* that appeared since the last call: stfs_lease_renew() leases it; 0: none */
+  uint64_t newer_generation; /* new since the last call: stfs_lease_renew() leases it; 0: none */
   int32_t is_server_gone;    /* 1: the server has ended; mapped tensors stay valid */
   char why_stuck[4097]; /* why a change of the archives has led to no newer generation; "": no such news */
 } stfs_lease_news;
@@ -646,22 +708,22 @@ typedef struct stfs_lease_news {
 STFS_API int stfs_lease_take_news(stfs_lease* lease, stfs_lease_news* news, stfs_error* error);
 
 /* Waits until the server has a generation newer than the leased one. Sets *generation to its number, or to 0
- * if there is none after patience_ns. Other calls on the lease wait meanwhile: to wait for long, poll
+ * if there is none after patience_ns. Other calls on the lease wait during this call: for a long wait, poll
  * stfs_lease_descriptor() instead. Errors: ECONNRESET: the server has ended. */
 STFS_API int stfs_lease_wait(stfs_lease* lease, uint64_t patience_ns, uint64_t* generation,
                              stfs_error* error);
-/* Leases the newest generation instead of the present one. If there is no newer one, changes nothing. From
- * then on, positions count in the tensors of the new generation.
- * Tensors that have not changed keep their addresses, unless the server has moved them to free memory.
- * stfs_tensor handles of before stay valid, with the bytes of before: programs may go on using those of
- * unchanged tensors. The server counts the lease for the new generation alone.
- * patience_ns: how long to wait for the answer; 0: 60 seconds. Errors: ECONNRESET: the server has ended;
- * ETIMEDOUT: call again; after others, attach again. After an error the lease is one of the generation
- * before. */
+/* Leases the newest generation instead of the present one. If there is no newer one, changes nothing. After
+ * that, positions are positions in the new generation. Tensors that have not changed keep their addresses,
+ * unless the server has moved them to free memory. Earlier stfs_tensor handles stay valid, with their old
+ * bytes: programs may continue to use the handles of unchanged tensors. The server counts the lease only for
+ * the new generation.
+ * patience_ns: the time to wait for the answer; 0: 60 seconds. Errors: ECONNRESET: the server has ended;
+ * ETIMEDOUT: call again; after other errors, attach again. After an error the lease is still a lease of the
+ * old generation. */
 STFS_API int stfs_lease_renew(stfs_lease* lease, uint64_t patience_ns, stfs_error* error);
 /* The number of tensors that the last stfs_lease_renew() has brought with other bytes, another dtype or
- * another shape than the generation before it had, and their positions, ascending. `number` is below the
- * count; UINT64_MAX if it is not. */
+ * another shape than in the previous generation, and their positions, ascending. `number` must be below the
+ * count; otherwise the result is UINT64_MAX. */
 STFS_API uint64_t stfs_lease_changed_count(const stfs_lease* lease);
 STFS_API uint64_t stfs_lease_changed(const stfs_lease* lease, uint64_t number);
 

@@ -27,7 +27,7 @@ Slice whole_slice(std::span<const std::uint64_t> shape, std::uint64_t size_bytes
   return slice;
 }
 
-/// Returns where an element of the slice is, in bytes of the packed tensor that was sliced.
+/// Returns the place of a slice's element, in bytes of the packed tensor that was sliced.
 std::uint64_t place_of(const Slice& slice, std::uint64_t element, std::uint64_t element_bytes) {
   const std::uint64_t at_byte = element * element_bytes;
   return SliceCursor(slice, at_byte / slice.run_bytes).source_offset() + at_byte % slice.run_bytes;
@@ -51,7 +51,7 @@ Result<StridedView> StridedView::sliced(std::string_view text) const {
   const bool is_whole = is_packed() && first_byte() == 0;
   // Parse as if this view's elements were packed. The code below inserts their real places.
   auto slice = parse_slice(text, dtype_, shape_);
-  if (!slice) return pass_on(std::move(slice));
+  RETURN_IF_ERROR(slice);
   StridedView view;
   view.dtype_ = dtype_;
   view.shape_ = slice->shape;

@@ -1,4 +1,4 @@
-// The part of a tensor that a handle shows, with the place of each element: NumPy's shape and strides.
+// The part of a tensor that a handle shows, with the place of each element, as NumPy's shape and strides.
 //
 // core's Slice describes runs and loops, which is convenient for reading. A view has a stride for each
 // dimension, which is convenient for computing. Each view can be converted to a Slice, and can be sliced
@@ -38,11 +38,11 @@ class StridedView {
   [[nodiscard]] std::uint64_t size_bytes() const { return slice_.size_bytes; }
   /// The offset of the first element in the tensor.
   [[nodiscard]] std::uint64_t first_byte() const { return slice_.first_byte; }
-  /// Whether the elements are one run of bytes in order.
+  /// Returns true if the elements are one run of bytes in order.
   [[nodiscard]] bool is_packed() const { return slice_.is_contiguous(); }
-  /// Whether the address and the strides are enough to find each element.
+  /// Returns true if the address and the strides are enough to find each element.
   [[nodiscard]] bool is_addressable() const { return is_packed() || !strides_bytes_.empty(); }
-  /// The slice to read for these elements.
+  /// Returns the slice that reads these elements.
   [[nodiscard]] const Slice& slice() const { return slice_; }
 
  private:

@@ -1,4 +1,3 @@
-// The kinds of memory: an archive's map, a private map of a part of it, a copy, a device's arena.
 #include "tools/libstfs/tensor_memory.h"
 
 #include <fmt/format.h>
@@ -14,13 +13,13 @@
 
 namespace stfs::interface {
 
-/// Gives programs the addresses of an archive's pages; core/storage/mapped_region.h lets only this class do
-/// so. This library never reads through these addresses, because touching a lost page raises SIGBUS (stfs.h,
-/// MAPPED DATA). A program that asks for them reads the pages itself.
+/// Gives programs the addresses of an archive's pages; core/storage/mapped_region.h gives them only to this
+/// class. This library never reads through these addresses, because touching a lost page raises SIGBUS
+/// (stfs.h, MAPPED DATA). A program that asks for them reads the pages itself.
 class ForeignPages {
  public:
   /// Returns the address of the first byte of the range. Null if the range is not in a map: the store cannot
-  /// be mapped, or a journal lies over the archive.
+  /// be mapped, or a journal overrides the archive.
   static std::byte* address(const ArchiveReader& archive, ByteRange file_range) {
     if (!archive.is_as_in_file()) return nullptr;
     return const_cast<std::byte*>(archive.bytes().span(file_range).bytes_.data());  // the pages are read-only
@@ -29,12 +28,12 @@ class ForeignPages {
 
 namespace {
 
-/// Implements read() for this process's own memory, where no read can fail. Not for pages of a file.
+/// Implements read() for memory of this process, where no read can fail. Not for pages of a file.
 void read_memory(const std::byte* address, const Slice& slice, ByteRange range, std::span<std::byte> to) {
   static_cast<void>(copy_slice(slice, range, {address, static_cast<std::size_t>(slice.extent.end())}, to));
 }
 
-/// Returns null if the map is unavailable. Maps with MAP_NORESERVE. Otherwise a model larger than the memory
+/// Returns null if the map is unavailable. Maps with MAP_NORESERVE: otherwise a model larger than the memory
 /// could not be mapped, although most of it is never written to.
 void* map_for_writing(const File& file, std::uint64_t offset, std::size_t size_bytes) {
   void* map = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
@@ -67,7 +66,7 @@ class HeapMemory final : public TensorMemory {
 
 class PrivateMap final : public TensorMemory {
  public:
-  /// @param offset  where the map begins in the archive's file.
+  /// @param offset  the beginning of the map in the archive's file.
   PrivateMap(std::shared_ptr<const Model> model, const ArchiveReader& archive, std::uint64_t offset,
              void* map, std::size_t size_bytes, std::size_t begin)
       : model_(std::move(model)),
@@ -82,7 +81,7 @@ class PrivateMap final : public TensorMemory {
 
   [[nodiscard]] std::byte* address() const override { return static_cast<std::byte*>(map_) + begin_; }
   [[nodiscard]] bool is_writable() const override { return true; }
-  // Pages that nobody has written to still belong to the file.
+  // Pages that no program has written to are still pages of the file.
   [[nodiscard]] bool is_mapped() const override { return true; }
   [[nodiscard]] Result<void> read(const Slice& slice, ByteRange range,
                                   std::span<std::byte> to) const override {
@@ -170,7 +169,7 @@ class ArchiveMemory final : public TensorMemory {
 
 class ArenaMemory final : public TensorMemory {
  public:
-  ArenaMemory(std::shared_ptr<upload::Arena> arena, ByteRange place)
+  ArenaMemory(std::shared_ptr<device::Arena> arena, ByteRange place)
       : arena_(std::move(arena)), place_(place) {}
 
   [[nodiscard]] std::byte* address() const override {
@@ -187,17 +186,17 @@ class ArenaMemory final : public TensorMemory {
     read_memory(address(), slice, range, to);
     return {};
   }
-  [[nodiscard]] upload::Device device() const override { return arena_->device(); }
+  [[nodiscard]] device::Device device() const override { return arena_->device(); }
   [[nodiscard]] bool is_writable() const override { return !arena_->is_read_only(); }
 
  private:
-  std::shared_ptr<upload::Arena> arena_;
+  std::shared_ptr<device::Arena> arena_;
   ByteRange place_;
 };
 
 }  // namespace
 
-std::shared_ptr<TensorMemory> arena_memory(std::shared_ptr<upload::Arena> arena, ByteRange place) {
+std::shared_ptr<TensorMemory> arena_memory(std::shared_ptr<device::Arena> arena, ByteRange place) {
   return std::make_shared<ArenaMemory>(std::move(arena), place);
 }
 
@@ -228,7 +227,7 @@ std::shared_ptr<TensorMemory> archive_memory(std::shared_ptr<const Model> model,
 Result<std::shared_ptr<TensorMemory>> copy_of(const TensorMemory& memory, const Slice& slice) {
   auto copy = std::make_shared<HeapMemory>(slice.size_bytes);
   auto read = memory.read(slice, {0, slice.size_bytes}, copy->bytes(slice.size_bytes));
-  if (!read) return pass_on(std::move(read));
+  RETURN_IF_ERROR(read);
   return copy;
 }
 

@@ -1,4 +1,4 @@
-// The memory that holds a tensor's bytes: an archive, memory of the tensor's own, or a device's arena.
+// The memory of a tensor's bytes: an archive, separate memory, or a device's arena.
 //
 // Handles, slices and the receivers of a tensor's data share one TensorMemory. The last of them frees it.
 #pragma once
@@ -22,13 +22,13 @@ class TensorMemory {
  public:
   virtual ~TensorMemory() = default;
 
-  /// Address of the tensor's first byte in its device's memory. Null if the bytes have no address and can
+  /// The address of the tensor's first byte in its device's memory. Null if the bytes have no address and can
   /// only be read.
   [[nodiscard]] virtual std::byte* address() const = 0;
-  /// Checks that the bytes at the address still exist. EIO with code ArchiveCut if the file has been
-  /// truncated.
+  /// Checks that the bytes at the address still exist. EIO with code ArchiveCut: the file was truncated.
   [[nodiscard]] virtual Result<void> check() const { return {}; }
-  /// Copies the elements that the slice selects, packed. ENOTSUP if this process cannot (a GPU).
+  /// Copies the elements that the slice selects, packed. ENOTSUP: this process cannot read the memory (a
+  /// GPU).
   /// @param range  of the packed bytes of the slice.
   [[nodiscard]] virtual Result<void> read(const Slice& slice, ByteRange range,
                                           std::span<std::byte> to) const = 0;
@@ -36,7 +36,7 @@ class TensorMemory {
   /// @return null if this kind of memory has no private map.
   [[nodiscard]] virtual Result<std::shared_ptr<TensorMemory>> map_private(ByteRange range) const;
 
-  [[nodiscard]] virtual upload::Device device() const { return {}; }
+  [[nodiscard]] virtual device::Device device() const { return {}; }
   [[nodiscard]] virtual bool is_mapped() const { return false; }
   [[nodiscard]] virtual bool is_writable() const { return false; }
 };
@@ -64,16 +64,16 @@ class ForgivingMaps {
   std::vector<Map> maps_;  // one for each shard
 };
 
-/// Returns the memory of a tensor of a model. It has an address if the archive is mapped and no journal lies
-/// over it.
-/// @param maps  the model's second maps, in which the address then lies; or null.
+/// Returns the memory of a tensor of a model. The memory has an address if the archive is mapped and no
+/// journal overrides the archive.
+/// @param maps  the model's second maps, which then contain the address; or null.
 std::shared_ptr<TensorMemory> archive_memory(std::shared_ptr<const Model> model,
                                              std::shared_ptr<const ForgivingMaps> maps, std::uint32_t tensor);
 
 /// Returns the memory of a tensor on a device.
-std::shared_ptr<TensorMemory> arena_memory(std::shared_ptr<upload::Arena> arena, ByteRange place);
+std::shared_ptr<TensorMemory> arena_memory(std::shared_ptr<device::Arena> arena, ByteRange place);
 
-/// Copies what the slice selects into new memory, packed.
+/// Copies the elements that the slice selects into new memory, packed.
 Result<std::shared_ptr<TensorMemory>> copy_of(const TensorMemory& memory, const Slice& slice);
 
 }  // namespace stfs::interface

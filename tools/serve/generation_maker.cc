@@ -1,4 +1,4 @@
-// Plans, compares, uploads, and checks that nothing has changed meanwhile.
+// Plans, compares, uploads, and checks that nothing has changed in between.
 #include "tools/serve/generation_maker.h"
 
 #include <algorithm>
@@ -10,15 +10,15 @@
 #include "tools/serve/serve_protocol.h"
 #include "tools/upload/difference.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 namespace {
 
-/// Half of the protocol's limit: a generation that is made after this one gets arenas too.
+/// Half of the protocol's limit: the generation after this one needs arenas also.
 constexpr std::size_t kMostArenas = kMaxServeArenas / 2;
 
 }  // namespace
 
-GenerationMaker::GenerationMaker(PlanRequest request, UploadOptions options)
+GenerationMaker::GenerationMaker(upload::PlanRequest request, upload::UploadOptions options)
     : request_(std::move(request)), options_(std::move(options)) {
   options_.is_shareable = true;
 }
@@ -39,31 +39,30 @@ std::vector<std::filesystem::path> GenerationMaker::files(const Generation& gene
 
 Result<Generation> GenerationMaker::make(Work& work, const Generation* before) {
   return guard_memory([&]() -> Result<Generation> {
-    // Asks the open files first: they are opened again only when nobody writes to them.
+    // Asks the open files first. The files are opened again only when no process writes to them.
     if (before != nullptr) {
-      if (auto settled = check_settled(before->plan); !settled) return pass_on(std::move(settled));
+      RETURN_IF_ERROR(check_settled(before->plan));
     }
     Generation next;
     next.number = before != nullptr ? before->number + 1 : 1;
-    auto plan = make_plan(request_);
-    if (!plan) return pass_on(std::move(plan));
+    auto plan = upload::make_plan(request_);
+    RETURN_IF_ERROR(plan);
     next.plan = std::move(*plan);
     next.states = read_states(next.plan);
-    if (auto settled = check_settled(next.plan); !settled) return pass_on(std::move(settled));
-    if (auto shown = check_shown(next.plan); !shown) return pass_on(std::move(shown));
+    RETURN_IF_ERROR(check_settled(next.plan));
+    RETURN_IF_ERROR(check_shown(next.plan));
     const bool can_share = before != nullptr && has_same_structure(before->plan, next.plan);
     auto made = can_share ? make_next(std::move(next), work, *before) : make_whole(std::move(next), work);
-    if (!made) return made;
-    if (auto unchanged = check_unchanged(made->plan, made->states); !unchanged)
-      return pass_on(std::move(unchanged));
+    RETURN_IF_ERROR(made);
+    RETURN_IF_ERROR(check_unchanged(made->plan, made->states));
     return made;
   });
 }
 
 Result<Generation> GenerationMaker::make_whole(Generation next, Work& work) {
-  if (auto alone = check_no_receiver(next.states); !alone) return pass_on(std::move(alone));
+  RETURN_IF_ERROR(check_no_receiver(next.states));
   auto resident = upload(std::move(next.plan), work);
-  if (!resident) return pass_on(std::move(resident));
+  RETURN_IF_ERROR(resident);
   next.plan = std::move(resident->plan);
   next.report = resident->report;
   next.changed_tensors = next.plan.tensors.size();
@@ -73,12 +72,12 @@ Result<Generation> GenerationMaker::make_whole(Generation next, Work& work) {
 
 Result<Generation> GenerationMaker::make_next(Generation next, Work& work, const Generation& before) {
   auto changed = find_changed(next, work, before);
-  if (!changed) return pass_on(std::move(changed));
+  RETURN_IF_ERROR(changed);
   PartOfPlan part = part_to_upload(next.plan, before.layout, *changed, kMostArenas);
-  std::vector<std::shared_ptr<Arena>> arenas;
+  std::vector<std::shared_ptr<device::Arena>> arenas;
   if (!part.positions.empty()) {
     auto resident = upload(std::move(part.plan), work);
-    if (!resident) return pass_on(std::move(resident));
+    RETURN_IF_ERROR(resident);
     part.plan = std::move(resident->plan);
     next.report = resident->report;
     arenas = std::move(resident->arenas);
@@ -99,13 +98,13 @@ Result<std::vector<bool>> GenerationMaker::find_changed(const Generation& next, 
   }
 
   std::vector<bool> changed(next.plan.tensors.size(), false);
-  Plan suspects;
+  upload::Plan suspects;
   suspects.models = next.plan.models;
   suspects.devices = next.plan.devices;
-  std::vector<std::shared_ptr<Arena>> arenas;
+  std::vector<std::shared_ptr<device::Arena>> arenas;
   std::vector<std::uint32_t> positions;
   for (std::uint32_t at = 0; at < next.plan.tensors.size(); ++at) {
-    const PlannedTensor& tensor = next.plan.tensors[at];
+    const upload::PlannedTensor& tensor = next.plan.tensors[at];
     const ArchiveChange change =
         changes[tensor.model][next.plan.models[tensor.model]->place(tensor.tensor).shard];
     changed[at] = change == ArchiveChange::Named && names[tensor.model].contains(tensor.name);
@@ -117,24 +116,25 @@ Result<std::vector<bool>> GenerationMaker::find_changed(const Generation& next, 
     positions.push_back(at);
   }
   if (positions.empty()) return changed;
-  if (auto alone = check_no_receiver(next.states); !alone) return pass_on(std::move(alone));
-  auto differs = find_different(suspects, arenas,
-                                {.readers = options_.readers, .open_backend = options_.open_backend}, work);
+  RETURN_IF_ERROR(check_no_receiver(next.states));
+  auto differs = upload::find_different(
+      suspects, arenas, {.readers = options_.readers, .open_backend = options_.open_backend}, work);
   if (!differs) {
     // A read of an archive that is being changed can fail in many ways. Report the change as the reason.
-    if (auto unchanged = check_unchanged(next.plan); !unchanged) return pass_on(std::move(unchanged));
+    RETURN_IF_ERROR(upload::check_unchanged(next.plan));
     return differs;
   }
   for (std::size_t at = 0; at < positions.size(); ++at) changed[positions[at]] = (*differs)[at];
   return changed;
 }
 
-Result<Resident> GenerationMaker::upload(Plan plan, Work& work) {
-  UploadOptions options = options_;
+Result<upload::Resident> GenerationMaker::upload(upload::Plan plan, Work& work) {
+  upload::UploadOptions options = options_;
   options.work = &work;
-  auto upload = Upload::start(std::move(plan), options);
-  if (!upload) return pass_on(std::move(upload));
-  // The upload has threads of its own; this thread watches it, at first closely: few bytes take no time.
+  auto upload = upload::Upload::start(std::move(plan), options);
+  RETURN_IF_ERROR(upload);
+  // The upload has its own threads. This thread checks its progress, at first often, because few bytes need
+  // little time.
   auto pause = std::chrono::microseconds(50);
   constexpr std::chrono::microseconds kLongestPause(2000);
   while (!(*upload)->is_done()) {
@@ -145,4 +145,4 @@ Result<Resident> GenerationMaker::upload(Plan plan, Work& work) {
   return (*upload)->wait();
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

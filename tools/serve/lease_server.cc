@@ -10,7 +10,7 @@
 
 #include "tools/text/json_document.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 namespace {
 
 using tools::Json;
@@ -45,9 +45,9 @@ Result<void> LeaseServer::serve_once(std::chrono::milliseconds patience, int wak
   return {};
 }
 
-/// Accepts all waiting peers in one round, so that many peers are served as fast as one. No peer is refused
-/// because of peers that have already gone: the peers that occupy the places were attended before, in this
-/// round or in the round that accepted them.
+/// Accepts all waiting peers in one round, so that many peers are served as fast as one. Peers that have
+/// already disconnected take no place from others: peers with a place are attended first, in this round or in
+/// the round that accepted them.
 void LeaseServer::welcome() {
   if (is_full()) attend_all();
   const bool was_full = is_full();
@@ -122,7 +122,7 @@ std::string LeaseServer::report() const {
   document["sources"] = options_.sources;
   document["generation"] = state_.newest ? state_.newest->generation() : 0;
   document["stuck"] = state_.why_stuck.message.empty() ? Json() : Json(state_.why_stuck.message);
-  std::map<std::uint64_t, std::uint64_t> sizes;  // of all arenas, by their numbers: generations share them
+  std::map<std::uint64_t, std::uint64_t> sizes;  // of all arenas, by their numbers: generations share arenas
   Json generations = Json::array();
   for (const auto& model : living_generations()) {
     const auto holds_it = [&](const auto& connection) { return connection->leased() == model; };
@@ -160,4 +160,4 @@ std::string LeaseServer::report() const {
   return tools::json_line(document);
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

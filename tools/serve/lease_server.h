@@ -14,7 +14,7 @@
 #include "tools/serve/serve_socket.h"
 #include "tools/serve/served_model.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 
 struct LeaseServerOptions {
   /// A peer that connects and sends nothing for this long is dropped.
@@ -36,12 +36,12 @@ class LeaseServer {
   /// @return the errors of poll(2).
   Result<void> serve_once(std::chrono::milliseconds patience, int wake = -1);
 
-  /// From now on, new leases are leases of this generation. Peers that hold an older one are told.
+  /// Makes this generation the one that new leases get. Peers that hold an older generation are told.
   void publish(std::shared_ptr<const ServedModel> model);
   /// Tells lease holders why there is no newer generation. The same reason is told only once.
-  /// @return whether the reason differs from the one before.
+  /// @return true if the reason differs from the previous one.
   bool tell_stuck(const Error& why);
-  /// Declares that there will be no first generation. Peers that wait for it are told why.
+  /// Declares that there will be no first generation. Peers that wait for it are told the reason.
   void give_up(const Error& why);
 
   [[nodiscard]] const std::filesystem::path& path() const { return socket_.path(); }
@@ -66,4 +66,4 @@ class LeaseServer {
   std::vector<std::unique_ptr<ServeConnection>> connections_;
 };
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

@@ -9,8 +9,10 @@
 #include "core/model/model_shards.h"
 #include "core/model/settled_model.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 namespace {
+
+using upload::Plan;
 
 sync::SyncPlace place_of(const Model& model) {
   return sync::sync_place_of(model.path().parent_path(), model.path().filename());
@@ -51,7 +53,7 @@ std::string version_text(const std::vector<ModelState>& states) {
 }
 
 Result<void> check_unchanged(const Plan& plan, const std::vector<ModelState>& states) {
-  if (auto unchanged = check_unchanged(plan); !unchanged) return unchanged;
+  RETURN_IF_ERROR(upload::check_unchanged(plan));
   for (std::size_t at = 0; at < states.size(); ++at) {
     const auto now = read_state(*plan.models[at]);
     if (now.state_file == states[at].state_file && now.version == states[at].version) continue;
@@ -63,14 +65,14 @@ Result<void> check_unchanged(const Plan& plan, const std::vector<ModelState>& st
 
 Result<void> check_settled(const Plan& plan) {
   for (const auto& model : plan.models) {
-    if (auto settled = stfs::check_settled(*model); !settled) return settled;
+    RETURN_IF_ERROR(stfs::check_settled(*model));
   }
   return {};
 }
 
 Result<void> check_shown(const Plan& plan) {
   for (const auto& model : plan.models) {
-    if (auto shown = stfs::check_shown(*model); !shown) return shown;
+    RETURN_IF_ERROR(stfs::check_shown(*model));
   }
   return {};
 }
@@ -103,7 +105,7 @@ std::vector<ArchiveChange> changes_between(const ModelState& before, const Model
   std::vector<ArchiveChange> changes;
   for (std::size_t at = 0; at < state.stamps.size(); ++at) {
     const auto& reader = model.shards()[at].archive;
-    // A stamp is that of the file. It says nothing of a commit that is shown from its journal.
+    // A stamp describes the file, and not a commit that is shown from its journal.
     if (reader && !reader->is_as_in_file()) {
       changes.push_back(ArchiveChange::Unknown);
       continue;
@@ -117,11 +119,11 @@ std::vector<ArchiveChange> changes_between(const ModelState& before, const Model
       const auto from = state.changes->from.find(archive.path().filename().string());
       return from != state.changes->from.end() && from->second == before.stamps[at];
     };
-    // state.json is written after the archives: whoever has written to them since is another program.
+    // state.json is written after the archives: a later write to an archive comes from another program.
     const bool is_named = follows && is_from() && archive.identity().mtime_ns <= state.state_file->mtime_ns;
     changes.push_back(is_named ? ArchiveChange::Named : ArchiveChange::Unknown);
   }
   return changes;
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

@@ -1,4 +1,3 @@
-// Creates, seals and reads memfds.
 #include "tools/serve/sealed_document.h"
 
 #include <fcntl.h>
@@ -7,7 +6,7 @@
 
 #include <algorithm>
 
-namespace stfs::upload {
+namespace stfs::serve {
 namespace {
 
 constexpr const char* kSubject = "document";
@@ -22,7 +21,7 @@ Result<void> write_all(int fd, std::string_view text) {
   return {};
 }
 
-/// Checks that nobody can write to the document or truncate it, and that it has at least that size.
+/// Checks that no process can write to the document or truncate it, and that it has at least this size.
 Result<void> check_sealed(int descriptor, std::uint64_t size_bytes) {
   const int seals = ::fcntl(descriptor, F_GET_SEALS);
   // Only memfds can be sealed.
@@ -44,7 +43,7 @@ Result<void> check_sealed(int descriptor, std::uint64_t size_bytes) {
 Result<UniqueFd> seal_document(std::string_view text) {
   UniqueFd document(::memfd_create("stfs-document", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!document) return fail_system(errno, kSubject, "create a memfd");
-  if (auto written = write_all(document.get(), text); !written) return pass_on(std::move(written));
+  RETURN_IF_ERROR(write_all(document.get(), text));
   if (::fcntl(document.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return fail_system(errno, kSubject, "seal");
   }
@@ -52,7 +51,7 @@ Result<UniqueFd> seal_document(std::string_view text) {
 }
 
 Result<std::string> read_document(int descriptor, std::uint64_t size_bytes) {
-  if (auto sealed = check_sealed(descriptor, size_bytes); !sealed) return pass_on(std::move(sealed));
+  RETURN_IF_ERROR(check_sealed(descriptor, size_bytes));
   return guard_memory([&]() -> Result<std::string> {
     std::string text(size_bytes, '\0');
     std::size_t done = 0;
@@ -68,4 +67,4 @@ Result<std::string> read_document(int descriptor, std::uint64_t size_bytes) {
   });
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

@@ -1,4 +1,4 @@
-// Passes a text of any length to another process: a memfd that nobody can change or truncate any more.
+// Passes a text of any length to another process: a memfd that no process can change or truncate any more.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 
 Result<UniqueFd> seal_document(std::string_view text);
 
-/// @param descriptor  from an untrusted peer: it may be anything.
-/// @return EPROTO if the descriptor is not sealed or not of that size.
+/// @param descriptor  from an untrusted peer: it may be any file.
+/// @return EPROTO: the descriptor is not sealed, or the file is smaller than size_bytes.
 Result<std::string> read_document(int descriptor, std::uint64_t size_bytes);
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

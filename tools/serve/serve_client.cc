@@ -1,4 +1,4 @@
-// Attaches to a server: receives the Grant, its manifest, and the arenas that come with it.
+// Attaches to a server: receives the Grant with its manifest and its arenas.
 #include "tools/serve/serve_client.h"
 
 #include <fmt/format.h>
@@ -16,9 +16,10 @@
 #include "tools/serve/serve_message.h"
 #include "tools/serve/serve_socket.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 namespace {
 
+using device::Arena;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kConnectPause{2};
@@ -29,13 +30,13 @@ constexpr std::chrono::seconds kQueryPatience{10};
 constexpr std::string_view kNoAnswer = "the server does not answer";
 
 /// An arena of another process. The lease lasts while any thread uses the arena, even after the Lease object
-/// is gone.
+/// is destroyed.
 class LeasedArena final : public Arena {
  public:
   LeasedArena(std::shared_ptr<Arena> arena, std::shared_ptr<void> lease)
       : lease_(std::move(lease)), arena_(std::move(arena)) {}
 
-  [[nodiscard]] const Device& device() const override { return arena_->device(); }
+  [[nodiscard]] const device::Device& device() const override { return arena_->device(); }
   [[nodiscard]] std::uint64_t size_bytes() const override { return arena_->size_bytes(); }
   [[nodiscard]] void* address() const override { return arena_->address(); }
   [[nodiscard]] std::span<std::byte> host_bytes() override { return arena_->host_bytes(); }
@@ -60,11 +61,11 @@ Result<UniqueFd> connect_until(const std::filesystem::path& path, Clock::time_po
 }
 
 /// Refuses a server of another user, because any user can bind a socket in /tmp and pose as a server. A
-/// server of root is accepted. A client of root accepts a server of the user who owns the socket's directory.
-/// It asks every server for its status.
+/// server of root is accepted. A client of root accepts a server of the user who owns the socket's directory,
+/// and may query every server.
 Result<void> check_server(int socket, const std::filesystem::path& path, ServeKind question) {
   const auto peer = peer_of(socket);
-  if (!peer) return tl::unexpected(peer.error());
+  RETURN_IF_ERROR(peer);
   const uid_t self = ::geteuid();
   if (peer->uid == 0 || is_same_user(peer->uid, self)) return {};
   if (self != 0)
@@ -79,7 +80,7 @@ Result<void> check_server(int socket, const std::filesystem::path& path, ServeKi
       fmt::format("is served by another user (uid {}), in a directory that is not that user's", peer->uid));
 }
 
-/// @param late  what ETIMEDOUT means.
+/// @param late  the meaning of ETIMEDOUT.
 Result<void> wait_readable(int socket, Clock::time_point deadline, std::string_view late) {
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -91,11 +92,11 @@ Result<void> wait_readable(int socket, Clock::time_point deadline, std::string_v
   }
 }
 
-/// Returns the next message, which must be of that kind.
+/// Returns the next message, which must be of this kind.
 Result<ReceivedMessage> receive_answer(int socket, ServeKind wanted) {
   auto received =
       receive_message(socket, wanted == ServeKind::Grant ? Incoming::Descriptors : Incoming::NoDescriptors);
-  if (!received) return pass_on(std::move(received));
+  RETURN_IF_ERROR(received);
   if (!*received) return fail(ErrorCode::System, ECONNRESET, "the server has ended");
   const ServeMessage& message = (*received)->message;
   if (message.kind == ServeKind::Refusal) return fail(ErrorCode::System, message.errno_value, message.text);
@@ -107,14 +108,14 @@ Result<ReceivedMessage> receive_answer(int socket, ServeKind wanted) {
 /// Sends one request to a server and receives the answer.
 Result<ReceivedMessage> ask(int socket, const std::filesystem::path& path, ServeKind question,
                             ServeKind wanted, Clock::time_point deadline) {
-  if (auto checked = check_server(socket, path, question); !checked) return pass_on(std::move(checked));
-  // On EPIPE continue: a server that has closed the connection may have sent the reason before.
+  RETURN_IF_ERROR(check_server(socket, path, question));
+  // Continue after EPIPE: a server that has closed the connection may have sent the reason before.
   if (auto sent = send_message(socket, ServeMessage{question}); !sent && sent.error().errno_value != EPIPE) {
     return pass_on(std::move(sent));
   }
   const std::string_view late =
       wanted == ServeKind::Grant ? "the server is still uploading its first generation" : kNoAnswer;
-  if (auto ready = wait_readable(socket, deadline, late); !ready) return pass_on(std::move(ready));
+  RETURN_IF_ERROR(wait_readable(socket, deadline, late));
   return receive_answer(socket, wanted);
 }
 
@@ -123,9 +124,9 @@ Result<std::string> take_report(int socket, ServeMessage part, Clock::time_point
   const std::uint64_t size_bytes = part.document_bytes;
   std::string text = std::move(part.text);
   while (text.size() < size_bytes) {
-    if (auto ready = wait_readable(socket, deadline, kNoAnswer); !ready) return pass_on(std::move(ready));
+    RETURN_IF_ERROR(wait_readable(socket, deadline, kNoAnswer));
     auto received = receive_answer(socket, ServeKind::Report);
-    if (!received) return pass_on(std::move(received));
+    RETURN_IF_ERROR(received);
     text += received->message.text;
   }
   if (text.size() > size_bytes)
@@ -134,10 +135,10 @@ Result<std::string> take_report(int socket, ServeMessage part, Clock::time_point
 }
 
 Result<std::shared_ptr<Arena>> adopt(const ManifestArena& arena, UniqueFd descriptor) {
-  const auto device = parse_device(arena.device);
-  if (!device) return tl::unexpected(device.error());
-  const auto backend = Backend::open(*device);
-  if (!backend) return tl::unexpected(backend.error());
+  const auto device = device::parse_device(arena.device);
+  RETURN_IF_ERROR(device);
+  const auto backend = device::Backend::open(*device);
+  RETURN_IF_ERROR(backend);
   return (*backend)->adopt(std::move(descriptor), arena.size_bytes);
 }
 
@@ -157,7 +158,7 @@ Result<Lease> Lease::attach(const std::filesystem::path& socket, const AttachOpt
   const auto attach = [&]() -> Result<Lease> {
     const auto deadline = Clock::now() + options.patience;
     auto connected = connect_until(socket, deadline);
-    if (!connected) return pass_on(std::move(connected));
+    RETURN_IF_ERROR(connected);
     auto granted = ask(connected->get(), socket, ServeKind::Attach, ServeKind::Grant, deadline);
     if (!granted) return tl::unexpected(std::move(granted.error()).within(socket.native()));
     Lease lease;
@@ -177,9 +178,9 @@ Result<void> Lease::take_over(ReceivedMessage& granted) {
     return fail(ErrorCode::InvalidArgument, EPROTO, std::move(message));
   };
   const auto text = read_document(granted.descriptors.front().get(), granted.message.document_bytes);
-  if (!text) return tl::unexpected(text.error());
+  RETURN_IF_ERROR(text);
   auto manifest = parse_manifest(*text);
-  if (!manifest) return pass_on(std::move(manifest));
+  RETURN_IF_ERROR(manifest);
   const bool is_other_server = !arenas_.empty() && manifest->identity.server != manifest_.identity.server;
   if (is_other_server || manifest->identity.generation != granted.message.generation)
     return wrong("the manifest belongs to another generation");
@@ -195,7 +196,7 @@ Result<void> Lease::take_over(ReceivedMessage& granted) {
     }
     if (used == granted.descriptors.size()) return wrong("an arena is missing");
     auto adopted = adopt(arena, std::move(granted.descriptors[used++]));
-    if (!adopted) return pass_on(std::move(adopted));
+    RETURN_IF_ERROR(adopted);
     arenas.push_back(std::make_shared<LeasedArena>(std::move(*adopted), connection_));
   }
   if (used != granted.descriptors.size()) return wrong("there are more arenas than the manifest names");
@@ -227,7 +228,7 @@ Result<void> Lease::receive_all() {
                 : !*received ? Result<void>()
                              : receive(**received);
     if (!received || !*received || !done) connection_->close();
-    // The following messages of this server cannot be trusted, so the server is as good as gone.
+    // The server's next messages cannot be trusted, so the lease treats the server as ended.
     if (!done) return tl::unexpected(std::move(done.error()).within(socket_.native()));
   }
   return {};
@@ -250,7 +251,7 @@ Result<void> Lease::receive(ReceivedMessage& received) {
 }
 
 Result<LeaseNews> Lease::take_news() {
-  if (auto received = receive_all(); !received) return pass_on(std::move(received));
+  RETURN_IF_ERROR(receive_all());
   LeaseNews news;
   if (newest_ > told_newest_) news.newer_generation = told_newest_ = newest_;
   news.why_stuck = std::exchange(why_stuck_, {});
@@ -261,7 +262,7 @@ Result<LeaseNews> Lease::take_news() {
 Result<std::uint64_t> Lease::wait_newer(std::chrono::milliseconds patience) {
   const auto deadline = Clock::now() + patience;
   for (;;) {
-    if (auto received = receive_all(); !received) return pass_on(std::move(received));
+    RETURN_IF_ERROR(receive_all());
     if (newest_ > generation()) return newest_;
     if (connection_->descriptor() < 0) return gone();
     if (auto ready = wait_readable(connection_->descriptor(), deadline, kNoAnswer); !ready) {
@@ -275,19 +276,19 @@ Result<void> Lease::renew(std::chrono::milliseconds patience) {
   const auto renew = [&]() -> Result<void> {
     const auto deadline = Clock::now() + patience;
     changed_.clear();
-    if (auto received = receive_all(); !received) return received;
+    RETURN_IF_ERROR(receive_all());
     if (newest_ <= generation() && connection_->descriptor() >= 0) return {};
     while (!granted_) {
       if (connection_->descriptor() < 0) return gone();
       if (!is_renewing_) {
         auto sent = send_message(connection_->descriptor(), ServeMessage{ServeKind::Renew});
         if (!sent && sent.error().errno_value == EPIPE) return gone();
-        if (!sent) return sent;
+        RETURN_IF_ERROR(sent);
         is_renewing_ = true;
       }
       if (auto ready = wait_readable(connection_->descriptor(), deadline, kNoAnswer); !ready)
         return tl::unexpected(std::move(ready.error()).within(socket_.native()));
-      if (auto received = receive_all(); !received) return received;
+      RETURN_IF_ERROR(receive_all());
     }
     const auto granted = std::exchange(granted_, nullptr);
     auto taken = take_over(*granted);
@@ -301,14 +302,14 @@ Result<void> Lease::renew(std::chrono::milliseconds patience) {
 Result<std::string> query_server(const std::filesystem::path& socket) {
   const auto deadline = Clock::now() + kQueryPatience;
   const auto connected = connect_until(socket, deadline);
-  if (!connected) return tl::unexpected(connected.error());
+  RETURN_IF_ERROR(connected);
   auto text = guard_memory([&]() -> Result<std::string> {
     auto answered = ask(connected->get(), socket, ServeKind::Query, ServeKind::Report, deadline);
-    if (!answered) return pass_on(std::move(answered));
+    RETURN_IF_ERROR(answered);
     return take_report(connected->get(), std::move(answered->message), deadline);
   });
   if (!text) return tl::unexpected(std::move(text.error()).within(socket.native()));
   return text;
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-namespace stfs::upload {
+namespace stfs::serve {
 namespace {
 
 std::string program_of(pid_t pid) {
@@ -55,7 +55,7 @@ void ServeConnection::take_request(const ServeState& state) {
 void ServeConnection::answer(ServeKind kind, const ServeState& state) {
   if (stage_ == Stage::Greeting && kind == ServeKind::Attach) {
     stage_ = Stage::Waiting;
-    // A reason that existed before the peer came is no news for it.
+    // A reason from before the connection is no news for the peer.
     told_stuck_number_ = state.stuck_number;
   } else if (stage_ == Stage::Greeting && kind == ServeKind::Query) {
     begin_report(state);
@@ -127,4 +127,4 @@ bool ServeConnection::send(const ServeMessage& message, std::span<const int> des
   return sent.has_value();
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

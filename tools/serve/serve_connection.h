@@ -2,7 +2,7 @@
 // lease, asking for a newer one, over.
 //
 // No function here waits. A message that a peer does not read is sent again later or not at all. For news,
-// the connection stores only how much the peer has been told, so a peer that never reads costs no memory.
+// the connection only stores which news the peer has got, so a peer that never reads costs no memory.
 #pragma once
 
 #include <chrono>
@@ -17,12 +17,12 @@
 #include "tools/serve/serve_socket.h"
 #include "tools/serve/served_model.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 
 /// The server's present news for all peers.
 struct ServeState {
   std::shared_ptr<const ServedModel> newest;  // null: still uploading
-  /// Why the archive's present state is not served. The number grows with each different reason.
+  /// The reason why the archive's present state is not served. The number grows with each different reason.
   std::uint64_t stuck_number = 0;
   Error why_stuck;
   /// Returns the text of a Report.
@@ -35,14 +35,14 @@ class ServeConnection {
   using Clock = std::chrono::steady_clock;
 
   /// @param refusal        if set, the answer to any request of this peer.
-  /// @param greet_until    the peer must send its first packet before this time, and read a report that it
-  ///                       asks for.
+  /// @param greet_until    before this time the peer must send its first packet, and must read a report that
+  ///                       it asks for.
   ServeConnection(ServeSocket::Connection connection, std::optional<Error> refusal,
                   Clock::time_point greet_until);
 
   [[nodiscard]] int descriptor() const { return socket_.get(); }
   [[nodiscard]] const Peer& peer() const { return peer_; }
-  /// The name of the peer's program at the time it connected; empty if unknown.
+  /// The name of the peer's program at the time of the connection; empty: unknown.
   [[nodiscard]] const std::string& program() const { return program_; }
   [[nodiscard]] Clock::time_point since() const { return since_; }
   /// The generation that the peer holds, or null.
@@ -50,15 +50,15 @@ class ServeConnection {
 
   /// The events of poll(2) to wait for.
   [[nodiscard]] short events() const;
-  /// Receives one packet, if there is one. Then sends what the peer has not been told yet.
+  /// Receives one packet, if there is one. Then sends the news that the peer has not got yet.
   void attend(const ServeState& state, Clock::time_point now);
-  /// Whether the server must drop this connection.
+  /// Returns true if the server must drop this connection.
   [[nodiscard]] bool is_over() const { return stage_ == Stage::Over; }
   /// Ends the peer's wait for a generation that will never exist.
   void give_up(const Error& why);
 
  private:
-  /// Renewing: holds a lease, and has asked for the newest generation. Reporting: is sent a report.
+  /// Renewing: holds a lease, and has asked for the newest generation. Reporting: a report is being sent.
   enum class Stage : std::uint8_t { Greeting, Waiting, Leased, Renewing, Reporting, Over };
 
   void take_request(const ServeState& state);
@@ -69,7 +69,7 @@ class ServeConnection {
   void refuse(const Error& why);
   void grant(const std::shared_ptr<const ServedModel>& model);
   void tell_news(const ServeState& state);
-  /// Returns whether the message was sent. If the peer has gone, the connection is over.
+  /// Returns true if the message was sent. If the peer has disconnected, the connection is over.
   bool send(const ServeMessage& message, std::span<const int> descriptors = {});
 
   UniqueFd socket_;
@@ -86,4 +86,4 @@ class ServeConnection {
   std::uint64_t told_stuck_number_ = 0;
 };
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

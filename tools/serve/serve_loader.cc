@@ -13,12 +13,12 @@
 
 #include "core/base/mutex.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A commit takes from milliseconds to minutes: the pauses between looks grow with its time.
+// A commit takes from milliseconds to minutes: the pauses between checks grow with its time.
 constexpr std::chrono::milliseconds kFirstLook{1};
 constexpr std::chrono::milliseconds kLastLook{50};
 
@@ -33,14 +33,14 @@ std::uint64_t random_number() {
   return (std::uint64_t{source()} << 32U) | source();
 }
 
-/// Whether other programs are changing the archives: the next try may succeed.
+/// Returns true if other programs are changing the archives: the next try may succeed.
 bool is_unsettled(const Error& error) {
   return error.errno_value == EAGAIN || error.errno_value == ESTALE;
 }
 
 }  // namespace
 
-LoadSteps steps_for(PlanRequest request, UploadOptions options) {
+LoadSteps steps_for(upload::PlanRequest request, upload::UploadOptions options) {
   const auto maker = std::make_shared<GenerationMaker>(std::move(request), std::move(options));
   return {[maker](Work& work, const Generation* before) { return maker->make(work, before); },
           GenerationMaker::check, GenerationMaker::files};
@@ -94,13 +94,13 @@ void ServeLoader::work() {
     }
     unsettled_since = {};
     const bool is_loaded = loaded.has_value();
-    const bool is_lost = !is_loaded && is_device_lost(loaded.error());
+    const bool is_lost = !is_loaded && device::is_device_lost(loaded.error());
     deliver(std::move(loaded));
     former_.reset();
     if (!newest_ || !options_.follows || is_lost) return;
     if (is_loaded) {
       failed_pause = options_.interval;
-      // Then check at once: the files may have changed before they were watched.
+      // The next round checks at once: the files may have changed before they were watched.
       static_cast<void>(watch_.watch(steps_.files(*newest_)));
       continue;
     }
@@ -112,13 +112,13 @@ void ServeLoader::work() {
 Result<Loaded> ServeLoader::load() {
   return guard_memory([&]() -> Result<Loaded> {
     auto made = steps_.load(progress_, newest_ ? &*newest_ : nullptr);
-    if (!made) return pass_on(std::move(made));
+    RETURN_IF_ERROR(made);
     const ServedIdentity identity = {.generation = made->number,
                                      .server = server_,
                                      .sources = options_.sources,
                                      .version = version_text(made->states)};
     auto model = ServedModel::make(identity, made->layout, made->plan);
-    if (!model) return pass_on(std::move(model));
+    RETURN_IF_ERROR(model);
     former_ = std::exchange(newest_, std::move(*made));
     return Loaded{std::move(*model), newest_->report, newest_->changed_tensors, newest_->plan.models};
   });
@@ -142,9 +142,9 @@ bool ServeLoader::pause(std::chrono::milliseconds duration, bool wakes_at_events
     if (waits[1].revents == 0) return true;
     std::set<std::size_t> files;
     watch_.take_events(files);
-    // The directories have other files too.
+    // The directories also have other files.
     if (!files.empty()) return true;
   }
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

@@ -1,7 +1,7 @@
 // Makes generations in a thread beside the server: the first one, then one more after each change of the
 // archives or of their weight sync.
 //
-// The loader learns of changes from inotify and, for writers on other hosts, by looking at the files again
+// inotify reports changes to the loader. For writers on other hosts, the loader also checks the files again
 // and again.
 #pragma once
 
@@ -24,9 +24,9 @@
 #include "tools/serve/served_model.h"
 #include "tools/upload/upload.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 
-/// Called on the loader's thread.
+/// The loader's thread calls these functions.
 struct LoadSteps {
   /// GenerationMaker::make().
   std::function<Result<Generation>(Work& work, const Generation* before)> load;
@@ -37,7 +37,7 @@ struct LoadSteps {
 };
 
 /// Returns steps that carry out the request.
-LoadSteps steps_for(PlanRequest request, UploadOptions options);
+LoadSteps steps_for(upload::PlanRequest request, upload::UploadOptions options);
 
 struct LoaderOptions {
   std::vector<std::string> sources = {};  // for the manifests
@@ -45,23 +45,23 @@ struct LoaderOptions {
   bool follows = true;
   /// The interval between checks of the archives, for changes that inotify does not report.
   std::chrono::milliseconds interval = std::chrono::seconds(1);
-  /// After each failure the loader waits twice as long, up to this limit. A lost device ends it.
+  /// After each failure the loader waits twice as long, up to this limit. A lost device ends the loader.
   std::chrono::milliseconds max_pause = std::chrono::seconds(30);
-  /// How long other programs may go on changing the archives before that counts as a failure.
+  /// The time for which other programs may keep changing the archives before the loader reports a failure.
   std::chrono::milliseconds patience = std::chrono::seconds(30);
 };
 
 struct Loaded {
   std::shared_ptr<const ServedModel> model;
-  UploadReport report;
-  std::uint64_t changed_tensors = 0;                  // whose bytes this generation has brought
+  upload::UploadReport report;
+  std::uint64_t changed_tensors = 0;  // the number of tensors that changed with this generation
   std::vector<std::shared_ptr<const Model>> sources;  // the models that were read
 };
 
 class ServeLoader {
  public:
-  /// Starts the first upload at once. If the first upload fails, there are no others. Throws
-  /// std::system_error if the process has no descriptor or no thread left.
+  /// Starts the first upload at once. If it fails, no others follow. Throws std::system_error if the process
+  /// has no descriptor or no thread left.
   ServeLoader(LoadSteps steps, LoaderOptions options);
   /// Cancels the running upload and waits for its end.
   ~ServeLoader();
@@ -69,7 +69,7 @@ class ServeLoader {
   ServeLoader& operator=(const ServeLoader&) = delete;
 
   /// Returns the next outcome, oldest first: a generation, or the reason why there is none. Returns nothing
-  /// if there is no news.
+  /// without news.
   std::optional<Result<Loaded>> take();
   /// A descriptor for poll(2): readable while take() has something to return.
   [[nodiscard]] int descriptor() const { return ready_.get(); }
@@ -99,4 +99,4 @@ class ServeLoader {
   std::thread thread_;
 };
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

@@ -1,4 +1,4 @@
-// Writes the manifest as JSON, and checks it when reading.
+// Writes the manifest as JSON, and checks a manifest that is read.
 #include "tools/serve/serve_manifest.h"
 
 #include <fmt/format.h>
@@ -15,22 +15,22 @@
 #include "tools/serve/serve_protocol.h"
 #include "tools/text/json_document.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 namespace {
 
 using tools::Json;
 
-/// More than a command line names.
+/// This is more than a command line can name.
 constexpr std::size_t kMostSources = 1'000'000;
 
 tl::unexpected<Error> wrong(std::string_view what) {
   return fail(ErrorCode::InvalidArgument, EPROTO, fmt::format("the manifest is wrong: {}", what));
 }
 
-Result<std::string> device_text(const Device& device) {
-  if (device.kind == Device::Kind::Cpu) return "cpu";
+Result<std::string> device_text(const device::Device& device) {
+  if (device.kind == device::Device::Kind::Cpu) return "cpu";
   if (!device.uuid.empty()) return "cuda:" + device.uuid;
-  for (const DeviceInfo& info : list_devices().devices) {
+  for (const device::DeviceInfo& info : device::list_devices().devices) {
     if (info.device == device && !info.device.uuid.empty()) return "cuda:" + info.device.uuid;
   }
   return fail(ErrorCode::System, ENODEV,
@@ -46,10 +46,10 @@ class ManifestReader {
     if (json_.peek() != '{') return wrong("it is not a JSON object");
     auto taken =
         json_.for_each_member([this](std::string_view key, std::size_t) { return take_member(key); });
-    if (!taken) return pass_on(std::move(taken));
+    RETURN_IF_ERROR(taken);
     if (!generation_ || !server_ || !version_ || !sources_ || !arenas_ || !tensors_)
       return wrong("a member is missing");
-    // The arenas may stand behind the tensors.
+    // The arenas may follow the tensors in the text.
     for (const LeasedTensor& tensor : *tensors_) {
       if (tensor.arena >= arenas_->size() || tensor.place.end() > (*arenas_)[tensor.arena].size_bytes)
         return wrong("a tensor lies outside of its arena");
@@ -79,7 +79,7 @@ class ManifestReader {
     return {};
   }
 
-  /// Takes any value. The result is nothing unless it is an array.
+  /// Takes any value. The result is nothing unless the value is an array.
   template <class Item, class Take>
   Result<void> take_items(std::optional<std::vector<Item>>& items, std::size_t most, const Take& take) {
     items.reset();
@@ -91,13 +91,13 @@ class ManifestReader {
     return json_.for_each_element([&]() -> Result<void> {
       if (items->size() == most) return wrong("an array is too long");
       auto item = take();
-      if (!item) return pass_on(std::move(item));
+      RETURN_IF_ERROR(item);
       items->push_back(std::move(*item));
       return {};
     });
   }
 
-  /// Takes any value. The result is nothing unless it is a string.
+  /// Takes any value. The result is nothing unless the value is a string.
   std::optional<std::string> take_text() {
     if (json_.peek() != '"') {
       json_.take_value();
@@ -165,7 +165,7 @@ class ManifestReader {
       }
       return {};
     });
-    if (!taken) return pass_on(std::move(taken));
+    RETURN_IF_ERROR(taken);
     if (!name || !dtype || !shape || !arena || !offset || !size_bytes || !changed_in)
       return wrong("a tensor lacks a member");
     const auto place = ByteRange::checked(*offset, *size_bytes);
@@ -195,7 +195,7 @@ class ManifestReader {
 }  // namespace
 
 Result<ServeManifest> manifest_of(const ServedIdentity& identity, const ServedLayout& layout,
-                                  const Plan& plan) {
+                                  const upload::Plan& plan) {
   if (layout.arenas.size() > kMaxServeArenas) {
     return fail(ErrorCode::InvalidArgument, EMSGSIZE,
                 fmt::format("{} devices, at most {} can be served", layout.arenas.size(), kMaxServeArenas));
@@ -203,12 +203,12 @@ Result<ServeManifest> manifest_of(const ServedIdentity& identity, const ServedLa
   ServeManifest manifest{identity, {}, {}};
   for (const ServedArena& it : layout.arenas) {
     auto device = device_text(it.arena->device());
-    if (!device) return pass_on(std::move(device));
+    RETURN_IF_ERROR(device);
     manifest.arenas.push_back({std::move(*device), it.arena->size_bytes(), it.number});
   }
   manifest.tensors.reserve(plan.tensors.size());
   for (std::size_t at = 0; at < plan.tensors.size(); ++at) {
-    const PlannedTensor& tensor = plan.tensors[at];
+    const upload::PlannedTensor& tensor = plan.tensors[at];
     const ServedPlace& place = layout.places[at];
     manifest.tensors.push_back(
         {tensor.name, tensor.dtype, tensor.shape, place.arena, place.place, place.changed_in});
@@ -248,4 +248,4 @@ Result<ServeManifest> parse_manifest(std::string_view text) {
   });
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

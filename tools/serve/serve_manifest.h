@@ -6,7 +6,8 @@
 //                   "arena": 0, "offset": 0, "size_bytes": 24, "changed_in": 1}]}
 //
 // Generations of a server may share arenas: an arena with the same number is the same memory. `changed_in` is
-// the generation that brought the tensor's bytes: a holder of that generation, or of a later one, has them.
+// the generation in which the tensor's bytes changed last: a holder of that generation, or of a later one,
+// has them.
 //
 // The manifest names a GPU by its UUID, because indexes depend on the process's CUDA_VISIBLE_DEVICES.
 #pragma once
@@ -22,7 +23,7 @@
 #include "tools/serve/served_layout.h"
 #include "tools/upload/plan.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 
 struct ManifestArena {
   std::string device;  // in a form that parse_device() accepts
@@ -39,12 +40,12 @@ struct LeasedTensor {
   std::uint64_t changed_in = 0;
 };
 
-/// What is told of a generation beside its tensors.
+/// The description of a generation, without its tensors.
 struct ServedIdentity {
   std::uint64_t generation = 0;
-  std::uint64_t server = 0;          // a random number: clients tell servers apart by it
+  std::uint64_t server = 0;          // a random number by which clients recognize a server
   std::vector<std::string> sources;  // absolute paths
-  std::string version;               // of the weight sync; empty: none is known
+  std::string version;               // of the weight sync; empty: unknown
 };
 
 struct ServeManifest {
@@ -55,13 +56,13 @@ struct ServeManifest {
 
 /// @return ENODEV for a GPU whose UUID is unknown; EMSGSIZE if there are too many arenas.
 Result<ServeManifest> manifest_of(const ServedIdentity& identity, const ServedLayout& layout,
-                                  const Plan& plan);
+                                  const upload::Plan& plan);
 
 std::string manifest_text(const ServeManifest& manifest);
 
 /// Checks everything that a process relies on when it maps the arenas: arenas have different numbers; every
-/// tensor lies in its arena and has the size that follows from its dtype and shape. @return EPROTO with the
-/// mistake.
+/// tensor is inside its arena, and has the size that follows from its dtype and shape. @return EPROTO with
+/// the mistake.
 Result<ServeManifest> parse_manifest(std::string_view text);
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

@@ -8,7 +8,7 @@
 #include <array>
 #include <cstring>
 
-namespace stfs::upload {
+namespace stfs::serve {
 namespace {
 
 // The largest errno, the kernel's MAX_ERRNO.
@@ -120,7 +120,7 @@ Result<ServeMessage> decode(std::string_view packet, std::size_t descriptors) {
   if (header.descriptors != descriptors) return malformed("descriptors are missing or too many");
   const auto fields = fields_of(static_cast<ServeKind>(header.kind));
   if (!fields) return malformed("unknown kind");
-  if (auto checked = check_fields(header, *fields); !checked) return pass_on(std::move(checked));
+  RETURN_IF_ERROR(check_fields(header, *fields));
   return ServeMessage{static_cast<ServeKind>(header.kind), header.generation, header.document_bytes,
                       header.errno_value, std::string(packet.substr(sizeof(header)))};
 }
@@ -176,8 +176,8 @@ Result<std::optional<ReceivedMessage>> receive_message(int socket, Incoming inco
   if ((packet.msg_flags & MSG_TRUNC) != 0) return malformed("too long");
   if ((packet.msg_flags & MSG_CTRUNC) != 0) return malformed("descriptors are missing or too many");
   auto message = decode({bytes.data(), static_cast<std::size_t>(size)}, descriptors.size());
-  if (!message) return pass_on(std::move(message));
+  RETURN_IF_ERROR(message);
   return ReceivedMessage{std::move(*message), std::move(descriptors)};
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

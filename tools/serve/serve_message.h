@@ -13,7 +13,7 @@
 #include "core/base/unique_fd.h"
 #include "tools/serve/serve_protocol.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 
 struct ServeMessage {
   ServeKind kind = ServeKind::Attach;
@@ -23,7 +23,7 @@ struct ServeMessage {
   std::string text = {};
 };
 
-/// Returns a Refusal or a Stuck that carries an error. Text that is too long is cut.
+/// Returns a Refusal or a Stuck that carries an error. A text that is too long is cut.
 ServeMessage message_of(ServeKind kind, const Error& error);
 
 /// Returns the packet. @param descriptors  the number of descriptors that will be sent with it.
@@ -33,9 +33,9 @@ std::string encode(const ServeMessage& message, std::size_t descriptors);
 /// @return EPROTO with the mistake; EPROTONOSUPPORT if the peer uses another version.
 Result<ServeMessage> decode(std::string_view packet, std::size_t descriptors);
 
-/// Never waits. The descriptors still belong to the caller.
-/// @return EAGAIN if the peer has too many unread messages (the caller may send again later); EPIPE if the
-///         peer has gone.
+/// Never waits. The caller keeps the descriptors.
+/// @return EAGAIN: the peer has too many unread messages (the caller may send again later); EPIPE: the peer
+///         has disconnected.
 Result<void> send_message(int socket, const ServeMessage& message, std::span<const int> descriptors = {});
 
 struct ReceivedMessage {
@@ -43,12 +43,12 @@ struct ReceivedMessage {
   std::vector<UniqueFd> descriptors;
 };
 
-/// Unexpected descriptors from a peer would fill this process's table. A caller that expects none has them
-/// closed.
+/// Unexpected descriptors from a peer would fill this process's table. For a caller that expects none they
+/// are closed.
 enum class Incoming : std::uint8_t { NoDescriptors, Descriptors };
 
 /// Never waits.
-/// @return nothing if the peer has gone; EAGAIN if there is no packet yet; decode()'s errors.
+/// @return nothing if the peer has disconnected; EAGAIN if there is no packet yet; decode()'s errors.
 Result<std::optional<ReceivedMessage>> receive_message(int socket, Incoming incoming);
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

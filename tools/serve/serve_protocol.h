@@ -1,46 +1,46 @@
 // The protocol between `stfs serve` and its clients: numbers and layout.
 //
 // The transport is a Unix socket of type SOCK_SEQPACKET. The kernel keeps packets whole, so neither side
-// waits for the rest of a message, and one peer cannot delay another. Everything large travels as a
-// descriptor (SCM_RIGHTS): the arenas, and the documents (JSON). A document is a sealed memfd, so nobody can
-// change or truncate it while it is read. Readers use pread(2), because all holders of the descriptor share
-// its file position.
+// waits for the rest of a message, and one peer cannot delay another. All large data are passed as
+// descriptors (SCM_RIGHTS): the arenas, and the documents (JSON). A document is a sealed memfd, so no process
+// can change or truncate it while it is read. Readers use pread(2), because all holders of the descriptor
+// share its file position.
 //
 //     client                         server
 //     Attach               ->                    the client's first packet
 //                          <-        Grant       as soon as there is a generation
 //                          <-        Newer       there is another generation
-//     Renew                ->                    give me the newest generation instead of mine
+//     Renew                ->                    asks for the newest generation instead of the client's
 //                          <-        Grant       with the arenas that the client's generation does not have
 //                          <-        Stuck       why a change of the archive led to no newer generation
 //     Query                ->
-//                          <-        Report      as many as the text takes; then the connection ends
+//                          <-        Report      as many as the text needs; then the connection ends
 //                          <-        Refusal     to Attach or Query; then the connection ends
 //
-// A Report brings no descriptor, because root asks servers of any user, and a descriptor of a file system
-// that does not answer cannot be closed.
+// A Report has no descriptor, because root asks servers of any user, and a descriptor of a file system that
+// does not answer cannot be closed.
 //
-// The client tells arenas apart by their numbers in the manifest: it maps only what it has not mapped yet.
-// After a Grant the connection counts for the newest generation alone. A client that wants to keep the old
-// one as well connects once more.
+// The client identifies arenas by their numbers in the manifest, and maps only the arenas that it has not
+// mapped yet. After a Grant the connection is a lease on the newest generation only. A client that wants to
+// keep the old one also needs a second connection.
 //
 // The connection is the lease. The lease ends when the client's last descriptor of the connection is closed,
-// however the client's process ends. If the connection ends for a client, the server has gone; mapped tensors
-// stay valid.
+// however the client's process ends. If a client finds the connection closed, the server has ended; mapped
+// tensors stay valid.
 //
-// Both sides are processes of one machine and one version of it, so integers have the machine's byte order.
+// Both sides are processes of one machine and one version of stfs, so integers have the machine's byte order.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
-namespace stfs::upload {
+namespace stfs::serve {
 
 /// "STFS" in memory.
 inline constexpr std::uint32_t kServeMagic = 0x53465453;
 /// Grows with every change that the other side would misunderstand. Magic, version and kind keep their places
-/// in all versions, so each side can tell the other which version it uses.
+/// in all versions, so each side can report the version that it uses.
 inline constexpr std::uint16_t kServeVersion = 3;
 
 enum class ServeKind : std::uint16_t {
@@ -80,4 +80,4 @@ inline constexpr std::uint64_t kMaxServeReportBytes = std::uint64_t{4} << 20U;
 /// A million tensors take about 150 MB.
 inline constexpr std::uint64_t kMaxServeDocumentBytes = std::uint64_t{1} << 30U;
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

@@ -11,14 +11,16 @@
 #include <cstring>
 #include <system_error>
 
+#include "core/base/absolute_path.h"
 #include "core/base/shell_word.h"
 #include "core/storage/group_members.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 namespace {
 
 constexpr mode_t kMode = S_IRUSR | S_IWUSR;
 constexpr int kBacklog = 128;
+constexpr std::size_t kMostNameBytes = 80;  // the kernel takes 107 with "/proc/self/fd/", a number and a "/"
 
 Result<sockaddr_un> address_of(const std::filesystem::path& path) {
   sockaddr_un address{};
@@ -51,8 +53,38 @@ int connect_errno(int socket, const sockaddr_un& address) {
   return result == 0 ? 0 : errno;
 }
 
-std::filesystem::path lock_path(const std::filesystem::path& path) {
-  return path.native() + ".lock";
+/// The socket's directory is opened once: a user who may write a directory above may give its path to another
+/// directory.
+struct Place {
+  std::filesystem::path path;  // for messages
+  UniqueFd directory;          // only leads to the files (O_PATH)
+  std::string name;            // of the socket in the directory
+  sockaddr_un address{};       // through the open directory
+};
+
+Result<Place> open_place(const std::filesystem::path& path) {
+  RETURN_IF_ERROR(address_of(path));
+  Place place{.path = path,
+              .directory = UniqueFd(::open(directory_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)),
+              .name = path.has_filename() ? path.filename() : "."};
+  if (!place.directory) return fail_system(errno, path.native(), "open its directory");
+  if (::access("/proc/self/fd", F_OK) != 0) {  // a container without /proc
+    place.address = address_of(path).value();
+    return place;
+  }
+  if (place.name.size() > kMostNameBytes) {
+    return fail(ErrorCode::InvalidArgument, ENAMETOOLONG,
+                fmt::format("{}: the name of a socket has at most {} bytes: choose a shorter one",
+                            path.native(), kMostNameBytes));
+  }
+  const auto through = address_of(fmt::format("/proc/self/fd/{}/{}", place.directory.get(), place.name));
+  RETURN_IF_ERROR(through);
+  place.address = *through;
+  return place;
+}
+
+std::string lock_name(const std::string& name) {
+  return name + ".lock";
 }
 
 tl::unexpected<Error> in_use(const std::filesystem::path& path, pid_t holder) {
@@ -63,6 +95,13 @@ tl::unexpected<Error> in_use(const std::filesystem::path& path, pid_t holder) {
                   path.native(), who));
 }
 
+tl::unexpected<Error> of_another_user(const std::string& path, uid_t owner) {
+  return fail(ErrorCode::System, EPERM,
+              fmt::format("{}: belongs to another user (uid {}): choose a --socket in a directory where only "
+                          "you may make files",
+                          path, owner));
+}
+
 /// Returns the pid of the listening process for a message.
 pid_t listener_of(const sockaddr_un& address) {
   const auto socket = open_socket();
@@ -71,79 +110,83 @@ pid_t listener_of(const sockaddr_un& address) {
   return peer ? peer->pid : 0;
 }
 
-/// Returns whether the lock's file still has its name. A server removes the file when it ends; a lock on a
-/// removed file excludes nobody.
-Result<bool> is_still_there(int lock, const std::filesystem::path& path) {
+/// Returns true if the name in the directory still leads to this file.
+Result<bool> is_still_there(const struct stat& file, int directory, const std::string& name) {
+  struct stat there {};
+  if (::fstatat(directory, name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0)
+    return file.st_dev == there.st_dev && file.st_ino == there.st_ino;
+  if (errno == ENOENT) return false;
+  return fail_system(errno, name, "query");
+}
+
+/// A server removes the lock file when it ends, and a lock on a removed file excludes no other server.
+Result<bool> is_lock_still_there(int lock, int directory, const std::string& name) {
   struct stat held {};
-  struct stat there {};
-  if (::fstat(lock, &held) != 0) return fail_system(errno, path.native(), "query");
-  if (::lstat(path.c_str(), &there) != 0) {
-    if (errno == ENOENT) return false;
-    return fail_system(errno, path.native(), "query");
-  }
-  return held.st_dev == there.st_dev && held.st_ino == there.st_ino;
+  if (::fstat(lock, &held) != 0) return fail_system(errno, name, "query");
+  return is_still_there(held, directory, name);
 }
 
-/// Anybody may make a file of the lock's name in a directory like /tmp, and this user may have one there for
-/// something else: the lock is removed at the end.
-Result<void> check_own(const std::filesystem::path& lock_at) {
+/// Any user may make a file of the lock's name in a directory like /tmp. This user may also have such a file
+/// for another purpose, and the server removes its lock at the end.
+Result<void> check_own(int directory, const std::string& name, const std::string& path) {
   struct stat there {};
-  if (::lstat(lock_at.c_str(), &there) != 0) return {};
+  if (::fstatat(directory, name.c_str(), &there, AT_SYMLINK_NOFOLLOW) != 0) return {};
   const bool is_own = is_same_user(there.st_uid, ::geteuid());
-  const bool is_link = S_ISLNK(there.st_mode);  // open(2) refuses it
+  const bool is_link = S_ISLNK(there.st_mode);  // open(2) refuses a link
   if (is_own && (is_link || (S_ISREG(there.st_mode) && there.st_size == 0))) return {};
-  if (is_own) {
-    return fail(ErrorCode::System, EEXIST,
-                fmt::format("{}: is no lock of a server, which is an empty file: choose another --socket",
-                            lock_at.native()));
-  }
-  return fail(ErrorCode::System, EPERM,
-              fmt::format("{}: belongs to another user (uid {}): choose a --socket in a directory where only "
-                          "you may make files",
-                          lock_at.native(), there.st_uid));
+  if (!is_own) return of_another_user(path, there.st_uid);
+  return fail(ErrorCode::System, EEXIST,
+              path + ": is no lock of a server, which is an empty file: choose another --socket");
 }
 
-Result<UniqueFd> take_lock(const std::filesystem::path& path, const sockaddr_un& address) {
-  const std::filesystem::path lock_at = lock_path(path);
+Result<UniqueFd> take_lock(const Place& place) {
+  const std::string name = lock_name(place.name);
+  const std::string path = lock_name(place.path.native());
+  const int directory = place.directory.get();
   for (;;) {
-    if (auto is_own = check_own(lock_at); !is_own) return pass_on(std::move(is_own));
-    UniqueFd lock(::open(lock_at.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, kMode));
-    if (!lock) return fail_system(errno, lock_at.native(), "open");
+    RETURN_IF_ERROR(check_own(directory, name, path));
+    constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    UniqueFd lock(::openat(directory, name.c_str(), kFlags, kMode));
+    if (!lock) return fail_system(errno, path, "open");
     if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno == EWOULDBLOCK) return in_use(path, listener_of(address));
-      return fail_system(errno, lock_at.native(), "lock");
+      if (errno == EWOULDBLOCK) return in_use(place.path, listener_of(place.address));
+      return fail_system(errno, path, "lock");
     }
-    const auto is_there = is_still_there(lock.get(), lock_at);
-    if (!is_there) return tl::unexpected(is_there.error());
+    const auto is_there = is_lock_still_there(lock.get(), directory, name);
+    RETURN_IF_ERROR(is_there);
     if (!*is_there) continue;
-    if (auto is_own = check_own(lock_at); !is_own) return pass_on(std::move(is_own));  // made meanwhile
+    RETURN_IF_ERROR(check_own(directory, name, path));  // the file may be new since the first check
     return lock;
   }
 }
 
-/// The caller holds the lock. Other programs do not know the lock, so a socket that still answers is left
-/// alone.
-Result<void> remove_dead_socket(const std::filesystem::path& path, const sockaddr_un& address) {
+/// The caller holds the lock. Other programs do not know the lock, so a socket that still answers stays.
+Result<void> remove_dead_socket(const Place& place) {
+  const std::string& path = place.path.native();
   struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0) {
+  if (::fstatat(place.directory.get(), place.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
     if (errno == ENOENT) return {};
-    return fail_system(errno, path.native(), "query");
+    return fail_system(errno, path, "query");
   }
   if (!S_ISSOCK(status.st_mode)) {
-    return fail(ErrorCode::InvalidArgument, EEXIST,
-                fmt::format("{}: is not a socket: choose another --socket", path.native()));
+    return fail(ErrorCode::InvalidArgument, EEXIST, path + ": is not a socket: choose another --socket");
   }
   const auto probe = open_socket();
-  if (!probe) return tl::unexpected(probe.error());
-  const int error = connect_errno(probe->get(), address);
+  RETURN_IF_ERROR(probe);
+  const int error = connect_errno(probe->get(), place.address);
   if (error == ECONNREFUSED) {
-    if (::unlink(path.c_str()) != 0 && errno != ENOENT) return fail_system(errno, path.native(), "remove");
+    const bool is_ours = status.st_uid == 0 || is_same_user(status.st_uid, ::geteuid());
+    if (!is_ours) return of_another_user(path, status.st_uid);
+    const auto is_there = is_still_there(status, place.directory.get(), place.name);
+    RETURN_IF_ERROR(is_there);
+    if (*is_there && ::unlinkat(place.directory.get(), place.name.c_str(), 0) != 0 && errno != ENOENT)
+      return fail_system(errno, path, "remove");
     return {};
   }
   if (error == ENOENT) return {};
-  if (error == EACCES) return fail_system(error, path.native(), "connect");
+  if (error == EACCES) return fail_system(error, path, "connect");
   return fail(ErrorCode::Busy, EADDRINUSE,
-              fmt::format("{}: another program uses this socket: choose another --socket", path.native()));
+              path + ": another program uses this socket: choose another --socket");
 }
 
 std::string why_not_connected(const std::filesystem::path& path, int error) {
@@ -180,22 +223,24 @@ bool is_welcome(const Peer& peer) {
 }
 
 Result<ServeSocket> ServeSocket::listen(const std::filesystem::path& path) {
-  const auto address = address_of(path);
-  if (!address) return tl::unexpected(address.error());
-  auto lock = take_lock(path, *address);
-  if (!lock) return pass_on(std::move(lock));
-  if (auto removed = remove_dead_socket(path, *address); !removed) {
-    ::unlink(lock_path(path).c_str());
+  auto place = open_place(path);
+  RETURN_IF_ERROR(place);
+  auto lock = take_lock(*place);
+  RETURN_IF_ERROR(lock);
+  const int directory = place->directory.get();
+  if (auto removed = remove_dead_socket(*place); !removed) {
+    ::unlinkat(directory, lock_name(place->name).c_str(), 0);
     return pass_on(std::move(removed));
   }
   auto socket = open_socket();
-  if (!socket) return pass_on(std::move(socket));
-  // Set the mode before the socket has a name. On Linux the file gets the mode of the socket, so nobody can
-  // connect in between.
+  RETURN_IF_ERROR(socket);
+  // Set the mode before the socket has a name. On Linux the file gets the mode of the socket, so no other
+  // user can connect in between.
   if (::fchmod(socket->get(), kMode) != 0) return fail_system(errno, path.native(), "set the mode");
-  if (::bind(socket->get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)) != 0) {
+  const auto* address = reinterpret_cast<const sockaddr*>(&place->address);
+  if (::bind(socket->get(), address, sizeof(place->address)) != 0) {
     const int error = errno;
-    ::unlink(lock_path(path).c_str());
+    ::unlinkat(directory, lock_name(place->name).c_str(), 0);
     return fail_system(error, path.native(), "bind");
   }
   ServeSocket listening;
@@ -203,45 +248,46 @@ Result<ServeSocket> ServeSocket::listen(const std::filesystem::path& path) {
   listening.path_ = std::filesystem::absolute(path, ignored);
   listening.lock_ = std::move(*lock);
   listening.socket_ = std::move(*socket);
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0) return fail_system(errno, path.native(), "query");
-  listening.inode_ = status.st_ino;
+  listening.directory_ = std::move(place->directory);
+  if (::fstatat(directory, place->name.c_str(), &listening.file_, AT_SYMLINK_NOFOLLOW) != 0)
+    return fail_system(errno, path.native(), "query");
   if (::listen(listening.socket_.get(), kBacklog) != 0) return fail_system(errno, path.native(), "listen");
   return listening;
 }
 
 ServeSocket::~ServeSocket() {
   if (!lock_) return;
-  struct stat status {};
-  // Somebody may have replaced the socket by hand.
-  if (::lstat(path_.c_str(), &status) == 0 && status.st_ino == inode_) ::unlink(path_.c_str());
-  const auto is_there = is_still_there(lock_.get(), lock_path(path_));
-  if (is_there && *is_there) ::unlink(lock_path(path_).c_str());
+  const std::string name = path_.filename();
+  // Another program may have replaced the socket.
+  const auto is_there = is_still_there(file_, directory_.get(), name);
+  if (is_there && *is_there) ::unlinkat(directory_.get(), name.c_str(), 0);
+  const auto is_locked = is_lock_still_there(lock_.get(), directory_.get(), lock_name(name));
+  if (is_locked && *is_locked) ::unlinkat(directory_.get(), lock_name(name).c_str(), 0);
 }
 
 Result<std::optional<ServeSocket::Connection>> ServeSocket::accept() {
   for (;;) {
     UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!connection) {
-      // ECONNABORTED: the peer has already gone.
+      // ECONNABORTED: the peer has already disconnected.
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return std::nullopt;
       return fail_system(errno, path_.native(), "accept");
     }
     const auto peer = peer_of(connection.get());
-    if (!peer) return tl::unexpected(peer.error());
+    RETURN_IF_ERROR(peer);
     return Connection{std::move(connection), *peer};
   }
 }
 
 Result<UniqueFd> connect_to_server(const std::filesystem::path& path) {
   const auto address = address_of(path);
-  if (!address) return tl::unexpected(address.error());
+  RETURN_IF_ERROR(address);
   auto socket = open_socket();
-  if (!socket) return pass_on(std::move(socket));
+  RETURN_IF_ERROR(socket);
   const int error = connect_errno(socket->get(), *address);
   if (error != 0) return fail(ErrorCode::System, error, why_not_connected(path, error));
   return std::move(*socket);
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

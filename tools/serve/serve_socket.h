@@ -1,20 +1,23 @@
 // The socket on which a server listens. One path has one server at a time, and a server serves one user.
 //
-// A killed server leaves its socket behind. No system call both checks that nobody listens on a socket and
-// replaces it. Therefore servers exclude each other by a lock on `PATH.lock`: only the holder of the lock may
-// replace a dead socket.
+// A killed server leaves its socket behind. No system call both checks that no process listens on a socket
+// and replaces it. Servers therefore exclude each other by a lock on `PATH.lock`: only the holder of the lock
+// may replace a dead socket.
+//
+// A user who may write a directory above may give the socket's directory another name. The directory is
+// therefore opened once, and the socket and the lock are made and removed through its descriptor.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
-#include <cstdint>
 #include <filesystem>
 #include <optional>
 
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 
 /// The process at the other end of a socket, as the kernel knows it.
 struct Peer {
@@ -25,15 +28,16 @@ struct Peer {
 /// Returns the peer of a connected socket. Both sides may call it.
 Result<Peer> peer_of(int socket);
 
-/// Returns whether the peer may attach: the owner of the server and root may. The socket's mode says the
-/// same; this check still holds if somebody has changed the mode.
+/// Returns true if the peer may attach: the owner of the server and root may. The socket's mode has the same
+/// effect; this check still holds if another program has changed the mode.
 [[nodiscard]] bool is_welcome(const Peer& peer);
 
 class ServeSocket {
  public:
-  /// @return EADDRINUSE if another server or another program listens there;
-  ///         EEXIST if the path is a file that is no socket;
-  ///         EPERM if another user has made the lock's file;
+  /// @return EADDRINUSE: another server or another program listens there;
+  ///         EEXIST: the path is a file that is no socket;
+  ///         EPERM: another user owns the lock's file, or a user other than this one and root owns a dead
+  ///         socket;
   ///         ENAMETOOLONG; the errors of the directory.
   static Result<ServeSocket> listen(const std::filesystem::path& path);
 
@@ -58,14 +62,15 @@ class ServeSocket {
   ServeSocket() = default;
 
   std::filesystem::path path_;
+  UniqueFd directory_;  // of the socket
   UniqueFd lock_;
   UniqueFd socket_;
-  std::uint64_t inode_ = 0;  // of the socket's file
+  struct stat file_ {};  // status of the socket when it was made
 };
 
 /// @return ENOENT, ECONNREFUSED: no server listens there; EACCES;
 ///         EAGAIN: the queue of waiting connections is full; a server accepts them within moments;
-///         EPROTOTYPE: the socket has another type. Each message says what to do.
+///         EPROTOTYPE: the socket has another type. Each message says how to continue.
 Result<UniqueFd> connect_to_server(const std::filesystem::path& path);
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

@@ -1,4 +1,4 @@
-// Chooses what moves to new arenas, and numbers the arenas.
+// Chooses the tensors that move to new arenas, and numbers the arenas.
 #include "tools/serve/served_layout.h"
 
 #include <algorithm>
@@ -7,18 +7,22 @@
 
 #include "tools/serve/serve_protocol.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 namespace {
+
+using device::Arena;
 
 ServedArena numbered(std::shared_ptr<Arena> arena, std::uint64_t generation, std::size_t index) {
   return {std::move(arena), generation * kMaxServeArenas + index, generation};
 }
 
-/// By arena of `before`: the bytes of tensors that stay there, with what aligns the next tensor.
+/// Returns, by arena of `before`, the bytes of tensors that stay there, including the padding before the next
+/// tensor.
 std::vector<std::uint64_t> used_bytes(const ServedLayout& before, const std::vector<bool>& moves) {
   std::vector<std::uint64_t> used(before.arenas.size(), 0);
   for (std::size_t at = 0; at < before.places.size(); ++at) {
-    if (!moves[at]) used[before.places[at].arena] += aligned_for_tensor(before.places[at].place.size_bytes);
+    if (!moves[at])
+      used[before.places[at].arena] += device::aligned_for_tensor(before.places[at].place.size_bytes);
   }
   return used;
 }
@@ -45,25 +49,26 @@ std::uint64_t ServedLayout::own_bytes(std::uint64_t generation) const {
   return sum;
 }
 
-ServedLayout whole_layout(const Plan& plan, std::vector<std::shared_ptr<Arena>> arenas,
+ServedLayout whole_layout(const upload::Plan& plan, std::vector<std::shared_ptr<Arena>> arenas,
                           std::uint64_t generation) {
   ServedLayout layout;
   for (auto& arena : arenas)
     layout.arenas.push_back(numbered(std::move(arena), generation, layout.arenas.size()));
   layout.places.reserve(plan.tensors.size());
-  for (const PlannedTensor& tensor : plan.tensors)
+  for (const upload::PlannedTensor& tensor : plan.tensors)
     layout.places.push_back({tensor.device, tensor.place, generation});
   return layout;
 }
 
-PartOfPlan part_to_upload(const Plan& plan, const ServedLayout& before, const std::vector<bool>& changed,
-                          std::size_t most_arenas) {
+PartOfPlan part_to_upload(const upload::Plan& plan, const ServedLayout& before,
+                          const std::vector<bool>& changed, std::size_t most_arenas) {
   std::vector<bool> moves = changed;
   std::vector<bool> left(before.arenas.size(), false);
   const std::vector<std::uint64_t> used = used_bytes(before, moves);
   for (std::size_t at = 0; at < used.size(); ++at)
     left[at] = used[at] < before.arenas[at].arena->size_bytes() / 2;
-  // The smallest arenas are left first: that moves the fewest bytes. Half of them, so that it is rare.
+  // The smallest arenas are left first, because that moves the fewest bytes. Half of the arenas are left, so
+  // that this is rare.
   const auto staying = static_cast<std::size_t>(std::ranges::count(left, false));
   if (staying + plan.devices.size() > most_arenas) {
     std::vector<std::size_t> order(used.size());
@@ -84,15 +89,15 @@ PartOfPlan part_to_upload(const Plan& plan, const ServedLayout& before, const st
   std::vector<std::optional<std::uint32_t>> devices(plan.devices.size());
   for (std::uint32_t at = 0; at < plan.tensors.size(); ++at) {
     if (!moves[at]) continue;
-    PlannedTensor tensor = plan.tensors[at];
+    upload::PlannedTensor tensor = plan.tensors[at];
     auto& known = devices[tensor.device];
     if (!known) {
       known = static_cast<std::uint32_t>(part.plan.devices.size());
       part.plan.devices.push_back({plan.devices[tensor.device].device, 0});
     }
     tensor.device = *known;
-    PlannedDevice& device = part.plan.devices[tensor.device];
-    tensor.place.offset = aligned_for_tensor(device.arena_bytes);
+    upload::PlannedDevice& device = part.plan.devices[tensor.device];
+    tensor.place.offset = device::aligned_for_tensor(device.arena_bytes);
     device.arena_bytes = tensor.place.end();
     part.plan.tensors.push_back(std::move(tensor));
     part.positions.push_back(at);
@@ -136,4 +141,4 @@ ServedLayout next_layout(const ServedLayout& before, const std::vector<bool>& ch
   return next;
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

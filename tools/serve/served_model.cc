@@ -5,15 +5,16 @@
 
 #include "tools/serve/sealed_document.h"
 
-namespace stfs::upload {
+namespace stfs::serve {
 
 Result<std::shared_ptr<const ServedModel>> ServedModel::make(const ServedIdentity& identity,
-                                                             const ServedLayout& layout, const Plan& plan) {
+                                                             const ServedLayout& layout,
+                                                             const upload::Plan& plan) {
   auto manifest = manifest_of(identity, layout, plan);
-  if (!manifest) return pass_on(std::move(manifest));
+  RETURN_IF_ERROR(manifest);
   const std::string text = manifest_text(*manifest);
   auto document = seal_document(text);
-  if (!document) return pass_on(std::move(document));
+  RETURN_IF_ERROR(document);
   const std::shared_ptr<ServedModel> model(new ServedModel);
   model->generation_ = identity.generation;
   model->version_ = identity.version;
@@ -21,7 +22,7 @@ Result<std::shared_ptr<const ServedModel>> ServedModel::make(const ServedIdentit
   model->descriptors_.push_back(std::move(*document));
   for (const ServedArena& it : layout.arenas) {
     auto shared = it.arena->share();
-    if (!shared) return pass_on(std::move(shared));
+    RETURN_IF_ERROR(shared);
     model->descriptors_.push_back(std::move(*shared));
   }
   for (const UniqueFd& descriptor : model->descriptors_) model->numbers_.push_back(descriptor.get());
@@ -38,4 +39,4 @@ std::vector<int> ServedModel::descriptors_beyond(const ServedModel& held) const 
   return beyond;
 }
 
-}  // namespace stfs::upload
+}  // namespace stfs::serve

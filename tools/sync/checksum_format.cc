@@ -1,4 +1,5 @@
-// One class for each format behind a common interface. A call per piece costs nothing beside the hash.
+// There is one class for each format behind a common interface. The call for each piece costs little beside
+// the hash.
 #include "tools/sync/checksum_format.h"
 
 #include <fmt/format.h>
@@ -50,7 +51,7 @@ class ChecksumStream::Adler32Hash final : public Hash {
  private:
   static constexpr std::uint32_t kModulus = 65521;
   static constexpr std::size_t kBlockBytes = 32;
-  /// The sums of so many bytes fit 32 bits without a division (RFC 1950 allows 5552).
+  /// The sums of this many bytes fit 32 bits without a division (RFC 1950 allows 5552).
   static constexpr std::size_t kRunBytes = 5536;
   static_assert(kRunBytes % kBlockBytes == 0);
 

@@ -1,43 +1,160 @@
-// xor is applied straight from the decompressed piece; overwrite in batches of positions and values.
+// Applies xor directly from the decompressed piece, and overwrite in batches of positions and values.
 #include "tools/sync/diff_decoder.h"
+
+#include <zstd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
+#include <new>
+#include <optional>
 #include <utility>
-
-#include "tools/sync/damage.h"
 
 namespace stfs::sync {
 namespace {
 
-// Fits the second cache of any processor, together with the caller's bytes.
+static_assert(std::endian::native == std::endian::little, "positions are read as they lie in the diff");
+
+// Fits into the second-level cache of any processor, together with the caller's bytes.
 constexpr std::size_t kPieceBytes = 128 * 1024;
-/// Positions of a batch. A diff of one batch is read once; a larger one has a reader for its values.
+/// Positions of a batch. A larger diff is read with one frame for its positions and one for its values.
 constexpr std::uint64_t kBatch = 128 * 1024;
 constexpr std::size_t kCountBytes = 4;
 constexpr std::size_t kPositionBytes = 4;
+constexpr std::uint64_t kFetchedBytes = 128 * 1024;
+constexpr int kMostWindowLog = 23;
+constexpr std::size_t kMagicBytes = 4;
 
-static_assert(std::endian::native == std::endian::little, "positions are read as they lie in the diff");
+bool has_magic_number(std::span<const std::byte> bytes) {
+  if (bytes.size() < kMagicBytes) return false;
+  std::uint32_t magic = 0;
+  for (std::size_t at = kMagicBytes; at > 0; --at) {
+    magic = magic << 8U | std::to_integer<std::uint32_t>(bytes[at - 1]);
+  }
+  return magic == ZSTD_MAGICNUMBER;
+}
 
 }  // namespace
+
+/// Decompresses one zstd frame after another, each in order, in bounded memory. Any user may have written a
+/// frame. RFC 8878 (3.1.1.1.2) recommends that decoders support a window of 8 MiB and that encoders need no
+/// larger window; a frame of `zstd -1` has one of 512 KiB.
+class DiffDecoder::Frame {
+ public:
+  Frame() : context_(ZSTD_createDCtx()) {
+    if (context_ == nullptr) throw std::bad_alloc();
+    ZSTD_DCtx_setParameter(context_, ZSTD_d_windowLogMax, kMostWindowLog);
+  }
+  ~Frame() { ZSTD_freeDCtx(context_); }
+  Frame(const Frame&) = delete;
+  Frame& operator=(const Frame&) = delete;
+
+  /// Begins with a frame. EINVAL: the diff does not begin with a zstd frame.
+  Result<void> start(CompressedDiff diff) {
+    ZSTD_DCtx_reset(context_, ZSTD_reset_session_only);
+    diff_ = std::move(diff);
+    unused_ = {};
+    fetched_bytes_ = 0;
+    expanded_bytes_ = 0;
+    content_bytes_.reset();
+    is_ended_ = false;
+    if (diff_.size_bytes == 0) return damaged("the diff is empty, expected a zstd frame");
+    RETURN_IF_ERROR(refill());
+    if (!has_magic_number(unused_)) return damaged("the diff is no zstd frame");
+    const unsigned long long content = ZSTD_getFrameContentSize(unused_.data(), unused_.size());
+    if (content == ZSTD_CONTENTSIZE_ERROR) return damaged("the header of the zstd frame is damaged");
+    if (content != ZSTD_CONTENTSIZE_UNKNOWN) content_bytes_ = content;
+    return {};
+  }
+
+  /// Returns the size of the content, if the frame has it. The size is a claim until finish() succeeds.
+  [[nodiscard]] std::optional<std::uint64_t> content_bytes() const { return content_bytes_; }
+  /// Decompresses the next bytes. At most one block of 128 KiB more than needed is expanded.
+  /// @return the number of bytes, smaller than `to` only at the end of the frame. EINVAL: the frame is
+  ///   damaged, cut short, or needs a larger window; otherwise the errors of CompressedDiff::read.
+  Result<std::size_t> read(std::span<std::byte> to) {
+    std::size_t done = 0;
+    while (done < to.size() && !is_ended_) {
+      const auto has_moved = step(to, done);
+      RETURN_IF_ERROR(has_moved);
+      if (!*has_moved && !is_ended_) {
+        return damaged("the zstd frame is cut short: it has only {} bytes", diff_.size_bytes);
+      }
+    }
+    return done;
+  }
+
+  /// Checks that the frame ends here, and that the diff ends with the frame. EINVAL: one of the two does not
+  /// end.
+  Result<void> finish() {
+    std::byte more{};
+    const auto size_bytes = read({&more, 1});
+    RETURN_IF_ERROR(size_bytes);
+    if (*size_bytes > 0) {
+      return damaged("the diff expands to more than the {} bytes that are due", expanded_bytes_ - 1);
+    }
+    const std::uint64_t behind_bytes = unused_.size() + diff_.size_bytes - fetched_bytes_;
+    if (behind_bytes == 0) return {};
+    RETURN_IF_ERROR(refill());
+    return damaged("{} bytes follow the zstd frame{}", behind_bytes,
+                   has_magic_number(unused_) ? ", a second frame" : "");
+  }
+
+ private:
+  /// Reads the next compressed bytes if all earlier ones are used.
+  Result<void> refill() {
+    const std::uint64_t size_bytes = std::min(kFetchedBytes, diff_.size_bytes - fetched_bytes_);
+    if (!unused_.empty() || size_bytes == 0) return {};
+    fetched_.resize(kFetchedBytes);
+    const auto to = std::span(fetched_).first(static_cast<std::size_t>(size_bytes));
+    RETURN_IF_ERROR(diff_.read(fetched_bytes_, to));
+    unused_ = to;
+    fetched_bytes_ += size_bytes;
+    return {};
+  }
+
+  /// Makes one call of zstd. @return true if any byte was read or written.
+  Result<bool> step(std::span<std::byte> to, std::size_t& done) {
+    RETURN_IF_ERROR(refill());
+    ZSTD_inBuffer in{unused_.data(), unused_.size(), 0};
+    ZSTD_outBuffer out{to.data(), to.size(), done};
+    const std::size_t left = ZSTD_decompressStream(context_, &out, &in);
+    if (ZSTD_isError(left) != 0) return damaged("the zstd frame: {}", ZSTD_getErrorName(left));
+    const bool has_moved = in.pos > 0 || out.pos > done;
+    unused_ = unused_.subspan(in.pos);
+    expanded_bytes_ += out.pos - done;
+    done = out.pos;
+    is_ended_ = left == 0;
+    return has_moved;
+  }
+
+  ZSTD_DCtx* context_;
+  CompressedDiff diff_;
+  std::vector<std::byte> fetched_;     // compressed bytes
+  std::span<const std::byte> unused_;  // part of fetched_
+  std::uint64_t fetched_bytes_ = 0;    // read from diff_
+  std::uint64_t expanded_bytes_ = 0;
+  std::optional<std::uint64_t> content_bytes_;
+  bool is_ended_ = false;
+};
+
+DiffDecoder::DiffDecoder()
+    : frame_(std::make_unique<Frame>()), piece_(kPieceBytes), second_frame_(std::make_unique<Frame>()) {}
+DiffDecoder::~DiffDecoder() = default;
 
 Result<void> DiffDecoder::start(DiffEncoding encoding, CompressedDiff diff, std::uint64_t tensor_bytes) {
   encoding_ = encoding;
   tensor_bytes_ = tensor_bytes;
   at_ = 0;
   due_bytes_ = tensor_bytes;
-  unapplied_ = {};
-  expanded_bytes_ = 0;
-  has_values_reader_ = false;
+  values_frame_ = frame_.get();
   positions_.clear();
   values_.clear();
   in_batch_ = 0;
   left_ = 0;
   least_position_ = 0;
-  if (auto ok = reader_.start(diff); !ok) return ok;
+  RETURN_IF_ERROR(frame_->start(diff));
   if (encoding == DiffEncoding::Overwrite) return start_overwrite(diff);
-  if (const auto content = reader_.content_bytes(); content.value_or(tensor_bytes) != tensor_bytes) {
+  if (const auto content = frame_->content_bytes(); content.value_or(tensor_bytes) != tensor_bytes) {
     return damaged("the diff expands to {} bytes, the tensor has {}", *content, tensor_bytes);
   }
   return {};
@@ -46,28 +163,34 @@ Result<void> DiffDecoder::start(DiffEncoding encoding, CompressedDiff diff, std:
 Result<void> DiffDecoder::start_overwrite(const CompressedDiff& diff) {
   due_bytes_ = kCountBytes;
   std::uint32_t count = 0;
-  if (auto ok = read_exactly(reader_, std::as_writable_bytes(std::span(&count, 1))); !ok) return ok;
+  RETURN_IF_ERROR(read_exactly(*frame_, std::as_writable_bytes(std::span(&count, 1))));
   if (count > tensor_bytes_) {
     return damaged("the diff changes {} bytes, the tensor has {}", count, tensor_bytes_);
   }
   due_bytes_ = overwrite_size_bytes(count);
-  if (const auto content = reader_.content_bytes(); content.value_or(due_bytes_) != due_bytes_) {
+  if (const auto content = frame_->content_bytes(); content.value_or(due_bytes_) != due_bytes_) {
     return damaged("the diff expands to {} bytes, but {} changes need {}", *content, count, due_bytes_);
   }
   left_ = count;
-  has_values_reader_ = count > kBatch;
-  if (!has_values_reader_) return {};
-  if (auto ok = values_reader_.start(diff); !ok) return ok;
+  if (count <= kBatch) return {};
+  values_frame_ = second_frame_.get();
+  RETURN_IF_ERROR(values_frame_->start(diff));
   const std::uint64_t before_bytes = kCountBytes + std::uint64_t{kPositionBytes} * count;
-  const auto skipped_bytes = values_reader_.skip(before_bytes);
-  if (!skipped_bytes) return tl::unexpected(skipped_bytes.error());
-  if (*skipped_bytes == before_bytes) return {};
-  return damaged("the diff expands to {} bytes, but {} changes need {}", *skipped_bytes, count, due_bytes_);
+  for (std::uint64_t skipped_bytes = 0; skipped_bytes < before_bytes;) {
+    const auto piece = std::span(piece_).first(
+        static_cast<std::size_t>(std::min<std::uint64_t>(piece_.size(), before_bytes - skipped_bytes)));
+    const auto read_bytes = values_frame_->read(piece);
+    RETURN_IF_ERROR(read_bytes);
+    skipped_bytes += *read_bytes;
+    if (*read_bytes == piece.size()) continue;
+    return damaged("the diff expands to {} bytes, but {} changes need {}", skipped_bytes, count, due_bytes_);
+  }
+  return {};
 }
 
-Result<void> DiffDecoder::read_exactly(FrameReader& reader, std::span<std::byte> to) {
-  const auto size_bytes = reader.read(to);
-  if (!size_bytes) return tl::unexpected(size_bytes.error());
+Result<void> DiffDecoder::read_exactly(Frame& frame, std::span<std::byte> to) {
+  const auto size_bytes = frame.read(to);
+  RETURN_IF_ERROR(size_bytes);
   if (*size_bytes == to.size()) return {};
   return damaged("the diff expands to less than the {} bytes that are due", due_bytes_);
 }
@@ -84,18 +207,10 @@ Result<bool> DiffDecoder::apply(std::span<std::byte> bytes) {
 Result<bool> DiffDecoder::apply_xor(std::span<std::byte> bytes) {
   bool has_changed = false;
   while (!bytes.empty()) {
-    if (unapplied_.empty()) {
-      piece_.resize(kPieceBytes);
-      const auto piece = std::span(piece_).first(
-          static_cast<std::size_t>(std::min<std::uint64_t>(kPieceBytes, tensor_bytes_ - expanded_bytes_)));
-      if (auto ok = read_exactly(reader_, piece); !ok) return pass_on(std::move(ok));
-      expanded_bytes_ += piece.size();
-      unapplied_ = piece;
-    }
-    const std::size_t size_bytes = std::min(bytes.size(), unapplied_.size());
-    has_changed |= xor_into(bytes.first(size_bytes), unapplied_.first(size_bytes));
-    bytes = bytes.subspan(size_bytes);
-    unapplied_ = unapplied_.subspan(size_bytes);
+    const auto piece = std::span(piece_).first(std::min(bytes.size(), piece_.size()));
+    RETURN_IF_ERROR(read_exactly(*frame_, piece));
+    has_changed |= xor_into(bytes.first(piece.size()), piece);
+    bytes = bytes.subspan(piece.size());
   }
   return has_changed;
 }
@@ -106,7 +221,7 @@ Result<bool> DiffDecoder::apply_overwrite(std::span<std::byte> bytes) {
   for (;;) {
     if (in_batch_ == positions_.size()) {
       if (left_ == 0) return has_changed;
-      if (auto ok = next_batch(); !ok) return pass_on(std::move(ok));
+      RETURN_IF_ERROR(next_batch());
     }
     for (; in_batch_ < positions_.size(); ++in_batch_) {
       const std::uint32_t position = positions_[in_batch_];
@@ -124,9 +239,9 @@ Result<void> DiffDecoder::next_batch() {
   values_.resize(count);
   in_batch_ = 0;
   left_ -= count;
-  if (auto ok = read_exactly(reader_, std::as_writable_bytes(std::span(positions_))); !ok) return ok;
-  if (auto ok = check_batch(); !ok) return ok;
-  return read_exactly(has_values_reader_ ? values_reader_ : reader_, values_);
+  RETURN_IF_ERROR(read_exactly(*frame_, std::as_writable_bytes(std::span(positions_))));
+  RETURN_IF_ERROR(check_batch());
+  return read_exactly(*values_frame_, values_);
 }
 
 Result<void> DiffDecoder::check_batch() {
@@ -144,9 +259,7 @@ Result<void> DiffDecoder::finish() {
   if (at_ != tensor_bytes_) {
     return damaged("{} bytes of {} were applied before the end", at_, tensor_bytes_);
   }
-  auto ended = has_values_reader_ ? values_reader_.finish() : reader_.finish();
-  if (ended) return {};
-  return tl::unexpected(std::move(ended).error());
+  return values_frame_->finish();
 }
 
 }  // namespace stfs::sync

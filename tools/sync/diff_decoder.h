@@ -1,68 +1,71 @@
-// Turns a tensor's old bytes into its new ones, piece by piece, from its published diff.
+// Turns a tensor's old bytes into its new bytes, piece by piece, with its published diff.
 //
-// A diff is hostile input. The decoder never expands more than the tensor needs, and takes at most 1 MiB
-// besides the memory of its frames (frame_reader.h): one frame for xor, two for large overwrite diffs, whose
-// positions precede their values.
+// A diff is hostile input. The decoder never expands more bytes than the tensor needs. Its memory is at most
+// 1 MiB, plus for each frame that it reads the frame's window, which is at most 8 MiB, and 400 KiB more. A
+// large overwrite diff needs two frames at the same time, because the positions precede the values.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "core/base/error.h"
-#include "tools/sync/diff_encoding.h"
-#include "tools/sync/frame_reader.h"
+#include "tools/sync/version_format.h"
 
 namespace stfs::sync {
 
-/// Used by one thread, for any number of diffs: its memory is kept from one to the next. After a failure only
-/// start() may be called.
+/// Used by one thread, for any number of diffs: the decoder keeps its memory from one diff to the next. After
+/// a failure only start() may be called.
 ///
-/// Failures are InvalidArgument (EINVAL) with the reason, without the tensor's name: the caller adds it. They
-/// are: a frame that is damaged, cut short, followed by other bytes, or not there; content that is smaller
-/// or larger than the tensor needs; a count, a position or an order of positions that does not fit the
+/// Failures are InvalidArgument (EINVAL) with the reason, without the tensor's name: the caller adds the
+/// name. The reasons: a frame is damaged, cut short, followed by other bytes, or missing; the content is
+/// smaller or larger than the tensor needs; a count, a position or an order of positions does not fit the
 /// tensor. Errors of reading the frame are passed on.
 class DiffDecoder {
  public:
-  /// Begins with a diff. Refuses a frame whose content does not fit the tensor, as far as its beginning
-  /// tells.
+  DiffDecoder();
+  ~DiffDecoder();
+  DiffDecoder(const DiffDecoder&) = delete;
+  DiffDecoder& operator=(const DiffDecoder&) = delete;
+
+  /// Begins with a diff. Refuses a frame if its beginning shows that its content does not fit the tensor.
   /// @param tensor_bytes  the size of the tensor.
   Result<void> start(DiffEncoding encoding, CompressedDiff diff, std::uint64_t tensor_bytes);
-  /// Turns the tensor's next bytes from old into new ones, in place.
-  /// @param bytes  any number of bytes, which lie in the tensor behind those of the calls before.
-  /// @return whether any of them has changed. After a failure their values are unspecified.
+  /// Turns the tensor's next bytes from old into new bytes, in place.
+  /// @param bytes  any number of bytes. They follow the bytes of the last call in the tensor.
+  /// @return true if any byte has changed. After a failure the bytes are unspecified.
   Result<bool> apply(std::span<std::byte> bytes);
   /// Checks that the diff ends exactly with the tensor. All bytes of the tensor must have been applied.
   Result<void> finish();
 
  private:
+  class Frame;
   Result<bool> apply_xor(std::span<std::byte> bytes);
   Result<bool> apply_overwrite(std::span<std::byte> bytes);
   /// Reads the count of an overwrite diff, and prepares both cursors.
   Result<void> start_overwrite(const CompressedDiff& diff);
   /// Reads the next positions and values, and checks the positions.
   Result<void> next_batch();
-  /// Reads exactly so many bytes, or fails: the diff is too small.
-  Result<void> read_exactly(FrameReader& reader, std::span<std::byte> to);
+  /// Reads exactly this many bytes, or fails: the diff is too small.
+  Result<void> read_exactly(Frame& frame, std::span<std::byte> to);
   [[nodiscard]] Result<void> check_batch();
 
   DiffEncoding encoding_ = DiffEncoding::Xor;
   std::uint64_t tensor_bytes_ = 0;
-  std::uint64_t at_ = 0;          // bytes of the tensor that are applied
+  std::uint64_t at_ = 0;          // bytes of the tensor that were processed
   std::uint64_t due_bytes_ = 0;   // the size of the whole diff, expanded
-  FrameReader reader_;            // of xor; of positions
-  std::vector<std::byte> piece_;  // of xor
-  std::span<const std::byte> unapplied_;
-  std::uint64_t expanded_bytes_ = 0;  // by xor
-  // Of overwrite. A batch is positions, and as many values.
-  FrameReader values_reader_;
-  bool has_values_reader_ = false;  // false: the positions' reader goes on with the values
+  std::unique_ptr<Frame> frame_;  // of xor, or of the positions
+  std::vector<std::byte> piece_;  // decompressed
+  // For overwrite. A batch has positions, and the same number of values.
+  std::unique_ptr<Frame> second_frame_;
+  Frame* values_frame_ = nullptr;  // frame_, or second_frame_ for a large diff
   std::vector<std::uint32_t> positions_;
   std::vector<std::byte> values_;
-  std::size_t in_batch_ = 0;          // positions of the batch that are applied
+  std::size_t in_batch_ = 0;          // positions of the batch that were processed
   std::uint64_t left_ = 0;            // positions behind the batch
-  std::uint64_t least_position_ = 0;  // that the next batch may begin with
+  std::uint64_t least_position_ = 0;  // the least first position of the next batch
 };
 
 }  // namespace stfs::sync

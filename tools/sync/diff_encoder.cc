@@ -1,4 +1,4 @@
-// Pieces stay in the processor's second cache from their reading to their compression.
+// Pieces stay in the processor's second-level cache from their reading to their compression.
 #include "tools/sync/diff_encoder.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kTensorPieceBytes = 128 * 1024;
 constexpr std::size_t kFramePieceBytes = 256 * 1024;
 constexpr int kLevel = 1;
-/// Changes that are kept in memory. A diff of more is written in passes.
+/// The number of changes that are kept in memory. A diff with more changes is written in passes.
 constexpr std::uint64_t kMostCollected = 128 * 1024;
 
 static_assert(std::endian::native == std::endian::little, "positions are written as they lie in memory");
@@ -28,7 +28,7 @@ tl::unexpected<Error> changed_meanwhile() {
 
 }  // namespace
 
-/// One zstd frame after another.
+/// Writes one zstd frame after another.
 class DiffEncoder::Frame {
  public:
   Frame() : context_(ZSTD_createCCtx()), out_(kFramePieceBytes) {
@@ -39,7 +39,7 @@ class DiffEncoder::Frame {
   Frame(const Frame&) = delete;
   Frame& operator=(const Frame&) = delete;
 
-  /// @param content_bytes  exactly what append() will bring.
+  /// @param content_bytes  exactly the number of bytes that append() will get.
   void start(std::uint64_t content_bytes, const Sink& sink) {
     ZSTD_CCtx_reset(context_, ZSTD_reset_session_only);
     ZSTD_CCtx_setPledgedSrcSize(context_, content_bytes);
@@ -65,7 +65,7 @@ class DiffEncoder::Frame {
       const bool is_done = directive == ZSTD_e_end ? left == 0 : in.pos == in.size;
       const bool is_ended = is_done && directive == ZSTD_e_end;
       if (is_ended || filled_ == out_.size()) {
-        if (auto ok = flush(); !ok) return ok;
+        RETURN_IF_ERROR(flush());
       }
       if (is_done) return {};
     }
@@ -96,6 +96,7 @@ DiffEncoder::DiffEncoder(DiffEncoding encoding, ChecksumFormat checksum_format)
 DiffEncoder::~DiffEncoder() = default;
 
 Result<EncodedDiff> DiffEncoder::encode(const TensorChange& change, const Sink& sink, Work& work) {
+  counted_bytes_ = 0;
   if (encoding_ == DiffEncoding::Xor) return encode_xor(change, sink, work);
   if (change.size_bytes > kMostOverwriteBytes) {
     return fail(ErrorCode::InvalidArgument, EFBIG,
@@ -112,34 +113,39 @@ Result<void> DiffEncoder::for_each_piece(const TensorChange& change, const Take&
         static_cast<std::size_t>(std::min<std::uint64_t>(kTensorPieceBytes, change.size_bytes - offset));
     before_ = std::span(before_buffer_).first(size_bytes);
     after_ = std::span(after_buffer_).first(size_bytes);
-    if (auto ok = change.before(offset, before_); !ok) return ok;
-    if (auto ok = change.after(offset, after_); !ok) return ok;
-    if (auto ok = take(offset); !ok) return ok;
+    RETURN_IF_ERROR(change.before(offset, before_));
+    RETURN_IF_ERROR(change.after(offset, after_));
+    RETURN_IF_ERROR(take(offset));
   }
   return {};
 }
 
+Result<void> DiffEncoder::count_piece(Work& work) {
+  counted_bytes_ += after_.size();
+  if (work.advance(after_.size())) return {};
+  return fail_system(EINTR, "the diff", "write");
+}
+
 Result<EncodedDiff> DiffEncoder::encode_xor(const TensorChange& change, const Sink& sink, Work& work) {
   ChecksumStream checksum(checksum_format_);
-  std::uint64_t equal_bytes = 0;  // before the first difference: the frame begins with it
   bool is_changed = false;
-  auto read = for_each_piece(change, [&](std::uint64_t) -> Result<void> {
+  auto read = for_each_piece(change, [&](std::uint64_t offset) -> Result<void> {
     checksum.update(after_);
     const bool differs = std::memcmp(before_.data(), after_.data(), after_.size()) != 0;
     xor_into(before_, after_);
     if (differs && !is_changed) {
       is_changed = true;
       frame_->start(change.size_bytes, sink);
-      const std::vector<std::byte> zeros(std::min<std::uint64_t>(equal_bytes, kTensorPieceBytes));
-      for (std::uint64_t done = 0; done < equal_bytes; done += zeros.size()) {
-        if (auto ok = frame_->append(zeros); !ok) return ok;  // all pieces but the last are of that size
+      // The frame begins with the equal pieces before this one. All pieces but the last have this size.
+      const std::vector<std::byte> zeros(offset == 0 ? 0 : kTensorPieceBytes);
+      for (std::uint64_t done = 0; done < offset; done += zeros.size()) {
+        RETURN_IF_ERROR(frame_->append(zeros));
       }
     }
-    if (!is_changed) equal_bytes += after_.size();
-    if (!work.advance(after_.size())) return fail_system(EINTR, "the diff", "write");
+    RETURN_IF_ERROR(count_piece(work));
     return is_changed ? frame_->append(before_) : Result<void>();
   });
-  if (!read) return pass_on(std::move(read));
+  RETURN_IF_ERROR(read);
   return EncodedDiff{is_changed, is_changed ? frame_->size_bytes() : 0, checksum.hex()};
 }
 
@@ -150,15 +156,14 @@ Result<EncodedDiff> DiffEncoder::encode_overwrite(const TensorChange& change, co
   values_.clear();
   auto read = for_each_piece(change, [&](std::uint64_t offset) -> Result<void> {
     checksum.update(after_);
-    if (count > kMostCollected) {  // they are dropped anyway
+    if (count > kMostCollected) {  // they are not used
       positions_.clear();
       values_.clear();
     }
     count += collect(offset);
-    if (!work.advance(after_.size())) return fail_system(EINTR, "the diff", "write");
-    return {};
+    return count_piece(work);
   });
-  if (!read) return pass_on(std::move(read));
+  RETURN_IF_ERROR(read);
   if (count == 0) return EncodedDiff{false, 0, checksum.hex()};
   if (count >= kMostOverwriteBytes) {
     return fail(ErrorCode::InvalidArgument, EFBIG, "all of its 4 GiB have changed: use xor");
@@ -173,7 +178,7 @@ Result<EncodedDiff> DiffEncoder::encode_overwrite(const TensorChange& change, co
   } else if (written) {
     written = write_in_passes(change, count);
   }
-  if (!written) return pass_on(std::move(written));
+  RETURN_IF_ERROR(written);
   return EncodedDiff{true, frame_->size_bytes(), checksum.hex()};
 }
 
@@ -208,7 +213,7 @@ Result<void> DiffEncoder::write_in_passes(const TensorChange& change, std::uint6
       if (found == 0) return {};
       return frame_->append(writes_positions ? std::as_bytes(std::span(positions_)) : values_);
     });
-    if (!read) return read;
+    RETURN_IF_ERROR(read);
     if (left != 0) return changed_meanwhile();
   }
   return {};

@@ -18,18 +18,20 @@ namespace stfs::sync {
 namespace {
 
 constexpr const char* kNoteName = "switch.json";
-constexpr const char* kNextNote = "switch.tmp";  // until it has its name
+constexpr const char* kNextNote = "switch.tmp";  // the note's name until it is whole
 constexpr const char* kStateBefore = "state.before";
 constexpr const char* kStateAfter = "state.after";
-constexpr const char* kVersionOfState = "version";  // each state.json has it
-constexpr std::uint64_t kMostNoteBytes = 64 << 20;
+constexpr const char* kVersionOfState = "version";  // a member of each state.json
+// The size of about 100,000 names. Another user may have written the text, and its JSON tree takes 25 times
+// as much memory.
+constexpr std::uint64_t kMostNoteBytes = 4 << 20;
 
 struct Note {
   FileSwitch files;
   bool is_ready = false;
 };
 
-/// A name in the directory, which leads nowhere else.
+/// Returns true if the text is a name in the directory, which leads nowhere else.
 bool is_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
 }
@@ -49,7 +51,7 @@ std::string text_of(const FileSwitch& files, bool is_ready) {
   return tools::json_line(document) + "\n";
 }
 
-/// Throws what nlohmann_json throws for another form.
+/// Throws the exception of nlohmann_json for another form.
 std::string name_in(const tools::Json& value) {
   auto name = value.get<std::string>();
   if (!is_name(name)) throw tools::Json::other_error::create(0, "no name", nullptr);
@@ -61,7 +63,8 @@ FileSwitch::Move move_in(const tools::Json& value) {
 }
 
 Note note_in(const tools::Json& document) {
-  // Whoever may write the model may write into the text of its state, and may give that file another name.
+  // A user who may write the model may also write the text of its state, and may rename that file to the
+  // note's name.
   if (document.contains(kVersionOfState)) throw tools::Json::other_error::create(0, "a state", nullptr);
   Note note;
   note.is_ready = document.at("ready").get<bool>();
@@ -72,16 +75,15 @@ Note note_in(const tools::Json& document) {
   return note;
 }
 
-/// Nothing if there is no note.
+/// Returns nothing if there is no note.
 Result<std::optional<Note>> read_note(Storage& storage, const SyncPlace& place) {
   const std::filesystem::path path = place.file(kNoteName);
   const auto file = storage.open_no_link(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return std::optional<Note>();
-  if (!file) return tl::unexpected(file.error());
-  if (auto belongs = check_maker(storage, place, kNoteName, **file, RightTo::Directory); !belongs)
-    return pass_on(std::move(belongs));
+  RETURN_IF_ERROR(file);
+  RETURN_IF_ERROR(check_maker(storage, place, kNoteName, **file, RightTo::Directory));
   auto text = read_text(**file, kMostNoteBytes);
-  if (!text) return pass_on(std::move(text));
+  RETURN_IF_ERROR(text);
   try {
     return std::optional(note_in(tools::parse_json(*text)));
   } catch (const tools::Json::exception&) {
@@ -98,7 +100,8 @@ Result<void> write_note(Storage& storage, const SyncPlace& place, const FileSwit
                          Durability::Power);
 }
 
-/// Replaces a file of the other name. Does nothing if there is no file to rename: that was done.
+/// Replaces a file of the other name. Does nothing if there is no file to rename: an earlier call has renamed
+/// it.
 Result<void> rename_file(Storage& storage, const std::filesystem::path& from,
                          const std::filesystem::path& to) {
   auto renamed = storage.rename(from, to, true);
@@ -110,31 +113,30 @@ Result<void> sync_all(Storage& storage, const SyncPlace& place) {
   return synced ? storage.sync_directory(place.model_folder()) : synced;
 }
 
-/// What comes after the step. May be repeated.
+/// Makes all changes that follow the step. May be repeated.
 Result<void> finish(Storage& storage, const SyncPlace& place, const FileSwitch& files) {
   for (const FileSwitch::Move& move : files.after) {
-    if (auto named = rename_file(storage, place.model_file(move.from), place.model_file(move.to)); !named)
-      return named;
+    RETURN_IF_ERROR(rename_file(storage, place.model_file(move.from), place.model_file(move.to)));
   }
-  if (auto named = rename_file(storage, next_sync_state(place), place.state_file()); !named) return named;
-  if (auto synced = sync_all(storage, place); !synced) return synced;
+  RETURN_IF_ERROR(rename_file(storage, next_sync_state(place), place.state_file()));
+  RETURN_IF_ERROR(sync_all(storage, place));
   for (const std::string& name : files.removed) {
-    if (auto removed = remove_if_there(storage, place.model_file(name)); !removed) return removed;
+    RETURN_IF_ERROR(remove_if_there(storage, place.model_file(name)));
   }
-  if (auto removed = remove_if_there(storage, place.file(kStateBefore)); !removed) return removed;
-  if (auto synced = sync_all(storage, place); !synced) return synced;
+  RETURN_IF_ERROR(remove_if_there(storage, place.file(kStateBefore)));
+  RETURN_IF_ERROR(sync_all(storage, place));
   return remove_if_there(storage, place.file(kNoteName));
 }
 
-/// @param is_taken  whether the step was taken.
+/// @param is_taken  set once the step is taken.
 Result<void> step(Storage& storage, const SyncPlace& place, const FileSwitch& files, bool& is_taken) {
-  if (auto synced = sync_all(storage, place); !synced) return synced;
-  if (auto noted = write_note(storage, place, files, true); !noted) return noted;
+  RETURN_IF_ERROR(sync_all(storage, place));
+  RETURN_IF_ERROR(write_note(storage, place, files, true));
   const std::filesystem::path state = place.state_file();
-  if (auto hidden = rename_file(storage, state, place.file(kStateBefore)); !hidden) return hidden;
-  if (auto synced = storage.sync_directory(place.open_folder()); !synced) return synced;
+  RETURN_IF_ERROR(rename_file(storage, state, place.file(kStateBefore)));
+  RETURN_IF_ERROR(storage.sync_directory(place.open_folder()));
   const std::filesystem::path to = place.model_file(files.step.to);
-  if (auto named = storage.rename(place.model_file(files.step.from), to, true); !named) return named;
+  RETURN_IF_ERROR(storage.rename(place.model_file(files.step.from), to, true));
   is_taken = true;
   return storage.sync_directory(place.model_folder());
 }
@@ -158,6 +160,12 @@ Result<void> note_switch(Storage& storage, const SyncPlace& place, const FileSwi
                 (place.directory / wrong->to).string() +
                     ": its name is not UTF-8: a full version can't have this file");
   }
+  if (text_of(files, false).size() > kMostNoteBytes) {
+    return fail(ErrorCode::InvalidArgument, EFBIG,
+                fmt::format("{}: the names of its old and new files have more than {} bytes: a full version "
+                            "can't replace so many files",
+                            place.directory.native(), kMostNoteBytes));
+  }
   return write_note(storage, place, files, false);
 }
 
@@ -177,30 +185,30 @@ Result<void> take_switch(Storage& storage, const SyncPlace& place, const FileSwi
 Result<void> undo_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files) {
   const std::filesystem::path state = place.state_file();
   if (!is_taken_name(storage, state)) {
-    if (auto named = rename_file(storage, place.file(kStateBefore), state); !named) return named;
+    RETURN_IF_ERROR(rename_file(storage, place.file(kStateBefore), state));
   }
   std::vector<std::string> names = files.archives;
   for (const FileSwitch::Move& move : files.after) names.push_back(move.from);
-  if (auto removed = remove_if_there(storage, next_sync_state(place)); !removed) return removed;
+  RETURN_IF_ERROR(remove_if_there(storage, next_sync_state(place)));
   for (const std::string& name : names) {
-    if (auto removed = remove_if_there(storage, place.model_file(name)); !removed) return removed;
+    RETURN_IF_ERROR(remove_if_there(storage, place.model_file(name)));
   }
-  // Where a note is ready and `step.from` is not there, the step was taken: whoever finished that would
-  // remove the model.
+  // A ready note without `step.from` means that the step was taken. The next process would then finish the
+  // switch, and remove the model.
   const auto note = read_note(storage, place);
-  if (!note) return tl::unexpected(note.error());
+  RETURN_IF_ERROR(note);
   if (*note && (*note)->is_ready) {
-    if (auto noted = write_note(storage, place, files, false); !noted) return noted;
+    RETURN_IF_ERROR(write_note(storage, place, files, false));
   }
-  if (auto removed = remove_if_there(storage, place.model_file(files.step.from)); !removed) return removed;
-  if (auto synced = sync_all(storage, place); !synced) return synced;
+  RETURN_IF_ERROR(remove_if_there(storage, place.model_file(files.step.from)));
+  RETURN_IF_ERROR(sync_all(storage, place));
   return remove_if_there(storage, place.file(kNoteName));
 }
 
 Result<void> recover_switch(Storage& storage, const SyncPlace& place) {
   const auto note = read_note(storage, place);
-  if (!note) return tl::unexpected(note.error());
-  if (auto removed = remove_if_there(storage, place.file(kNextNote)); !removed) return removed;
+  RETURN_IF_ERROR(note);
+  RETURN_IF_ERROR(remove_if_there(storage, place.file(kNextNote)));
   if (!*note) return {};
   const FileSwitch& files = (*note)->files;
   const bool is_taken = (*note)->is_ready && !is_taken_name(storage, place.model_file(files.step.from));

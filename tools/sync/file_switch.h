@@ -1,17 +1,17 @@
-// Gives a model's directory other files and another sync state in one step, also after a kill or a loss of
+// Gives a model's directory other files and another sync state in one step, even across a kill or a loss of
 // power.
 //
-// The step is one rename: of the index, or of the only archive. All new files are on stable storage before. A
-// note in the place of the sync state says what is under way, so that whoever takes the lock next finishes or
-// undoes it:
+// The step is one rename: of the index, or of the only archive. Before the step all new files are on stable
+// storage. A note beside the sync state describes the switch, so that the next process that takes the lock
+// finishes or undoes it:
 //
-//   noted        new files are being made       undone: they are removed
-//   ready        they are whole                 undone while `step.from` exists, else finished
+//   noted        new files are being made       undone: the new files are removed
+//   ready        the new files are whole        undone while `step.from` exists, else finished
 //
-// A note counts only if its maker may write the model's directory (sync_place.h).
+// A note is used only if its maker may write the model's directory (sync_place.h).
 //
-// Once ready, state.json has another name until the new state takes its place: a receiver that does not know
-// the note never finds a state of another version than the files'.
+// From "ready" on, state.json has another name until the new state takes its place. A receiver that does not
+// know the note thus never finds the state of one version beside the files of another.
 #pragma once
 
 #include <filesystem>
@@ -25,42 +25,42 @@
 
 namespace stfs::sync {
 
-/// Names of files in the model's directory. `from` is a temporary name.
+/// The names of files in the model's directory. `from` is a temporary name.
 struct FileSwitch {
   struct Move {
     std::string from;
     std::string to;
   };
-  std::vector<std::string> archives;  // new ones, under names that nothing refers to before the step
+  std::vector<std::string> archives;  // new archives, under names that nothing refers to before the step
   Move step;
   std::vector<Move> after;           // other files, which get their names after the step
-  std::vector<std::string> removed;  // files of the model before
+  std::vector<std::string> removed;  // files of the model before the switch
 };
 
-/// Where the new state lies until the step.
+/// Returns the path of the new state until the step.
 std::filesystem::path next_sync_state(const SyncPlace& place);
 
-// These functions are for one thread, which holds the lock of the model's sync state.
+// One thread calls these functions, and holds the lock of the model's sync state.
 
-/// Notes the switch. Call it before any of its files is made.
+/// Notes the switch. The caller calls this before it makes any of the files.
 Result<void> note_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files);
-/// Takes the step and what comes after it. All new files and the new state are there and synced, but for
-/// their names. A failure before the step undoes everything. Behind it, the message says that the change is
-/// made.
+/// Takes the step and finishes the switch. All new files and the new state must exist and be synced; only
+/// their names are missing. A failure before the step undoes everything. After the step, the message says
+/// that the change is made.
 Result<void> take_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files);
 /// Removes the new files and the note.
 Result<void> undo_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files);
-/// Finishes or undoes what a process that has died was about to do. Does nothing if there is no note.
+/// Finishes or undoes the switch of a process that has died. Does nothing if there is no note.
 Result<void> recover_switch(Storage& storage, const SyncPlace& place);
 
-/// The file name of the index or archive that the step of a noted switch makes; nothing without a note that
-/// can be read.
+/// Returns the file name of the index or archive that the step of a noted switch makes; nothing without a
+/// readable note.
 std::optional<std::string> model_in_switch(Storage& storage, const SyncPlace& place);
 
-/// @return whether a file has this name. Also true if the store can't tell.
+/// @return true if a file has this name, or if the store can't say.
 bool is_taken_name(Storage& storage, const std::filesystem::path& path);
-/// The file that has the sync state of the model's present files: SyncPlace::state(), but for the moment of
-/// the step.
+/// Returns the file that has the sync state of the model's present files. This is SyncPlace::state(), except
+/// at the moment of the step.
 std::filesystem::path present_sync_state(Storage& storage, const SyncPlace& place);
 
 }  // namespace stfs::sync

@@ -1,4 +1,4 @@
-// Asks for attributes, and reads the tensors' own files past the kernel's page cache.
+// Reads attributes, and reads the tensors' files past the kernel's page cache.
 #include "tools/sync/mounted_model.h"
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ constexpr const char* kFirstGenerationAttribute = "user.safetensors.first_genera
 constexpr const char* kChecksumAttribute = "user.safetensors.checksum";
 constexpr std::string_view kChecksumKind = "xxh128:";  // XXH3, 128 bits
 
-/// A number that an attribute of a file in a mount has.
+/// Returns the number in an attribute of a file in a mount.
 std::optional<std::uint64_t> number_at(const fs::path& path, const char* attribute) {
   const auto text = tools::read_mount_attribute(path, attribute);
   if (!text) return std::nullopt;
@@ -37,7 +37,7 @@ std::optional<std::uint64_t> number_at(const fs::path& path, const char* attribu
   return failed == std::errc() && end == text->data() + text->size() ? std::optional(number) : std::nullopt;
 }
 
-/// Not through the page cache: the mount tells the kernel of a change only after the change.
+/// Bypasses the page cache: the mount notifies the kernel of a change only after the change.
 UniqueFd open_past_cache(const fs::path& path) {
   constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
   UniqueFd file(::open(path.c_str(), kFlags | O_DIRECT));
@@ -55,7 +55,7 @@ bool is_mounted_model(const fs::path& path) {
 
 Result<void> MountedTensor::read(std::uint64_t offset, std::span<std::byte> to) {
   if (offset == 0) {
-    stream_ = std::make_unique<ChecksumStream>(ChecksumFormat::Xxh3_128);
+    stream_ = std::make_unique<Checksum>();
     read_bytes_ = 0;
   }
   if (auto read = file_->read(to, offset); !read) {
@@ -132,7 +132,7 @@ Result<MountedTensor> MountedModel::open(std::string_view name, std::uint64_t si
   if (!opened) return fail_system(errno, path.string(), "open");
   auto file = make_system_file(std::move(opened), path.string());
   const auto now_bytes = file->size_bytes();
-  if (!now_bytes) return tl::unexpected(now_bytes.error());
+  RETURN_IF_ERROR(now_bytes);
   if (*now_bytes != size_bytes) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 fmt::format("{}: has {} bytes, and had {}: it was edited meanwhile", path.string(),

@@ -1,5 +1,5 @@
-// The tensors of a model as a mount shows them: which have changed since a generation, and the bytes of one
-// version of each, while other programs write to it.
+// Reads the tensors of a model through a mount. It finds the tensors that have changed since a generation,
+// and reads the bytes of one version of each tensor while other programs write to it.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +11,24 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/checksum.h"
 #include "core/base/error.h"
 #include "core/base/name_hash.h"
 #include "core/storage/file.h"
-#include "tools/sync/checksum_format.h"
 
 namespace stfs::sync {
 
-/// Whether the path is the root of a model in a mount.
+/// Returns true if the path is the root of a model in a mount.
 bool is_mounted_model(const std::filesystem::path& path);
 
-/// One reading of a tensor. Used by one thread.
+/// The readings of one tensor. Used by one thread.
 class MountedTensor {
  public:
-  /// As ReadPiece (diff_encoding.h). A reading of the whole tensor begins with offset 0 and goes on in order;
-  /// there may be several.
+  /// Reads like ReadPiece (version_format.h). A reading of the whole tensor begins with offset 0 and
+  /// continues in order. There may be several readings.
   Result<void> read(std::uint64_t offset, std::span<std::byte> to);
-  /// Whether all bytes of all readings are of one version, which the tensor still has or had: the mount's own
-  /// checksum of a version is theirs. EIO and others: the checksum could not be asked for.
+  /// Returns true if all bytes of all readings are of one version that the tensor has or had: their checksum
+  /// is the one that the mount gives for the version. EIO and others: the checksum could not be read.
   [[nodiscard]] Result<bool> is_whole() const;
 
  private:
@@ -39,25 +39,25 @@ class MountedTensor {
   std::filesystem::path path_;
   std::unique_ptr<File> file_;
   std::uint64_t size_bytes_ = 0;
-  std::unique_ptr<ChecksumStream> stream_{};  // of the reading that goes on
-  std::uint64_t read_bytes_ = 0;              // by it
-  std::string checksum_{};                    // of the readings that are done
-  bool has_other_{};                          // they differ
+  std::unique_ptr<Checksum> stream_{};  // of the present reading
+  std::uint64_t read_bytes_ = 0;        // by the present reading
+  std::string checksum_{};              // of the finished readings
+  bool has_other_{};                    // the finished readings differ
 };
 
-/// What the mount's attributes said at one moment. Immutable: any number of threads may read it.
+/// The values of the mount's attributes at one moment. Immutable: any number of threads may read it.
 class MountedModel {
  public:
-  /// Reads the mount's generation, then that of each tensor.
-  /// @return EOPNOTSUPP: an older version serves the mount; the errors of reading it.
+  /// Reads the mount's generation, then the generation of each tensor.
+  /// @return EOPNOTSUPP: an older version of stfs serves the mount; the errors of reading the mount.
   static Result<MountedModel> look(const std::filesystem::path& root);
 
-  /// All changes up to this one are visible to who reads tensors now. A change that comes later has a larger
-  /// one.
+  /// A reader that starts now sees all changes up to this generation. Later changes have a larger generation.
   [[nodiscard]] std::uint64_t generation() const { return generation_; }
-  /// Whether the tensor may have changed since that generation. Nothing: the mount has no such tensor.
+  /// Returns true if the tensor may have changed after that generation. Nothing: the mount has no such
+  /// tensor.
   [[nodiscard]] std::optional<bool> may_have_changed(std::string_view name, std::uint64_t since) const;
-  /// Opens a tensor. ESTALE: it has another size, or is gone.
+  /// Opens a tensor. ESTALE: the tensor has another size, or was removed.
   [[nodiscard]] Result<MountedTensor> open(std::string_view name, std::uint64_t size_bytes) const;
 
  private:
@@ -66,7 +66,7 @@ class MountedModel {
     std::uint64_t generation = 0;
   };
   std::uint64_t generation_ = 0;
-  std::uint64_t first_generation_ = 0;   // the first that this mount of the model can have told
+  std::uint64_t first_generation_ = 0;   // the first generation that this mount of the model could have given
   NameMap<std::string, Entry> tensors_;  // by name
 };
 

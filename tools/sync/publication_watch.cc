@@ -39,7 +39,7 @@ void PublicationWatch::watch_newest() {
     // Another user's link or mount may have the name: a call by the path would wait for that user's program.
     const auto version = open_entry(publication->path_of(versions[at]), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (!version) continue;
-    // A directory that is watched already keeps its watch, and its watch ends with it.
+    // A directory that is watched already keeps its watch. The watch ends with the directory.
     ::inotify_add_watch(inotify_.get(), fmt::format("/proc/self/fd/{}", version->get()).c_str(), kEvents);
   }
 }

@@ -1,7 +1,7 @@
-// Waits for something to happen in a directory of published versions.
+// Waits for a change in a directory of published versions.
 //
-// inotify tells at once what processes of this host do. It tells nothing of other hosts, so every wait also
-// ends after an interval.
+// inotify reports at once the changes by processes of this host. Changes by other hosts are not reported, so
+// every wait also ends after an interval.
 #pragma once
 
 #include <chrono>
@@ -14,15 +14,16 @@ namespace stfs::sync {
 /// Used by one thread.
 class PublicationWatch {
  public:
-  /// Watches the directory and its newest versions, as far as inotify can. A failure leaves the interval.
+  /// Watches the directory and its newest versions, as far as inotify can. After a failure only the interval
+  /// ends waits.
   explicit PublicationWatch(std::filesystem::path directory);
 
-  /// Returns after a change, after the interval, or after a signal. Call it after a look at the directory:
-  /// what came since the watch began is not missed.
+  /// Returns after a change, after the interval, or after a signal. The caller looks at the directory before
+  /// the call: changes since the watch began are not missed.
   void wait(std::chrono::milliseconds interval);
 
  private:
-  /// Watches the newest versions: their files come after their names.
+  /// Watches the newest versions, because a version's files are made after its name.
   void watch_newest();
 
   const std::filesystem::path directory_;

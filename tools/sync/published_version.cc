@@ -1,4 +1,4 @@
-// Reads the index, opens the shards, and compares the two.
+// Reads the index, opens the shards, and compares the index with the shards.
 #include "tools/sync/published_version.h"
 
 #include <fmt/format.h>
@@ -16,24 +16,23 @@
 #include "core/model/model_index.h"
 #include "core/storage/enclosed_storage.h"
 #include "core/storage/trusted_links.h"
-#include "tools/sync/damage.h"
-#include "tools/sync/version_metadata.h"
 
 namespace stfs::sync {
 namespace {
 
-/// Whether a file name is that of one of several shards: such a checkpoint needs an index.
+/// Returns true if a file name is the name of one of several shards: such a checkpoint needs an index.
 bool is_shard_name(std::string_view name) {
   return name.find("-of-") != name.npos;
 }
 
-/// Whether the file ends before the bytes that its header promises. A header that is itself cut short counts.
+/// Returns true if the file ends before the bytes that its header promises, or if the header itself is cut
+/// short.
 bool is_shard_cut_short(const Shard& shard, Storage& storage) {
   switch (shard.failure->code) {
     case ErrorCode::HeaderTooSmall:
     case ErrorCode::InvalidHeaderLength:
     case ErrorCode::ArchiveCut: return true;
-    case ErrorCode::MetadataIncompleteBuffer: break;  // or is it too long?
+    case ErrorCode::MetadataIncompleteBuffer: break;  // the file may also be too long
     default: return says_gone(*shard.failure);
   }
   const auto file = storage.open(shard.path, Access::ReadOnly);
@@ -75,12 +74,11 @@ class VersionOpener {
     const auto names = storage_.list(directory(), "");
     if (!names) return tl::unexpected(Error(names.error()).within(directory().native()));
     opened_.has_index_ = std::ranges::find(*names, kVersionIndex) != names->end();
-    auto read = opened_.has_index_ ? read_index() : find_archives(*names);
-    if (!read) return pass_on(std::move(read));
-    if (auto ok = choose_version(); !ok) return pass_on(std::move(ok));
-    if (auto ok = open_files(); !ok) return pass_on(std::move(ok));
-    if (auto ok = take_tensors(); !ok) return pass_on(std::move(ok));
-    if (auto ok = check_index(); !ok) return pass_on(std::move(ok));
+    RETURN_IF_ERROR(opened_.has_index_ ? read_index() : find_archives(*names));
+    RETURN_IF_ERROR(choose_version());
+    RETURN_IF_ERROR(open_files());
+    RETURN_IF_ERROR(take_tensors());
+    RETURN_IF_ERROR(check_index());
     return std::move(opened_);
   }
 
@@ -111,14 +109,16 @@ class VersionOpener {
     files_ = index_.shards();
     auto metadata = parse_version_metadata(*text);
     if (!metadata) return tl::unexpected(std::move(metadata).error().within(path.native()));
-    metadata_ = std::move(*metadata);
+    opened_.metadata_ = std::move(*metadata);
     return {};
   }
 
-  /// Without an index, archives may be a full version, or one whose index is still to come.
+  /// Finds the archives of a directory without an index: a full version, or a version whose index is not
+  /// written yet.
   Result<void> find_archives(const std::vector<std::string>& names) {
     for (const std::string& name : names) {
-      if (name.ends_with(".tmp")) return unfinished(directory(), fmt::format("{} is being written", name));
+      if (name.ends_with(kTemporaryEnd))
+        return unfinished(directory(), fmt::format("{} is being written", name));
       if (!is_archive_name(name)) continue;
       if (is_shard_name(name))
         return unfinished(directory(), fmt::format("there is no {} yet", kVersionIndex));
@@ -132,35 +132,32 @@ class VersionOpener {
   /// Compares the index's version with the directory's name.
   Result<void> choose_version() {
     auto named = version_of_directory(directory().filename().native());
-    if (!named) {  // a link, or another way to name it: "weight_v000042/."
+    if (!named) {  // a link, or another form of the name: "weight_v000042/."
       named = version_of_directory(real_path(directory()).filename().native());
     }
-    if (!metadata_.version && !named) {
+    std::optional<VersionNumber>& version = opened_.metadata_.version;
+    if (!version && !named) {
       return damaged("{}: neither its index nor its name tells a version: expected the name {}",
                      directory().native(), version_directory_name(1));
     }
-    if (metadata_.version && named && metadata_.version->number != named->number) {
+    if (version && named && version->number != named->number) {
       return damaged("{}: metadata.version is {}, but the directory is of version {}", index_path().native(),
-                     metadata_.version->text, named->text);
+                     version->text, named->text);
     }
-    opened_.version_ = metadata_.version ? *metadata_.version : *named;
-    if (!metadata_.encoding) return {};
-    opened_.encoding_ = *metadata_.encoding;
-    opened_.base_version_ = metadata_.base_version;
-    opened_.checksum_format_ = metadata_.checksum_format;
+    if (!version) version = std::move(named);
     return {};
   }
 
   Result<void> open_files() {
     auto shards = open_shards(directory(), files_, {.storage = &storage_});
-    if (!shards) return pass_on(std::move(shards));
+    RETURN_IF_ERROR(shards);
     opened_.shards_ = std::move(*shards);
     for (const Shard& shard : opened_.shards_) {
       if (!shard.failure) continue;
       if (says_gone(*shard.failure)) return unfinished(shard.path, "the file is not there yet");
       if (is_shard_cut_short(shard, storage_)) {
         const std::string_view why = shard.failure->message;
-        const std::string path = shard.path.native() + ": ";  // unfinished() names it
+        const std::string path = shard.path.native() + ": ";  // unfinished() adds the path
         return unfinished(shard.path, why.starts_with(path) ? why.substr(path.size()) : why);
       }
       return tl::unexpected(Error(*shard.failure).within(shard.path.native()));
@@ -179,14 +176,14 @@ class VersionOpener {
         const Tensor tensor = version.tensors()[at];
         PublishedTensor entry{tensor.name, shard, version.file_range(tensor.data), {}};
         if (!opened_.is_full()) {
-          if (auto ok = check_form(path, tensor); !ok) return ok;
+          RETURN_IF_ERROR(check_form(path, tensor));
           const auto checksum = checksums.find(tensor.name);
           if (checksum == checksums.end()) {
             return damaged("{}: tensor {} has no checksum in the metadata", path.native(),
                            in_quotes(tensor.name));
           }
           entry.checksum = checksum->second;
-          if (auto ok = check_checksum(path, entry); !ok) return ok;
+          RETURN_IF_ERROR(check_checksum(path, entry));
         }
         opened_.tensors_.push_back(entry);
       }
@@ -202,13 +199,13 @@ class VersionOpener {
   }
 
   Result<void> check_checksum(const std::filesystem::path& path, const PublishedTensor& entry) const {
-    if (is_checksum(opened_.checksum_format_, entry.checksum)) return {};
+    if (is_checksum(opened_.checksum_format(), entry.checksum)) return {};
     return damaged("{}: tensor {}: its checksum is {}, expected the {} hexadecimal digits of {}",
                    path.native(), in_quotes(entry.name), in_quotes(entry.checksum),
-                   hex_digits_of(opened_.checksum_format_), name_of(opened_.checksum_format_));
+                   hex_digits_of(opened_.checksum_format()), name_of(opened_.checksum_format()));
   }
 
-  /// Each tensor lies in one file, and the index names this file.
+  /// Checks that each tensor is in one file, and that the index names this file.
   Result<void> check_index() {
     const auto path_of = [&](const PublishedTensor& entry) -> const std::filesystem::path& {
       return opened_.shards_[entry.shard].path;
@@ -244,19 +241,18 @@ class VersionOpener {
   Storage& storage_;
   PublishedVersion opened_;
   ModelIndex index_;
-  VersionMetadata metadata_;
   std::vector<std::string> files_;
 };
 
 Result<PublishedVersion> PublishedVersion::open(const std::filesystem::path& directory, Storage& storage,
                                                 const std::filesystem::path& enclosing) {
   return guard_memory([&]() -> Result<PublishedVersion> {
-    if (&storage != &system_storage()) {
+    if (!storage.is_system()) {
       // A test's model of a disk has no links, and outlives the version.
       return VersionOpener(directory, std::shared_ptr<Storage>(&storage, [](Storage*) {})).open();
     }
     auto files = EnclosedStorage::open(enclosing.empty() ? directory : enclosing);
-    if (!files) return tl::unexpected(files.error());
+    RETURN_IF_ERROR(files);
     return VersionOpener(directory, std::move(*files)).open();
   });
 }

@@ -1,4 +1,4 @@
-// Finds the way, then takes its steps. The model is opened anew for each, so that it is never stale.
+// Finds the way, then takes its steps. Each step opens the model again, so that it is never stale.
 #include "tools/sync/pull.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@
 #include "tools/sync/seeding.h"
 #include "tools/sync/seeding_plan.h"
 #include "tools/sync/sync_state.h"
-#include "tools/sync/version_name.h"
+#include "tools/sync/version_format.h"
 #include "tools/target/target.h"
 
 namespace stfs::sync {
@@ -35,9 +35,9 @@ struct MadeDirectory {
   std::string name;
 };
 
-/// Opens the directory. Makes it, and those above, if it is missing: each in the open directory above, so
-/// that a user who puts a link in place of a new one gets nothing.
-/// @param made  gets the new ones, from above.
+/// Opens the directory. Makes the directory and the missing ones above it. Each is made in the open directory
+/// above it, so that a user who puts a link in place of a new directory gains nothing.
+/// @param made  gets the new directories, the topmost first.
 Result<std::shared_ptr<const OpenDirectory>> open_or_make(Storage& storage, const std::filesystem::path& path,
                                                           std::vector<MadeDirectory>& made) {
   auto there = open_directory(storage, path, LastLink::Followed);
@@ -68,7 +68,7 @@ class Pull {
 
   Result<std::optional<VersionNumber>> run() {
     auto place = place_of_model(model_, storage_);
-    if (!place) return pass_on(std::move(place));
+    RETURN_IF_ERROR(place);
     place_ = std::move(*place);
     for (int withdrawals = 0;;) {
       auto done = take_way();
@@ -80,7 +80,7 @@ class Pull {
       if (!is_gone || is_stopped || withdrawals >= kMostWithdrawals) return done;
       ++withdrawals;
       auto told = tell({.kind = PullEvent::Kind::Withdrawn, .version = {}, .why = done.error().message});
-      if (!told) return pass_on(std::move(told));
+      RETURN_IF_ERROR(told);
     }
   }
 
@@ -89,26 +89,26 @@ class Pull {
     return options_.on_event ? options_.on_event(event) : Result<void>{};
   }
 
-  /// Whether there is nothing to pull for a model that has no state yet. Looks before anything is made: a
-  /// wrong path leaves nothing.
+  /// Returns true if there is nothing to pull for a model that has no state yet. This check precedes all
+  /// changes, so that a wrong path leaves nothing.
   Result<bool> has_nothing_for_new() {
     if (is_there(place_, storage_)) return false;
     const auto publication = Publication::look(published_, storage_);
-    if (!publication) return tl::unexpected(publication.error());
+    RETURN_IF_ERROR(publication);
     seen_ = publication->versions();
     const auto way = publication->way({}, options_.target);
-    if (!way) return tl::unexpected(way.error());
-    if (auto there = check_beginning(model_, *way, storage_); !there) return pass_on(std::move(there));
+    RETURN_IF_ERROR(way);
+    RETURN_IF_ERROR(check_beginning(model_, *way, storage_));
     if (way->versions.empty() && way->unfinished) {
       auto told = tell({.kind = PullEvent::Kind::Unfinished, .version = {}, .why = way->unfinished->message});
-      if (!told) return pass_on(std::move(told));
+      RETURN_IF_ERROR(told);
     }
     return way->versions.empty();
   }
 
   Result<std::optional<VersionNumber>> take_way() {
     const auto has_nothing = has_nothing_for_new();
-    if (!has_nothing) return tl::unexpected(has_nothing.error());
+    RETURN_IF_ERROR(has_nothing);
     if (*has_nothing) return std::optional<VersionNumber>();
     std::vector<MadeDirectory> made;
     auto directory = open_or_make(storage_, place_.directory, made);
@@ -117,11 +117,11 @@ class Pull {
     if (done && *done) return done;
     if (state) state->leave_nothing();
     for (auto one = made.rbegin(); one != made.rend(); ++one)
-      static_cast<void>(storage_.remove_directory(one->above->file(one->name)));  // what is in one stays
+      static_cast<void>(storage_.remove_directory(one->above->file(one->name)));  // if it is empty
     return done;
   }
 
-  /// @param directory  of the model.
+  /// @param directory  the model's directory.
   Result<SyncState> lock_in(std::shared_ptr<const OpenDirectory> directory) {
     SyncPlace place = place_;
     place.opened_directory = std::move(directory);
@@ -129,14 +129,13 @@ class Pull {
   }
 
   Result<std::optional<VersionNumber>> pull_to(SyncState& state) {
-    // What a killed receiver could not finish is finished now, and with it the state.
+    // To open the model finishes the commit that a killed receiver has left, and with it the state.
     if (has_model(place_.directory, storage_) || is_file(storage_, model_)) {
-      auto opened = open_model();
-      if (!opened) return pass_on(std::move(opened));
+      RETURN_IF_ERROR(open_model());
     }
-    if (auto read = state.read(); !read) return pass_on(std::move(read));
+    RETURN_IF_ERROR(state.read());
     auto publication = Publication::look(published_, storage_);
-    if (!publication) return pass_on(std::move(publication));
+    RETURN_IF_ERROR(publication);
     seen_ = publication->versions();
     std::optional<std::uint64_t> present;
     if (state.version()) present = state.version()->number;
@@ -146,19 +145,19 @@ class Pull {
                               state.version()->text, version_text(*options_.target)));
     }
     auto way = publication->way(present, options_.target);
-    if (!way) return pass_on(std::move(way));
-    if (auto there = check_beginning(model_, *way, storage_); !there) return pass_on(std::move(there));
+    RETURN_IF_ERROR(way);
+    RETURN_IF_ERROR(check_beginning(model_, *way, storage_));
     for (const PublishedVersion& version : way->versions) {
-      if (auto done = take_step(version, state); !done) return pass_on(std::move(done));
+      RETURN_IF_ERROR(take_step(version, state));
     }
     if (way->unfinished) {
       auto told = tell({.kind = PullEvent::Kind::Unfinished, .version = {}, .why = way->unfinished->message});
-      if (!told) return pass_on(std::move(told));
+      RETURN_IF_ERROR(told);
     }
     return state.version();
   }
 
-  /// Whether a version that the last look has found is gone.
+  /// Returns true if a version that the last look found was withdrawn.
   [[nodiscard]] bool was_withdrawn() const {
     const auto now = Publication::look(published_, storage_);
     return now && !std::ranges::includes(now->versions(), seen_);
@@ -166,11 +165,11 @@ class Pull {
 
   Result<std::unique_ptr<Model>> open_model() const {
     auto located = tools::locate_target(model_, tools::Use::Change, tools::read_mount_attribute, storage_);
-    if (!located) return pass_on(std::move(located));
+    RETURN_IF_ERROR(located);
     auto target = tools::open_located(
         *located, model_,
         {.access = Access::ReadWrite, .storage = &storage_, .uses_threads = options_.apply.threads != 1});
-    if (!target) return pass_on(std::move(target));
+    RETURN_IF_ERROR(target);
     return std::move(target->model);
   }
 
@@ -181,21 +180,22 @@ class Pull {
       event.kind = PullEvent::Kind::Seeded;
       Work unwatched;
       Work& work = options_.apply.work != nullptr ? *options_.apply.work : unwatched;
-      if (auto seeded = seed_model(model_, version, state, work); !seeded) return seeded;
+      RETURN_IF_ERROR(seed_model(model_, version, state, work));
     } else {
       auto model = open_model();
-      if (!model) return pass_on(std::move(model));
+      RETURN_IF_ERROR(model);
       if (options_.on_open) options_.on_open(**model);
       if (version.base_version()) event.base_version = version.base_version()->text;
       auto outcome = apply_version(**model, version, state, options_.apply);
-      if (!outcome) return pass_on(std::move(outcome));
+      RETURN_IF_ERROR(outcome);
       event.outcome = *outcome;
     }
     event.took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
     return tell(event);
   }
 
-  /// Whether a full version has the tensors of the model that is there, so that they can change in place.
+  /// Returns true if a full version has the same tensors as the present model, so that they can change in
+  /// place.
   [[nodiscard]] bool takes_patches(const PublishedVersion& version) const {
     if (!has_model(place_.directory, storage_)) return false;
     const auto model = open_model();
@@ -210,7 +210,8 @@ class Pull {
   std::vector<std::uint64_t> seen_;
 };
 
-/// The model of a directory in which its first pull was killed: archives may be there, but not yet the index.
+/// Returns the model of a directory in which its first pull was killed: archives may be there, but not yet
+/// the index.
 std::optional<std::string> begun_model(const std::filesystem::path& directory, Storage& storage) {
   const auto there = storage.status(directory);
   if (!there || !S_ISDIR(there->mode)) return std::nullopt;
@@ -225,7 +226,7 @@ Result<void> check_beginning(const std::filesystem::path& model, const Publicati
                              Storage& storage) {
   if (way.versions.empty() || way.versions.front().is_full()) return {};
   const auto place = place_of_model(model, storage);
-  if (!place) return tl::unexpected(place.error());
+  RETURN_IF_ERROR(place);
   if (has_model(place->directory, storage)) return {};
   const PublishedVersion& first = way.versions.front();
   return fail(ErrorCode::NotFound, ENOENT,
@@ -241,8 +242,7 @@ Result<SyncPlace> place_of_model(const std::filesystem::path& model, Storage& st
   const auto there = storage.status(path);
   if (located) {
     const auto owner = there ? std::optional(there->uid) : std::nullopt;
-    if (auto checked = tools::check_naming_mount(*located, model, owner); !checked)
-      return pass_on(std::move(checked));
+    RETURN_IF_ERROR(tools::check_naming_mount(*located, model, owner));
   }
   const bool is_of_file = located ? !there || !S_ISDIR(there->mode) : there && S_ISREG(there->mode);
   if (!located && is_of_file) return tl::unexpected(located.error());

@@ -17,50 +17,51 @@
 
 namespace stfs::sync {
 
-/// One thing that a pull has done or found.
+/// An event of a pull.
 struct PullEvent {
   enum class Kind : std::uint8_t {
     Applied,     // the model has `version` now
-    Seeded,      // ... a full one, whose files were copied
-    Unfinished,  // a newer version is not whole yet; `why` says what lacks
-    Withdrawn,   // a version went away while it was read; the pull begins again
+    Seeded,      // the model has `version` now, a full one, whose files were copied
+    Unfinished,  // a newer version is not whole yet, or may not be used; `why` has the reason
+    Withdrawn,   // a version was withdrawn while it was read; the pull begins again
   };
   Kind kind = Kind::Applied;
   std::string version;                        // "000042"; empty if it is not known
-  std::optional<std::string> base_version{};  // of Applied; nothing for a full version
-  VersionOutcome outcome{};                   // of Applied
-  std::chrono::milliseconds took{};           // of Applied and Seeded
+  std::optional<std::string> base_version{};  // for Applied; nothing for a full version
+  VersionOutcome outcome{};                   // for Applied
+  std::chrono::milliseconds took{};           // for Applied and Seeded
   std::string why;
 };
 
 struct PullOptions {
-  /// Its work has one pass for each version: of the bytes that are read, or copied from a full version. If it
-  /// is stopped, the pull fails with EINTR, and the model keeps the version that it has then.
+  /// The work has one pass for each version, of the bytes that are read, or that are copied from a full
+  /// version. If the work is stopped, the pull fails with EINTR, and the model keeps the version that it has
+  /// then.
   VersionApplyOptions apply{};
   std::optional<std::uint64_t> target{};  // nothing: the newest version that is whole
   Storage* storage = &system_storage();   // of the model and of the versions
-  /// Called with each event. An error ends the pull; what was applied stays applied.
+  /// Called with each event. An error ends the pull; versions that were applied stay applied.
   std::function<Result<void>(const PullEvent& event)> on_event{};
-  /// Called with the model's files once they are open, before a version is applied.
+  /// Called with the open model before a version is applied.
   std::function<void(const Model& model)> on_open{};
 };
 
-/// Does one pull: looks for versions, applies what is missing, returns.
+/// Does one pull: looks for versions, applies the missing ones, returns.
 /// @param model      an archive, an index or a directory. A directory that does not exist is made and seeded.
 /// @param published  the directory of the versions.
-/// @return the model's version afterwards; nothing if it has none and nothing is published. EAGAIN
+/// @return the model's version after the pull; nothing if the model has none and nothing is published. EAGAIN
 ///   (is_unfinished): the target is not whole yet. The errors of Publication::way(), of seed_model() and of
-///   apply_version(). After a failure the model has one version whole: the last one of on_event, or that
-///   before. If nothing was applied to a model without a state, nothing is left beside it.
+///   apply_version(). After a failure the model has one version whole: the last one of on_event, or the one
+///   before the pull. If nothing was applied to a model without a state, nothing is left beside the model.
 Result<std::optional<VersionNumber>> pull(const std::filesystem::path& model,
                                           const std::filesystem::path& published, const PullOptions& options);
 
-/// ENOENT if there is no model, and the way to a version begins with changes to one.
+/// ENOENT: there is no model, and the way to a version begins with changes of one.
 Result<void> check_beginning(const std::filesystem::path& model, const Publication::Way& way,
                              Storage& storage = system_storage());
 
-/// The place of a model's state, in the directory of its files. The model may not exist yet: then the path is
-/// that of its directory. Fails as locate_target() does for a file that is no model.
+/// Returns the place of a model's state, in the directory of its files. The model may not exist yet: then the
+/// path names its directory. For a file that is no model the call fails as locate_target() does.
 Result<SyncPlace> place_of_model(const std::filesystem::path& model, Storage& storage = system_storage());
 
 }  // namespace stfs::sync

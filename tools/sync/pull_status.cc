@@ -1,4 +1,4 @@
-// Asks the parts of a pull what they would do.
+// Calls the parts of a pull that only look.
 #include "tools/sync/pull_status.h"
 
 #include <algorithm>
@@ -13,11 +13,11 @@
 namespace stfs::sync {
 namespace {
 
-/// Versions may be withdrawn while they are read. Then look again, so many times.
+/// Versions may be withdrawn while they are read. Then the call looks again, at most this many times.
 constexpr int kMostLooks = 100;
 
-/// The time since the file was written. Nothing if there is no file. The clocks of hosts differ, so a file
-/// may seem to be written later than now: that is 0.
+/// Returns the time since the file was written. Nothing if there is no file. The clocks of hosts differ, so a
+/// file may seem to be from the future: its age is 0.
 std::optional<std::chrono::seconds> age_of(const std::filesystem::path& path) {
   const auto file = system_storage().open(path, Access::ReadOnly);
   if (!file) return std::nullopt;
@@ -37,7 +37,7 @@ Result<Publication::Way> way_from(Publication& publication, const std::filesyste
     auto way = publication.way(present, {});
     if (way || look == kMostLooks || way.error().errno_value != ESTALE) return way;
     auto now = Publication::look(published);
-    if (!now) return pass_on(std::move(now));
+    RETURN_IF_ERROR(now);
     publication = std::move(*now);
   }
 }
@@ -48,12 +48,12 @@ Result<PullStatus> look_at_pull(const std::filesystem::path& model, const std::f
   return guard_memory([&]() -> Result<PullStatus> {
     PullStatus status;
     const auto place = place_of_model(model);
-    if (!place) return tl::unexpected(place.error());
+    RETURN_IF_ERROR(place);
     status.is_updating = is_sync_locked(*place);
     auto publication = Publication::look(published);
-    if (!publication) return pass_on(std::move(publication));
+    RETURN_IF_ERROR(publication);
     auto version = read_sync_state(*place);
-    if (!version) return pass_on(std::move(version));
+    RETURN_IF_ERROR(version);
     status.version = std::move(*version);
     if (const auto opened = open_place(*place); opened && status.version)
       status.version_age = age_of(opened->state_file());

@@ -1,4 +1,3 @@
-// Copies, then switches.
 #include "tools/sync/seeding.h"
 
 #include <unistd.h>
@@ -25,7 +24,7 @@
 #include "core/storage/new_file.h"
 #include "tools/sync/file_switch.h"
 #include "tools/sync/seeding_plan.h"
-#include "tools/sync/version_name.h"
+#include "tools/sync/version_format.h"
 #include "tools/text/json_document.h"
 
 namespace stfs::sync {
@@ -55,13 +54,13 @@ class Seeding {
         work_(work) {}
 
   Result<void> run() {
-    if (auto known = look_at_present(); !known) return known;
-    if (auto noted = note_switch(storage_, state_.place(), plan_.files); !noted) return noted;
+    RETURN_IF_ERROR(look_at_present());
+    RETURN_IF_ERROR(note_switch(storage_, state_.place(), plan_.files));
     if (auto made = make_files(); !made) {
       static_cast<void>(undo_switch(storage_, state_.place(), plan_.files));  // else the next receiver does
       return made;
     }
-    if (auto taken = take_switch(storage_, state_.place(), plan_.files); !taken) return taken;
+    RETURN_IF_ERROR(take_switch(storage_, state_.place(), plan_.files));
     return state_.read();
   }
 
@@ -75,26 +74,24 @@ class Seeding {
     const FileSwitch& files = plan_.files;
     for (const auto& [theirs, ours] : plan_.archives) {
       const std::string& as = plan_.has_index ? ours : files.step.from;
-      if (auto copied = copy_file(theirs, files.step.from, as, ours, &checked_archive(theirs)); !copied)
-        return copied;
+      RETURN_IF_ERROR(copy_file(theirs, files.step.from, as, ours, &checked_archive(theirs)));
     }
     for (const FileSwitch::Move& move : files.after) {
-      if (auto copied = copy_file(move.to, move.from, move.from, move.to); !copied) return copied;
+      RETURN_IF_ERROR(copy_file(move.to, move.from, move.from, move.to));
     }
     if (plan_.has_index) {
       const auto text = index_text();
-      if (!text) return tl::unexpected(text.error());
-      if (auto written = write_text(*text, directory_ / files.step.from, directory_ / files.step.to);
-          !written)
-        return written;
+      RETURN_IF_ERROR(text);
+      RETURN_IF_ERROR(write_text(*text, directory_ / files.step.from, directory_ / files.step.to));
     }
     work_.look();
     if (!work_.goes_on()) return interrupted();
-    return write_text(state_.text_with(version_.version(), {}, files.step.to, plan_.brought),
-                      next_sync_state(state_.place()), state_.place().state_file());
+    const auto state = state_.text_with(version_.version(), {}, files.step.to, plan_.brought);
+    RETURN_IF_ERROR(state);
+    return write_text(*state, next_sync_state(state_.place()), state_.place().state_file());
   }
 
-  /// Of the files that make_files() copies, as far as they are known.
+  /// Returns the size of the files that make_files() copies, as far as it is known.
   [[nodiscard]] std::uint64_t copied_bytes() const {
     std::uint64_t total = 0;
     const auto add = [&](const std::string& name) {
@@ -106,56 +103,56 @@ class Seeding {
     return total;
   }
 
-  /// The version's archive of that name, as it was checked.
+  /// Returns the version's archive of this name, as it was checked.
   [[nodiscard]] const ArchiveVersion& checked_archive(const std::string& name) const {
     const auto has_name = [&](const Shard& shard) { return shard.path.filename() == name; };
     return *std::ranges::find_if(version_.shards(), has_name)->version;
   }
 
   /// Copies a file of the version and syncs it.
-  /// @param as    its name when it is whole.
-  /// @param over  the name that it gets at last; it takes the mode and attributes of a file of that name.
-  /// @param checked  of an archive. A publisher may have exchanged or rewritten the file since: then no copy
-  ///                 becomes the model.
+  /// @param as    the copy's name when it is whole.
+  /// @param over  the final name of the copy. The copy gets the mode and attributes of a file of this name.
+  /// @param checked  for an archive. If a publisher has exchanged or rewritten the file since the check, no
+  ///                 copy becomes the model.
   Result<void> copy_file(const std::string& name, const std::string& temporary, const std::string& as,
                          const std::string& over, const ArchiveVersion* checked = nullptr) const {
     auto source = version_.files().open(version_.directory() / name, Access::ReadOnly);
-    if (!source) return pass_on(std::move(source));
+    RETURN_IF_ERROR(source);
     auto size_bytes = (*source)->size_bytes();
-    if (!size_bytes) return pass_on(std::move(size_bytes));
+    RETURN_IF_ERROR(size_bytes);
     auto file = NewFile::create_as(directory_ / temporary, directory_ / over, first_mode(), storage_);
-    if (!file) return pass_on(std::move(file));
-    if (auto reserved = file->reserve(*size_bytes); !reserved) return reserved;
+    RETURN_IF_ERROR(file);
+    RETURN_IF_ERROR(file->reserve(*size_bytes));
     std::string header;
     const std::uint64_t header_end = checked != nullptr ? checked->data_offset() : 0;
     std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kCopiedBytes, *size_bytes)));
     for (std::uint64_t at = 0; at < *size_bytes; at += buffer.size()) {
       const auto piece = std::span(buffer).first(
           static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), *size_bytes - at)));
-      if (auto read = (*source)->read(piece, at); !read) return read;
+      RETURN_IF_ERROR((*source)->read(piece, at));
       header.append(
           reinterpret_cast<const char*>(piece.data()),
           static_cast<std::size_t>(std::min<std::uint64_t>(header_end - header.size(), piece.size())));
-      if (auto appended = file->append(piece); !appended) return appended;
+      RETURN_IF_ERROR(file->append(piece));
       if (!work_.advance(piece.size())) return interrupted();
     }
     if (checked != nullptr && (*size_bytes != checked->stamp.size_bytes || !has_header(header, *checked)))
       return unfinished(version_.directory() / name, kChangedMeanwhile);
-    if (auto settled = settle(*file); !settled) return settled;
+    RETURN_IF_ERROR(settle(*file));
     return file->finish_unsynced(directory_ / as);
   }
 
   [[nodiscard]] Result<void> write_text(const std::string& text, const std::filesystem::path& temporary,
                                         const std::filesystem::path& over) const {
-    // Nobody needs to write it in place: the next one takes its name.
+    // No user needs to write this file in place: the next version replaces it by a rename.
     auto file = NewFile::create_as(temporary, over, first_mode() & 0644U, storage_);
-    if (!file) return pass_on(std::move(file));
-    if (auto appended = file->append(std::as_bytes(std::span(text))); !appended) return appended;
-    if (auto settled = settle(*file); !settled) return settled;
+    RETURN_IF_ERROR(file);
+    RETURN_IF_ERROR(file->append(std::as_bytes(std::span(text))));
+    RETURN_IF_ERROR(settle(*file));
     return file->finish_unsynced(temporary);
   }
 
-  /// The access that all archives of the model give that is there. A link, and a file that another user may
+  /// Finds the access that all archives of the present model give. A link, and a file that another user may
   /// have planted, give access only to this process's user.
   Result<void> look_at_present() {
     for (const std::string& name : plan_.present) {
@@ -174,9 +171,9 @@ class Seeding {
     }
     return {};
   }
-  /// Of a file that replaces none, before the umask and before settle().
+  /// Returns the mode of a file that replaces no other one, before the umask and before settle().
   [[nodiscard]] mode_t first_mode() const { return present_ ? 0600 : 0666; }
-  /// Settles a file. One that takes its access from no other file gets that of the model.
+  /// Settles a file. A file that takes its access from no other file gets the access of the model.
   [[nodiscard]] Result<void> settle(NewFile& file) const {
     if (!present_) return file.settle();
     return file.settle([&](File& made) -> Result<void> {
@@ -185,7 +182,7 @@ class Seeding {
     });
   }
 
-  /// The version's index, with the archives' new names.
+  /// Returns the version's index, with the archives' new names.
   [[nodiscard]] Result<std::string> index_text() const {
     std::map<std::string_view, std::string> shard_of;
     std::uint64_t total_bytes = 0;
@@ -204,7 +201,7 @@ class Seeding {
       return std::move(text).str();
     }
     auto file = version_.files().open(version_.directory() / kVersionIndex, Access::ReadOnly);
-    if (!file) return pass_on(std::move(file));
+    RETURN_IF_ERROR(file);
     auto text = read_text(**file);
     if (text && XXH3_64bits(text->data(), text->size()) != version_.index_hash())
       return unfinished(version_.directory() / kVersionIndex, kChangedMeanwhile);
@@ -227,7 +224,7 @@ class Seeding {
 Result<void> seed_model(const std::filesystem::path& model, const PublishedVersion& version, SyncState& state,
                         Work& work) {
   auto plan = plan_seeding(model, version, state);
-  if (!plan) return pass_on(std::move(plan));
+  RETURN_IF_ERROR(plan);
   return Seeding(version, state, std::move(*plan), work).run();
 }
 

@@ -1,4 +1,4 @@
-// The model before is what its index names, or its only archive.
+// The present model has the archives that its index names, or its only archive.
 #include "tools/sync/seeding_plan.h"
 
 #include <fmt/format.h>
@@ -17,15 +17,15 @@
 #include "core/model/model_index.h"
 #include "core/storage/file.h"
 #include "tools/sync/file_switch.h"
-#include "tools/sync/version_name.h"
+#include "tools/sync/version_format.h"
 #include "tools/target/target.h"
 
 namespace stfs::sync {
 namespace {
 
-/// A name for a new file until the switch. Nobody takes a file of such a name for an archive. Models that
-/// share a directory have their own names. What a killed pull of this user has left is written over; what
-/// another user has put there is not this one's to remove.
+/// Returns a name for a new file until the switch. No program takes a file of this name for an archive.
+/// Models that share a directory use different names. Files that a killed pull of this user has left are
+/// overwritten. Files of other users stay, because this user may not remove them.
 std::string temporary_name(Storage& storage, const SyncPlace& place, std::size_t number) {
   std::string name = fmt::format(".stfs-seed-{}", number);
   if (!place.is_shared())
@@ -38,27 +38,27 @@ std::string temporary_name(Storage& storage, const SyncPlace& place, std::size_t
   }
 }
 
-/// The archives that an open index names; none if it is no sound one.
+/// Returns the archives that an open index names; empty if the index is not valid.
 Result<std::set<std::string>> archives_of(const File& file, std::uint64_t size_bytes) {
   std::set<std::string> archives;
   if (size_bytes > kMaxModelIndexBytes) return archives;
   const auto text = read_text(file, {0, size_bytes});
-  if (!text) return tl::unexpected(text.error());
+  RETURN_IF_ERROR(text);
   const auto index = parse_model_index(*text);
   if (index) archives.insert(index->shards().begin(), index->shards().end());
   return archives;
 }
 
-/// The names of the archives that an index names; empty if there is none, or no sound one.
+/// Returns the names of the archives that an index names; empty if the index is missing or not valid.
 Result<std::set<std::string>> archives_of(Storage& storage, const std::filesystem::path& path) {
   const auto file = storage.open(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return std::set<std::string>();
-  if (!file) return tl::unexpected(file.error());
+  RETURN_IF_ERROR(file);
   const auto size_bytes = (*file)->size_bytes();
   return size_bytes ? archives_of(**file, *size_bytes) : tl::unexpected(size_bytes.error());
 }
 
-/// A name for a new archive that no file in the directory has.
+/// Returns a name for a new archive that no file in the directory has.
 std::string free_name(Storage& storage, const std::filesystem::path& directory, const std::string& name,
                       const std::string& version) {
   if (!is_taken_name(storage, directory / name)) return name;
@@ -69,10 +69,10 @@ std::string free_name(Storage& storage, const std::filesystem::path& directory, 
   return other;
 }
 
-/// The model that is there.
+/// The present model.
 struct Present {
   std::string index{kVersionIndex};      // the name that its index has, or would have
-  std::set<std::string> archives;        // that belong to it alone
+  std::set<std::string> archives;        // archives of this model alone
   std::optional<std::string> archive{};  // the model is this archive, without an index
 };
 
@@ -81,15 +81,14 @@ Result<Present> look_at(const std::filesystem::path& model, const PublishedVersi
   Present present;
   Storage& storage = state.storage();
   const auto located = tools::locate_target(model, tools::Use::Change, tools::read_mount_attribute, storage);
-  // A model that can't be looked at is not one that is missing: its archives would stay for ever.
+  // A model that can't be looked at is not missing: otherwise its archives would stay for ever.
   const bool is_missing =
       !located && (located.error().code != ErrorCode::System || located.error().errno_value == ENOENT);
   if (is_missing) return present;
-  if (!located) return tl::unexpected(located.error());
+  RETURN_IF_ERROR(located);
   const auto archive = storage.status(located->archive);
   const auto owner = archive ? std::optional(archive->uid) : std::nullopt;
-  if (auto checked = tools::check_naming_mount(*located, model, owner); !checked)
-    return pass_on(std::move(checked));
+  RETURN_IF_ERROR(tools::check_naming_mount(*located, model, owner));
   if (!located->deltas.empty()) {
     return fail(
         ErrorCode::ReadOnly, EROFS,
@@ -99,7 +98,7 @@ Result<Present> look_at(const std::filesystem::path& model, const PublishedVersi
   if (name.ends_with(kModelIndexSuffix)) {
     present.index = name;
     auto archives = archives_of(storage, state.place().model_file(name));
-    if (!archives) return pass_on(std::move(archives));
+    RETURN_IF_ERROR(archives);
     present.archives = std::move(*archives);
     return present;
   }
@@ -112,7 +111,7 @@ Result<Present> look_at(const std::filesystem::path& model, const PublishedVersi
                     "one",
                     model.string(), version.version().text));
   }
-  // Any other archive that lies in the directory is somebody else's.
+  // Any other archive in the directory may be another user's model.
   if (is_named || state.version() || name == version.shards().front().path.filename()) {
     present.archive = name;
     present.archives.insert(name);
@@ -120,9 +119,9 @@ Result<Present> look_at(const std::filesystem::path& model, const PublishedVersi
   return present;
 }
 
-/// Archives that indexes of other users name stay. Such an index may be false: that stops nobody. An index
-/// that names all archives keeps all of them. So do too many or too long indexes, which would take long to
-/// read: a file with several names is read once.
+/// Keeps archives that indexes of other users name. If the index is false, the pull succeeds nevertheless: an
+/// index that names all archives keeps all of them. Too many or too long indexes, which would take long to
+/// read, also keep all archives. A file with several names is read once.
 void spare_named_by_strangers(Storage& storage, const std::filesystem::path& directory,
                               const ModelDirectory& listed, const std::string& index,
                               std::set<std::string>& archives) {
@@ -138,7 +137,7 @@ void spare_named_by_strangers(Storage& storage, const std::filesystem::path& dir
     const auto status = file ? (*file)->status() : tl::unexpected(file.error());
     if (!status || !known.emplace(status->identity.device, status->identity.inode).second) continue;
     const std::uint64_t size_bytes = status->identity.size_bytes;
-    if (size_bytes > kMaxModelIndexBytes) continue;  // no index
+    if (size_bytes > kMaxModelIndexBytes) continue;  // too large for an index
     if (size_bytes > left_bytes) return archives.clear();
     left_bytes -= size_bytes;
     if (const auto theirs = archives_of(**file, size_bytes)) {
@@ -147,23 +146,23 @@ void spare_named_by_strangers(Storage& storage, const std::filesystem::path& dir
   }
 }
 
-/// Archives that other indexes in the directory name stay.
+/// Keeps archives that other indexes in the directory name.
 Result<void> spare_others(Storage& storage, const std::filesystem::path& directory, const std::string& index,
                           std::set<std::string>& archives) {
   const auto listed = list_model_directory(directory, storage);
-  if (!listed) return tl::unexpected(listed.error());
+  RETURN_IF_ERROR(listed);
   for (const std::string& other : listed->indexes) {
     if (other == index) continue;
     const auto theirs = archives_of(storage, directory / other);
-    if (!theirs) return tl::unexpected(theirs.error());
+    RETURN_IF_ERROR(theirs);
     for (const std::string& name : *theirs) archives.erase(name);
   }
   spare_named_by_strangers(storage, directory, *listed, index, archives);
   return {};
 }
 
-/// The names by which the common libraries find what belongs to a model beside its archives, in order. Such a
-/// file is the model's, whoever has put it there. None is a program.
+/// The names by which the common libraries find a model's other files beside its archives, in order. A file
+/// of such a name is part of the model, whichever user has put it there. No such file is a program.
 constexpr std::array<std::string_view, 20> kModelFiles{"added_tokens.json",
                                                        "chat_template.jinja",
                                                        "chat_template.json",
@@ -203,17 +202,17 @@ Result<bool> has_same_bytes(const File& one, const File& other) {
   return true;
 }
 
-/// Whether the model has a file of the version already: then it stays. EEXIST: another file has this name,
-/// which is not the model's and was not brought by an earlier version.
+/// Returns true if the model has a file of the version already: then the file stays. EEXIST: another file has
+/// this name, which is not part of the model and which no earlier version has brought.
 Result<bool> has_already(Storage& storage, const std::filesystem::path& directory,
                          const PublishedVersion& version, const std::string& name, bool is_replaceable) {
   const std::filesystem::path path = directory / name;
   const auto there = storage.status_of_name(path);
   if (!there && there.error().errno_value == ENOENT) return false;
-  if (!there) return tl::unexpected(there.error());
+  RETURN_IF_ERROR(there);
   if (is_replaceable && S_ISREG(there->mode)) return false;
   const auto theirs = version.files().open(version.directory() / name, Access::ReadOnly);
-  if (!theirs) return tl::unexpected(theirs.error());
+  RETURN_IF_ERROR(theirs);
   const auto ours = S_ISREG(there->mode) ? storage.open_no_link(path, Access::ReadOnly)
                                          : Result<std::unique_ptr<File>>(nullptr);
   if (ours && *ours != nullptr) {
@@ -226,19 +225,19 @@ Result<bool> has_already(Storage& storage, const std::filesystem::path& director
                           path.string(), version.version().text));
 }
 
-/// The regular files of a version, its archives first and its index last. Hidden and temporary ones are not
-/// part of it. ELOOP: one is a link.
+/// Returns the regular files of a version, its archives first and its index last. Hidden and temporary files
+/// are left out. ELOOP: a file is a link.
 Result<std::vector<std::string>> files_of(const PublishedVersion& version) {
   Storage& storage = version.files();
   auto names = storage.list(version.directory(), "");
-  if (!names) return names;
-  std::erase_if(*names,
-                [](const std::string& name) { return name.starts_with('.') || name.ends_with(".tmp"); });
+  RETURN_IF_ERROR(names);
+  std::erase_if(
+      *names, [](const std::string& name) { return name.starts_with('.') || name.ends_with(kTemporaryEnd); });
   std::vector<std::string> files;
   for (std::string& name : *names) {
     const auto there = storage.status(version.directory() / name);
-    // A file that is not copied, for whatever reason, would be missing in the model.
-    if (!there) return tl::unexpected(there.error());
+    // If a file can't be looked at, the pull fails: without a copy, the model would lack the file.
+    RETURN_IF_ERROR(there);
     if (S_ISREG(there->mode)) files.push_back(std::move(name));
   }
   const auto rank = [](const std::string& name) {
@@ -262,9 +261,9 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
   Storage& storage = state.storage();
   const std::filesystem::path directory = state.model_directory();
   const auto files = files_of(version);
-  if (!files) return tl::unexpected(files.error());
+  RETURN_IF_ERROR(files);
   auto present = look_at(model, version, state);
-  if (!present) return pass_on(std::move(present));
+  RETURN_IF_ERROR(present);
   SeedingPlan plan;
   plan.present.assign(present->archives.begin(), present->archives.end());
   const bool is_one = version.shards().size() == 1 && !version.has_index();
@@ -283,8 +282,7 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
     plan.files.step = {temporary_name(storage, state.place(), 0), present->archive.value_or(name)};
     plan.archives.emplace(name, plan.files.step.to);
   }
-  auto spared = spare_others(storage, directory, present->index, present->archives);
-  if (!spared) return pass_on(std::move(spared));
+  RETURN_IF_ERROR(spare_others(storage, directory, present->index, present->archives));
   present->archives.erase(plan.files.step.to);
   const std::set<std::string> brought = state.brought();
   for (const std::string& name : *files) {
@@ -293,7 +291,7 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
         name != plan.files.step.to && (brought.contains(name) || present->archives.contains(name) ||
                                        std::ranges::binary_search(kModelFiles, name));
     const auto has = has_already(storage, directory, version, name, is_replaceable);
-    if (!has) return tl::unexpected(has.error());
+    RETURN_IF_ERROR(has);
     if (*has) continue;
     plan.brought.insert(name);
     plan.files.after.push_back({temporary_name(storage, state.place(), plan.files.after.size() + 1), name});

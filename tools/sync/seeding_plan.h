@@ -1,4 +1,5 @@
-// Which names the files of a full version get in a model's directory, and which files they replace.
+// Plans the names that the files of a full version get in a model's directory, and the files that they
+// replace.
 #pragma once
 
 #include <filesystem>
@@ -16,23 +17,23 @@ namespace stfs::sync {
 
 struct SeedingPlan {
   FileSwitch files;
-  /// The archives' names in the version, and those that they get: names that nobody has yet, but for an
-  /// archive that is the model alone (files.step.to).
+  /// The archives' names in the version, and their new names. No file has a new name yet, except an archive
+  /// that alone is the model (files.step.to).
   std::map<std::string, std::string> archives;
-  /// Whether the step replaces an index, or makes one. Else the version's only archive is the model.
+  /// True: the step replaces or makes an index. False: the version's only archive is the model.
   bool has_index = true;
   /// The other files of the version, which the next full version may replace.
   std::set<std::string> brought{};
-  /// The archives of the model that is there. New files are no more readable than these.
+  /// The archives of the present model. New files give at most the access of these archives.
   std::vector<std::string> present{};
 };
 
-/// Whether the directory holds any archive.
+/// Returns true if the directory has any archive.
 bool has_model(const std::filesystem::path& directory, Storage& storage);
 
-/// Plans what seed_model() does, and fails as it does. Only the model, with the files that libraries look for
-/// beside it (config.json), and what an earlier version has brought are replaced. EEXIST: another file has
-/// the name of one of the version.
+/// Plans seed_model(), and fails as it does. The plan replaces only the model, the files that libraries look
+/// for beside the model (config.json), and files that an earlier version has brought. EEXIST: another file
+/// has the name of a file of the version.
 Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const PublishedVersion& version,
                                  const SyncState& state);
 

@@ -22,7 +22,9 @@
 namespace stfs::sync {
 namespace {
 
-constexpr std::uint64_t kMostStateBytes = 64 << 20;
+// The size of about 100,000 names. Another user may have written the text, and its JSON tree takes 25 times
+// as much memory.
+constexpr std::uint64_t kMostStateBytes = 4 << 20;
 constexpr const char* kSince = "changed_since";
 constexpr const char* kChanged = "changed";
 constexpr const char* kFrom = "changed_from";
@@ -31,29 +33,28 @@ constexpr const char* kBrought = "brought";
 constexpr const char* kLockName = "lock";
 constexpr std::chrono::milliseconds kPause{20};
 
-/// The name of state.json until it is whole.
+/// Returns the name of state.json until it is whole.
 std::filesystem::path temporary_state(const SyncPlace& place) {
   return place.state_file().native() + ".tmp";
 }
 
-/// Empty if there is no file.
+/// Returns an empty text if there is no file.
 Result<std::string> read_text_at(Storage& storage, const SyncPlace& place,
                                  const std::filesystem::path& path) {
   auto file = storage.open_no_link(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return std::string();
-  if (!file) return pass_on(std::move(file));
-  if (auto belongs = check_maker(storage, place, path.filename().native(), **file); !belongs)
-    return pass_on(std::move(belongs));
+  RETURN_IF_ERROR(file);
+  RETURN_IF_ERROR(check_maker(storage, place, path.filename().native(), **file));
   return read_text(**file, kMostStateBytes + 1);
 }
 
-/// Empty if no version was ever applied.
+/// Returns an empty text if no version was ever applied.
 Result<std::string> read_state_text(Storage& storage, const SyncPlace& named) {
   const auto place = open_place(named, storage);
-  if (!place) return tl::unexpected(place.error());
+  RETURN_IF_ERROR(place);
   const std::filesystem::path path = present_sync_state(storage, *place);
   auto text = read_text_at(storage, *place, path);
-  // It may have got its own name meanwhile.
+  // The file may have got its final name after present_sync_state().
   const bool is_moved = text && text->empty() && path != place->state_file();
   return place->told(is_moved ? read_text_at(storage, *place, place->state_file()) : text);
 }
@@ -81,7 +82,7 @@ Result<std::optional<VersionNumber>> version_in(const std::string& text, const s
 
 Result<std::optional<VersionNumber>> read_sync_state(const SyncPlace& place, Storage& storage) {
   auto text = read_state_text(storage, place);
-  if (!text) return pass_on(std::move(text));
+  RETURN_IF_ERROR(text);
   return version_in(*text, place.state());
 }
 
@@ -126,12 +127,13 @@ bool is_sync_locked(const SyncPlace& place) {
 }
 
 void SyncState::keep_private(File& lock) const {
-  // Who may write the model, or give its name to another file, may update it. No others may hold the lock.
+  // Users who may write the model, or give its name to another file, may update it. No other user may hold
+  // the lock.
   const auto model = look_up_file(*storage_, place_.model_file(place_.model));
   const auto directory = storage_->status(place_.model_folder());
   const bool is_sticky = directory && (directory->mode & S_ISVTX) != 0;
   FileStatus writers = directory.value_or(FileStatus{});
-  if (is_sticky) writers.mode &= ~std::uint32_t{0022};  // each there gives names to own files only
+  if (is_sticky) writers.mode &= ~std::uint32_t{0022};  // each user gives names only to own files there
   if (model && !place_.model.empty()) writers = model->status;
   if (directory && !is_sticky && directory->gid == writers.gid) writers.mode |= directory->mode & 0222U;
   static_cast<void>(give_access(*storage_, lock, writers));
@@ -143,9 +145,9 @@ void SyncState::keep_private(File& lock) const {
 
 Result<bool> SyncState::try_lock() {
   constexpr mode_t kOwnerOnly = 0600;  // until keep_private()
-  place_.opened = nullptr;             // another receiver may have removed it
+  place_.opened = nullptr;             // another receiver may have removed the directory
   auto opened = make_place(place_, *storage_);
-  if (!opened) return tl::unexpected(opened.error());
+  RETURN_IF_ERROR(opened);
   if (!opened->opened) return false;  // just removed
   place_ = std::move(*opened);
   const std::filesystem::path path = place_.file(kLockName);
@@ -153,16 +155,16 @@ Result<bool> SyncState::try_lock() {
   if (made) keep_private(**made);
   if (!made && made.error().errno_value != EEXIST) {
     if (made.error().errno_value == ENOENT) return false;  // the place has just been removed
-    // Another user's lock file can be locked by whoever may read it.
-    if (!storage_->status(path)) return pass_on(std::move(made));
+    // Users who may read another user's lock file can lock it.
+    if (!storage_->status_of_name(path)) return pass_on(std::move(made));
   }
-  const auto before = storage_->status(path);
+  const auto before = storage_->status_of_name(path);
   auto lock = storage_->try_flock(path, LockKind::Exclusive);
   if (!lock && lock.error().errno_value == ENOENT) return false;
-  if (!lock) return pass_on(std::move(lock));
+  RETURN_IF_ERROR(lock);
   if (!*lock) return false;
-  // Its holder before may have removed the place, because nothing was applied.
-  const auto now = storage_->status(path);
+  // The previous holder may have removed the place, because nothing was applied.
+  const auto now = storage_->status_of_name(path);
   if (!before || !now || !now->identity.same_file(before->identity)) return false;
   lock_ = std::move(**lock);
   return true;
@@ -172,12 +174,12 @@ Result<SyncState> SyncState::lock(const SyncPlace& place, std::chrono::milliseco
                                   Storage& storage, Work* work) {
   SyncState state(place, storage);
   const std::filesystem::path path = place.folder() / kLockName;
-  // is_sync_locked() of a follower holds the lock for a moment: not even a caller without patience must fail
+  // A follower's is_sync_locked() holds the lock for a moment. Even a caller without patience must not fail
   // then.
   const auto deadline = std::chrono::steady_clock::now() + std::max(patience, kPause);
   for (;;) {
     auto is_locked = state.place_.told(state.try_lock());
-    if (!is_locked) return pass_on(std::move(is_locked));
+    RETURN_IF_ERROR(is_locked);
     if (*is_locked) break;
     if (std::chrono::steady_clock::now() >= deadline) {
       return fail(ErrorCode::Busy, EBUSY,
@@ -191,13 +193,13 @@ Result<SyncState> SyncState::lock(const SyncPlace& place, std::chrono::milliseco
     }
     std::this_thread::sleep_for(kPause);
   }
-  if (auto tidied = state.place_.told(state.tidy()); !tidied) return pass_on(std::move(tidied));
+  RETURN_IF_ERROR(state.place_.told(state.tidy()));
   return state;
 }
 
 void SyncState::leave_nothing() const {
   if (!lock_ || storage_->status(place_.state_file())) return;
-  // A note of a switch that could not be undone stays, with its lock.
+  // A note of a switch that could not be undone stays, with the lock file.
   const auto names = storage_->list(place_.open_folder(), "");
   const bool is_bare = names && std::ranges::all_of(*names, [](const std::string& name) {
                          return name == kLockName || name == "." || name == "..";
@@ -209,9 +211,10 @@ void SyncState::leave_nothing() const {
 
 Result<void> SyncState::tidy() const {
   const std::filesystem::path directory = model_directory();
-  static_cast<void>(storage_->remove(temporary_state(place_)));  // a failure is that of write()
+  static_cast<void>(storage_->remove(temporary_state(place_)));  // if it stays, write() fails
   if (!storage_->status(place_.state_file())) {
-    // The first state must not be lost with its directory, nor with the model's, which may be as new.
+    // The first state must not be lost with its directory, nor with the model's directory, which may be as
+    // new.
     for (const std::filesystem::path& above : {directory, directory / ".."}) {
       auto synced = storage_->sync_directory(above);
       if (!synced && synced.error().errno_value != EACCES) return synced;
@@ -226,9 +229,9 @@ SyncState SyncState::without_lock(const SyncPlace& place) {
 
 Result<void> SyncState::read() {
   auto text = read_state_text(*storage_, place_);
-  if (!text) return pass_on(std::move(text));
+  RETURN_IF_ERROR(text);
   auto version = version_in(*text, place_.state());
-  if (!version) return pass_on(std::move(version));
+  RETURN_IF_ERROR(version);
   text_ = std::move(*text);
   version_ = std::move(*version);
   return {};
@@ -246,8 +249,9 @@ std::set<std::string> SyncState::brought() const {
   return names;
 }
 
-std::string SyncState::text_with(const VersionNumber& version, const std::optional<SyncChanges>& changes,
-                                 const std::string& model, const std::set<std::string>& brought) const {
+Result<std::string> SyncState::text_with(const VersionNumber& version,
+                                         const std::optional<SyncChanges>& changes, const std::string& model,
+                                         const std::set<std::string>& brought) const {
   tools::Json document = text_.empty() ? tools::Json::object() : tools::parse_json(text_);
   document["version"] = version.text;
   const std::string& named = model.empty() ? place_.model : model;
@@ -266,11 +270,19 @@ std::string SyncState::text_with(const VersionNumber& version, const std::option
     document[kChanged] = changes->tensors;
     document[kFrom] = changes->from;
   }
-  return tools::json_line(document) + "\n";
+  std::string text = tools::json_line(document) + "\n";
+  if (text.size() > kMostStateBytes && changes) return text_with(version, {}, model, brought);
+  if (text.size() <= kMostStateBytes) return text;
+  return fail(ErrorCode::InvalidArgument, EFBIG,
+              fmt::format("{}: would have {} bytes with the names of this version's files, at most {} are "
+                          "allowed: pull into a new directory",
+                          place_.state().native(), text.size(), kMostStateBytes));
 }
 
 Result<void> SyncState::write(const VersionNumber& version, Durability durability) {
-  return write_text(text_with(version, {}), durability);
+  const auto text = text_with(version, {});
+  RETURN_IF_ERROR(text);
+  return write_text(*text, durability);
 }
 
 Result<void> SyncState::write_text(const std::string& text, Durability durability) {

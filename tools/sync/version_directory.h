@@ -1,75 +1,123 @@
-// The directory of a version that is being published: it looks finished only when the index has its name.
+// The directory and the shards of a version that is being published. The version looks finished only when the
+// index has its name.
 //
 // Every file is written as NAME.tmp, synced and renamed. Shards get their names when all of them are whole;
 // then the directory is synced; then the index gets its name. A publisher that dies earlier leaves a
-// directory without an index, which receivers take for an unfinished one, and the next publisher of the same
-// version cleans up.
+// directory without an index. Receivers take this version for an unfinished one, and the next publisher of
+// the same version cleans up.
 //
-// A user who may write a directory above may give the path to another directory meanwhile: so the directory
-// is opened once, and all its files are reached through it.
+// A user who may write a directory above may give the path to another directory. The directory is therefore
+// opened once, and all its files are reached through its descriptor.
+//
+// The header is the beginning of a shard's file, but the sizes of its entries are known last. The publisher
+// first writes spaces for the largest possible header, and replaces them at the end.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
+#include "core/format/header.h"
+#include "core/format/metadata.h"
 #include "core/storage/file.h"
+#include "core/storage/new_file.h"
 #include "core/storage/open_directory.h"
-#include "tools/sync/version_shard.h"
 
 namespace stfs::sync {
 
-/// Used by one thread. One that is destroyed before finish() removes what it has made. The index goes first,
-/// and for good: if that fails, the shards stay.
+/// Returns the most bytes that an entry of this name takes in a header, with its checksum in the metadata.
+std::uint64_t most_header_bytes(std::string_view name);
+
+/// A shard that is being written. Used by one thread at a time. A shard that is destroyed before it has its
+/// name leaves nothing.
+class VersionShard {
+ public:
+  /// Appends bytes of the next entry.
+  Result<void> append(std::span<const std::byte> bytes);
+  /// Makes an entry of the bytes that were appended after the last entry.
+  void end_entry(std::string_view name, std::string_view checksum);
+  /// Takes back the bytes that were appended after the last entry.
+  Result<void> drop_entry();
+
+  /// The names of all entries.
+  [[nodiscard]] const std::vector<TensorSpec>& entries() const { return entries_; }
+  /// The bytes of all entries.
+  [[nodiscard]] std::uint64_t data_bytes() const { return data_bytes_; }
+
+  /// Writes the header and syncs the file: only its name is missing.
+  Result<void> settle();
+
+ private:
+  friend class VersionDirectory;
+  VersionShard(std::filesystem::path path, NewFile file, std::uint64_t room_bytes)
+      : path_(std::move(path)), file_(std::move(file)), room_bytes_(room_bytes) {}
+
+  std::filesystem::path path_;
+  NewFile file_;
+  std::uint64_t room_bytes_;  // of the header, with its length
+  std::vector<TensorSpec> entries_;
+  Metadata checksums_;
+  std::uint64_t data_bytes_ = 0;
+  std::uint64_t entry_bytes_ = 0;  // of the entry that is being appended
+};
+
+/// Used by one thread, except new_shard(), which any number of threads may call. If the object is destroyed
+/// before finish(), it removes all files that it has made. It removes the index first and syncs its
+/// directory: if that fails, the shards stay.
 class VersionDirectory {
  public:
   /// Makes the directory of a version, and the published directory if that is missing. Removes the files of
   /// an interrupted publisher of the same version.
+  /// @param storage  must outlive this object.
   /// @return EEXIST: the version has an index. Busy (EBUSY): another publisher writes this version. EPERM:
-  /// the directory belongs to another user than this one, root or the owner of the published directory.
-  /// @param storage  must outlive it.
-  static Result<VersionDirectory> create(const std::filesystem::path& published, std::uint64_t version,
-                                         Storage& storage);
+  ///   the owner of the directory is neither this user, nor root, nor the owner of the published directory.
+  static Result<std::unique_ptr<VersionDirectory>> create(const std::filesystem::path& published,
+                                                          std::uint64_t version, Storage& storage);
 
-  VersionDirectory(VersionDirectory&& other) noexcept;
-  VersionDirectory& operator=(VersionDirectory&&) = delete;
+  VersionDirectory(const VersionDirectory&) = delete;
+  VersionDirectory& operator=(const VersionDirectory&) = delete;
   ~VersionDirectory();
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  [[nodiscard]] Storage& storage() const { return *storage_; }
-  /// The mode of a version's files, before the umask: whoever may read or write the published directory may
-  /// do so with them. The modes of the models do not matter: many writers of checkpoints give them 0600, and
-  /// receivers may be other users.
-  [[nodiscard]] mode_t file_mode() const { return mode_; }
-  /// The path of a shard, through the open directory. Numbers begin with 1.
-  [[nodiscard]] std::filesystem::path shard_path(std::size_t number, std::size_t count) const;
-  /// Names the settled shards in this order, then writes the index. Everything is on stable storage when it
-  /// returns.
-  Result<void> finish(std::span<VersionShard> shards, std::string_view index, mode_t mode);
-  /// The same result. A message that has a path of shard_path() gets the path for people.
+  /// "model-00001-of-00002.safetensors". Numbers begin with 1.
+  static std::string shard_name(std::size_t number, std::size_t count);
+  /// Makes the file of a shard, NAME.tmp. A file of that name is replaced.
+  /// @param header_bytes  the sum of most_header_bytes() of all entries that may come.
+  [[nodiscard]] Result<VersionShard> new_shard(std::size_t number, std::size_t count,
+                                               std::uint64_t header_bytes) const;
+  /// Names the settled shards in this order, then writes the index. When it returns, everything is on stable
+  /// storage.
+  Result<void> finish(std::span<VersionShard> shards, std::string_view index);
+  /// Returns the same result. In a message, the path for people replaces a path through the open directory.
   [[nodiscard]] Result<void> told(Result<void> done) const;
 
  private:
   VersionDirectory(Storage& storage, std::filesystem::path path, OpenDirectory published, OpenDirectory own)
-      : storage_(&storage), path_(std::move(path)), published_(std::move(published)), own_(std::move(own)) {}
-  /// Finds out whether this publisher may go on, and removes what another has left.
+      : storage_(storage), path_(std::move(path)), published_(std::move(published)), own_(std::move(own)) {}
+  /// Checks that this publisher may proceed, and removes the files that another publisher has left.
   Result<void> begin();
-  Result<void> finish_unguarded(std::span<VersionShard> shards, std::string_view index, mode_t mode);
 
-  Storage* storage_;
-  std::filesystem::path path_;  // for messages; empty: moved from
-  OpenDirectory published_;
-  OpenDirectory own_;
-  mode_t mode_ = 0;       // of files
-  bool is_made_ = false;  // by us
+  Storage& storage_;
+  const std::filesystem::path path_;  // for messages
+  const OpenDirectory published_;
+  const OpenDirectory own_;
+  /// The mode of a version's files, before the umask: a user who may read or write the published directory
+  /// has the same rights to the files. The modes of the models do not matter: many writers of checkpoints
+  /// give them 0600, and receivers may be other users.
+  mode_t mode_ = 0;
+  bool is_made_ = false;  // by this publisher
   bool is_finished_ = false;
-  UniqueFd lock_;  // of the directory: keeps other publishers out
+  UniqueFd lock_;  // on the directory: keeps other publishers out
   std::vector<std::filesystem::path> named_;
 };
 

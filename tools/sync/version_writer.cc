@@ -1,12 +1,16 @@
-// A thread takes a shard, encodes its tensors straight into the file, and syncs it while others go on.
+// A thread takes a shard, encodes its tensors directly into the file, and syncs it while other threads
+// continue.
 #include "tools/sync/version_writer.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <optional>
+#include <queue>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -15,16 +19,35 @@
 
 #include "core/format/json_string.h"
 #include "tools/compare/changed_files.h"
+#include "tools/compare/model_difference.h"
+#include "tools/compare/name_globs.h"
 #include "tools/sync/diff_encoder.h"
 #include "tools/sync/mounted_model.h"
 #include "tools/sync/version_directory.h"
-#include "tools/sync/version_name.h"
-#include "tools/sync/version_plan.h"
-#include "tools/sync/version_shard.h"
 #include "tools/text/json_document.h"
+#include "tools/text/quantity.h"
 
 namespace stfs::sync {
 namespace {
+
+constexpr std::uint64_t kLeastShardBytes = 16U << 20U;
+constexpr std::uint64_t kShardsPerThread = 4;  // so that threads end at about the same time
+constexpr std::uint64_t kMostHeaderBytes = 8U << 20U;
+
+std::string described(const Tensor& tensor) {
+  return fmt::format("{} {}", name_of(tensor.dtype), shape_text(tensor.shape));
+}
+
+std::string described(const tools::ModelPair& models, const tools::HeaderDifference& difference) {
+  const auto name_in = [](const Model& model, std::uint32_t at) {
+    return in_quotes(model.tensors()[at].name);
+  };
+  if (!difference.b) return name_in(models.a, *difference.a) + " is missing in NEW";
+  if (!difference.a) return name_in(models.b, *difference.b) + " is missing in OLD";
+  return fmt::format("{} is {} in OLD and {} in NEW", name_in(models.a, *difference.a),
+                     described(models.a.tensors()[*difference.a]),
+                     described(models.b.tensors()[*difference.b]));
+}
 
 ReadPiece reader_of(const Model& model, std::uint32_t position) {
   const ArchiveReader* archive = &model.archive_of(position);
@@ -39,24 +62,21 @@ class Publisher {
       : models_(models), options_(options), work_(work) {}
 
   Result<WrittenVersion> run(const std::filesystem::path& published) {
-    if (auto ok = check(); !ok) return pass_on(std::move(ok));
+    RETURN_IF_ERROR(check());
     auto pairs = paired_tensors(models_);
-    if (!pairs) return pass_on(std::move(pairs));
-    if (auto ok = check_sizes(*pairs); !ok) return pass_on(std::move(ok));
+    RETURN_IF_ERROR(pairs);
+    RETURN_IF_ERROR(check_sizes(*pairs));
     written_.tensors = pairs->size();
     for (const tools::TensorPair& pair : *pairs) written_.tensor_bytes += size_of(pair);
-    if (auto ok = leave_out_unchanged(*pairs); !ok) return pass_on(std::move(ok));
+    RETURN_IF_ERROR(leave_out_unchanged(*pairs));
     written_.read_tensors = pairs->size();
     plan_ = plan_shards(models_.b, std::move(*pairs), options_.threads);
     auto directory = VersionDirectory::create(published, options_.version, *options_.storage);
-    if (!directory) return pass_on(std::move(directory));
-    written_.path = directory->path();
-    mode_ = directory->file_mode();
-    auto done = directory->told(write_shards(*directory));
-    if (done) done = check_unchanged();
-    if (done) done = finish(*directory);
+    RETURN_IF_ERROR(directory);
+    written_.path = (*directory)->path();
+    auto done = (*directory)->told(write_to(**directory));
     shards_.clear();  // removes their files, before the directory is removed
-    if (!done) return pass_on(std::move(done));
+    RETURN_IF_ERROR(done);
     return written_;
   }
 
@@ -68,7 +88,7 @@ class Publisher {
                               options_.base_version, options_.version));
     }
     for (const Model* model : {&models_.a, &models_.b}) {
-      if (auto ok = model->check_whole("a published version"); !ok) return ok;
+      RETURN_IF_ERROR(model->check_whole("a published version"));
     }
     return {};
   }
@@ -89,11 +109,11 @@ class Publisher {
     return models_.b.file_range(pair.b).size_bytes;
   }
 
-  /// Looks at the mount, if B is one.
+  /// Asks the mount which tensors have changed, if B is one.
   Result<void> leave_out_unchanged(std::vector<tools::TensorPair>& pairs) {
     if (!options_.mount) return {};
     auto mounted = MountedModel::look(*options_.mount);
-    if (!mounted) return pass_on(std::move(mounted));
+    RETURN_IF_ERROR(mounted);
     mounted_ = std::move(*mounted);
     written_.generation = mounted_->generation();
     if (!options_.since) return {};
@@ -107,6 +127,13 @@ class Publisher {
       return !mounted_->may_have_changed(models_.b.tensors()[pair.b].name, *options_.since).value_or(true);
     });
     return {};
+  }
+
+  Result<void> write_to(VersionDirectory& directory) {
+    auto done = write_shards(directory);
+    if (done) done = check_unchanged();
+    if (done) done = finish(directory);
+    return done;
   }
 
   Result<void> write_shards(const VersionDirectory& directory) {
@@ -124,9 +151,8 @@ class Publisher {
 
   Result<void> write_shard(const VersionDirectory& directory, std::size_t at) {
     const PlannedShard& planned = plan_[at];
-    auto shard = VersionShard::create(directory.shard_path(at + 1, plan_.size()), planned.header_bytes, mode_,
-                                      directory.storage());
-    if (!shard) return pass_on(std::move(shard));
+    auto shard = directory.new_shard(at + 1, plan_.size(), planned.header_bytes);
+    RETURN_IF_ERROR(shard);
     DiffEncoder encoder(options_.encoding, options_.checksum_format);
     const DiffEncoder::Sink sink = [&](std::span<const std::byte> bytes) { return shard->append(bytes); };
     for (const tools::TensorPair& pair : planned.tensors) {
@@ -140,49 +166,50 @@ class Publisher {
       if (!diff) return tl::unexpected(std::move(diff).error().within("tensor " + in_quotes(name)));
       if (diff->is_changed) shard->end_entry(name, diff->checksum);
     }
-    if (shard->is_empty()) return {};
-    if (auto ok = shard->settle(); !ok) return ok;
+    if (shard->entries().empty()) return {};
+    RETURN_IF_ERROR(shard->settle());
     shards_[at].emplace(std::move(*shard));
     return {};
   }
 
-  /// Reads the tensor again as often as it has changed meanwhile.
+  /// Reads the tensor again each time that it has changed during the reading.
   Result<EncodedDiff> encode_mounted(DiffEncoder& encoder, const tools::TensorPair& pair, VersionShard& shard,
                                      const DiffEncoder::Sink& sink) const {
     constexpr int kMostReadings = 32;
-    constexpr std::chrono::milliseconds kPause{20};
+    constexpr std::chrono::milliseconds kRetryPause{20};
     const std::string_view name = models_.b.tensors()[pair.b].name;
     for (int reading = 1;; ++reading) {
       auto tensor = mounted_->open(name, size_of(pair));
-      if (!tensor) return pass_on(std::move(tensor));
+      RETURN_IF_ERROR(tensor);
       auto diff = encoder.encode(
           {.size_bytes = size_of(pair),
            .before = reader_of(models_.a, pair.a),
            .after = [&](std::uint64_t offset, std::span<std::byte> to) { return tensor->read(offset, to); }},
           sink, work_);
-      // An encoder that reads three times may see itself that the bytes have changed.
+      // An encoder that reads three times may itself find that the bytes have changed.
       const bool has_changed = !diff && diff.error().code == ErrorCode::ArchiveChanged;
       if (!diff && !has_changed) return diff;
       auto whole = has_changed ? Result<bool>(false) : tensor->is_whole();
-      if (!whole) return pass_on(std::move(whole));
+      RETURN_IF_ERROR(whole);
       if (*whole) return diff;
-      if (auto dropped = shard.drop_entry(); !dropped) return pass_on(std::move(dropped));
-      work_.take_back(size_of(pair));
+      RETURN_IF_ERROR(shard.drop_entry());
+      work_.take_back(encoder.counted_bytes());
       if (reading == kMostReadings) {
         return fail(
             ErrorCode::Busy, EBUSY,
             fmt::format("has changed during each of {} readings: publish it when fewer programs write",
                         kMostReadings));
       }
-      std::this_thread::sleep_for(kPause);
+      std::this_thread::sleep_for(kRetryPause);
     }
   }
 
-  /// What was read of a file that somebody else has changed meanwhile may be old in part and new in part.
+  /// Checks that no other program has changed a file: the bytes that were read may be old in part and new in
+  /// part.
   Result<void> check_unchanged() const {
     for (const Model* model : {&models_.a, &models_.b}) {
       if (mounted_ && model == &models_.b) continue;  // each tensor was checked
-      if (auto unchanged = tools::check_unchanged(*model); !unchanged) return unchanged;
+      RETURN_IF_ERROR(tools::check_unchanged(*model));
     }
     return {};
   }
@@ -196,14 +223,13 @@ class Publisher {
       written_.changed_tensors += shard.entries().size();
       written_.diff_bytes += shard.data_bytes();
     }
-    return directory.finish(shards, index_of(directory, shards), mode_);
+    return directory.finish(shards, index_of(shards));
   }
 
-  [[nodiscard]] std::string index_of(const VersionDirectory& directory,
-                                     std::span<const VersionShard> shards) const {
+  [[nodiscard]] std::string index_of(std::span<const VersionShard> shards) const {
     std::map<std::string_view, std::string> shard_of;
     for (std::size_t at = 0; at < shards.size(); ++at) {
-      const std::string file = directory.shard_path(at + 1, shards.size()).filename();
+      const std::string file = VersionDirectory::shard_name(at + 1, shards.size());
       for (const TensorSpec& entry : shards[at].entries()) shard_of.emplace(entry.name, file);
     }
     tools::Json document;
@@ -223,14 +249,63 @@ class Publisher {
   const tools::ModelPair& models_;
   const PublishOptions& options_;
   Work& work_;
-  mode_t mode_ = 0;
   std::optional<MountedModel> mounted_;
   WrittenVersion written_{};
   std::vector<PlannedShard> plan_;
-  std::vector<std::optional<VersionShard>> shards_;  // each is written by one job
+  std::vector<std::optional<VersionShard>> shards_;  // one job writes each
 };
 
 }  // namespace
+
+Result<std::vector<tools::TensorPair>> paired_tensors(const tools::ModelPair& models) {
+  constexpr std::size_t kMostNamed = 3;
+  tools::NameGlobs all({});
+  auto difference = tools::difference_of({models.a}, {models.b}, all);
+  if (difference.tensors.empty()) return std::move(difference.pairs);
+  std::string text;
+  for (std::size_t at = 0; at < std::min(kMostNamed, difference.tensors.size()); ++at) {
+    text += (at == 0 ? "" : "; ") + described(models, difference.tensors[at]);
+  }
+  if (difference.tensors.size() > kMostNamed) {
+    text += fmt::format("; and {} more", tools::counted(difference.tensors.size() - kMostNamed, "tensor"));
+  }
+  return fail(ErrorCode::InvalidArgument, EINVAL,
+              "a version of diffs needs the same names, dtypes and shapes in both models: " + text);
+}
+
+std::vector<PlannedShard> plan_shards(const Model& model, std::vector<tools::TensorPair> pairs,
+                                      std::uint64_t threads) {
+  const auto size_of = [&](const tools::TensorPair& pair) { return model.tensors()[pair.b].data.size_bytes; };
+  std::ranges::stable_sort(pairs, std::ranges::greater(), size_of);
+  std::uint64_t total_bytes = 0;
+  for (const tools::TensorPair& pair : pairs) total_bytes += size_of(pair);
+  std::vector<PlannedShard> shards(
+      std::clamp<std::uint64_t>(total_bytes / kLeastShardBytes, 1, kShardsPerThread * threads));
+
+  // The largest tensor that is left goes to the smallest shard.
+  using Place = std::pair<std::uint64_t, std::size_t>;  // the size of a shard, and its position
+  std::priority_queue<Place, std::vector<Place>, std::greater<>> smallest;
+  for (std::size_t at = 0; at < shards.size(); ++at) smallest.emplace(0, at);
+  for (const tools::TensorPair& pair : pairs) {
+    const std::uint64_t header_bytes = most_header_bytes(model.tensors()[pair.b].name);
+    const auto is_full = [&](const Place& place) {
+      return shards[place.second].header_bytes + header_bytes > kMostHeaderBytes;
+    };
+    while (!smallest.empty() && is_full(smallest.top())) smallest.pop();
+    if (smallest.empty()) {
+      smallest.emplace(0, shards.size());
+      shards.emplace_back();
+    }
+    const std::size_t at = smallest.top().second;
+    smallest.pop();
+    shards[at].tensors.push_back(pair);
+    shards[at].size_bytes += size_of(pair);
+    shards[at].header_bytes += header_bytes;
+    smallest.emplace(shards[at].size_bytes, at);
+  }
+  std::ranges::stable_sort(shards, std::ranges::greater(), &PlannedShard::size_bytes);
+  return shards;
+}
 
 Result<WrittenVersion> publish_version(const tools::ModelPair& models, const std::filesystem::path& published,
                                        const PublishOptions& options) {

@@ -1,4 +1,3 @@
-// Builds the texts of journal_text.h.
 #include "tools/target/journal_text.h"
 
 #include <fmt/format.h>

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 /// The kind of the named file: one row of the table in target.h.
 enum class Kind { Root, OwnFile, Archive, TensorView, Document, Staged };
 
-/// A value of user.safetensors.view, and the words that a refusal uses for this view.
+/// A value of user.safetensors.view, and the words of a refusal for this view.
 struct View {
   std::string_view value;
   Kind kind;
@@ -36,7 +36,7 @@ constexpr std::array<View, 6> kViews = {{
 // For an attribute value that this version does not know: the mount's daemon has another version.
 constexpr View kUnknownView = {"", Kind::TensorView, "a view of a tensor"};
 
-/// Returns whether a path lies in `.safetensors` of its mount.
+/// Returns true if a path is in `.safetensors` of its mount.
 bool is_among_views(const fs::path& named, const fs::path& root) {
   std::error_code error;
   const fs::path inside = fs::weakly_canonical(named, error).lexically_relative(root);
@@ -86,7 +86,8 @@ Result<TargetPath> locate_in_mount(const fs::path& named, std::string archive, U
   auto tensor = attributes(named, kNameAttribute);
   auto deltas = attributes(named, kDeltaAttribute);
   if (const auto root = tensor ? mount_above(named, attributes) : std::nullopt) {
-    // A tensor tells the file that has its bytes. With a delta it may have another name there.
+    // A tensor's attribute names the file that has its bytes. With a delta the tensor may have another name
+    // there.
     deltas = attributes(*root, kDeltaAttribute);
     const auto base = attributes(*root, kArchiveAttribute);
     if (deltas && base) path.archive = *base;

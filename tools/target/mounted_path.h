@@ -10,13 +10,13 @@
 
 namespace stfs::tools {
 
-/// Returns the root of the mount that contains the path; nothing if there is none or if the path is that
-/// root.
+/// Returns the root of the mount that contains the path; nothing if there is none or if the path is the root
+/// itself.
 std::optional<std::filesystem::path> mount_above(const std::filesystem::path& path,
                                                  const AttributeReader& attributes);
 
 /// @param archive  the value of the path's attribute user.safetensors.archive.
-/// @return EINVAL, or EROFS with Use::Change, if the table says that the user must name another path.
+/// @return EINVAL, or EROFS with Use::Change, if the table requires the user to name another path.
 Result<TargetPath> locate_in_mount(const std::filesystem::path& named, std::string archive, Use use,
                                    const AttributeReader& attributes);
 

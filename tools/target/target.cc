@@ -19,6 +19,7 @@
 #include "core/storage/attribute_names.h"
 #include "core/storage/group_members.h"
 #include "core/storage/mount_record.h"
+#include "core/storage/mount_table.h"
 #include "core/storage/trusted_links.h"
 #include "tools/target/mounted_path.h"
 #include "tools/text/near_names.h"
@@ -29,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns whether the error is about the content of the file, not about access to the file.
+/// Returns true if the error is about the content of the file, not about access to the file.
 bool is_about_format(ErrorCode code) {
   return code <= ErrorCode::MetadataIncompleteBuffer || code == ErrorCode::DuplicateKey;
 }
@@ -78,7 +79,7 @@ std::vector<std::string> names_in(const fs::path& directory, Predicate is_wanted
   return names;
 }
 
-/// Asks the file system of what was found, also one that another user's program serves.
+/// Asks the file system of a found file, even if another user's program serves that file system.
 Result<struct statfs> file_system_of(const FollowedFile& found, const fs::path& named) {
   struct statfs status {};
   if (::fstatfs(found.fd.get(), &status) == 0) return status;
@@ -112,7 +113,7 @@ Result<void> refuse_mounted_directory(const fs::path& named, const AttributeRead
                           named.string(), listed(models)));
 }
 
-/// What a message about a directory adds for an index in it that another user may have planted.
+/// Returns the addition to a message about a directory in which another user may have planted an index.
 std::string ignored_in(const fs::path& directory, Storage& storage) {
   const auto found = list_model_directory(directory, storage);
   const std::string text = found ? found->ignored_text(directory, storage) : std::string();
@@ -123,18 +124,17 @@ std::string ignored_in(const fs::path& directory, Storage& storage) {
 /// element.
 Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named, const AttributeReader& attributes,
                                                     Storage& storage) {
-  if (auto refused = refuse_mounted_directory(named, attributes); !refused)
-    return pass_on(std::move(refused));
+  RETURN_IF_ERROR(refuse_mounted_directory(named, attributes));
   const auto found = list_model_directory(named, storage);
-  if (!found) return tl::unexpected(found.error());
+  RETURN_IF_ERROR(found);
   std::vector<TargetPath> paths;
   if (!found->indexes.empty()) {
     auto index = find_model_index(named, storage);
-    if (!index) return pass_on(std::move(index));
+    RETURN_IF_ERROR(index);
     paths.push_back({.archive = std::move(*index)});
     return paths;
   }
-  std::optional<Error> foreign;  // of another user's mount, which is left out
+  std::optional<Error> foreign;  // an error about another user's mount, which is left out
   for (const std::string& archive : found->archives) {
     const auto there = storage.status(named / archive);
     if (!there && there.error().errno_value == EXDEV) foreign = there.error();
@@ -149,7 +149,7 @@ Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named, const
 }
 
 /// Refuses a path that cannot be an archive, before anything is opened: opening a FIFO would block for ever.
-/// @return whether the path is a directory.
+/// @return true if the path is a directory.
 Result<bool> check_kind(const fs::path& named, Storage& storage) {
   if (named.empty()) return fail(ErrorCode::InvalidArgument, ENOENT, "the name of the target is empty");
   // stat(2) may still be answered from the kernel's caches, so ask with statfs(2).
@@ -180,14 +180,14 @@ bool is_on_read_only_mount(const fs::path& path) {
   return status && (status->f_flags & ST_RDONLY) != 0;
 }
 
-/// check_naming_mount() for the archives that are open for writing.
+/// Calls check_naming_mount() for the archives that are open for writing.
 Result<void> check_written(const TargetPath& path, const fs::path& named, const Model& model) {
   if (!path.is_mounted) return {};
   for (std::uint32_t at = 0; at < model.shards().size(); ++at) {
     if (!model.shards()[at].archive || model.archive(at).access() == Access::ReadOnly) continue;
     const auto there = model.reader(at).status();
-    if (!there) return tl::unexpected(there.error());
-    if (auto checked = check_naming_mount(path, named, there->uid); !checked) return checked;
+    RETURN_IF_ERROR(there);
+    RETURN_IF_ERROR(check_naming_mount(path, named, there->uid));
   }
   return {};
 }
@@ -198,16 +198,16 @@ Result<void> check_naming_mount(const TargetPath& path, const fs::path& named,
                                 std::optional<std::uint32_t> owner) {
   if (!path.is_mounted) return {};
   auto opened = follow_named_path(named);
-  if (!opened) return pass_on(std::move(opened));
-  // The name may lead to another mount by now: this one must name the same archive.
+  RETURN_IF_ERROR(opened);
+  // The name may lead to another mount by now: that mount must name the same archive.
   const fs::path file = fmt::format("/proc/self/fd/{}", opened->fd.get());
   auto archive = read_mount_attribute(file, kArchiveAttribute);
   const auto again = archive ? locate_in_mount(file, std::move(*archive), Use::Model, read_mount_attribute)
                              : Result<TargetPath>(TargetPath{});
-  if (!again) return tl::unexpected(again.error());
+  RETURN_IF_ERROR(again);
   const auto mount = mount_of(opened->fd.get());
-  const bool is_ours = mount && mount->user && mount->type == "fuse.safetensorsfs" &&
-                       again->archive == path.archive && again->deltas == path.deltas;
+  const bool is_ours = mount && mount->user && mount->type == kMountType && again->archive == path.archive &&
+                       again->deltas == path.deltas;
   const std::string instead = fmt::format("to change {}, name it itself", path.archive.string());
   if (!is_ours) {
     return fail(ErrorCode::System, EACCES,
@@ -224,7 +224,7 @@ Result<void> check_naming_mount(const TargetPath& path, const fs::path& named,
 std::optional<std::string> read_mount_attribute(const fs::path& path, const char* name) {
   const auto found = follow_named_path(path);
   if (!found || !is_served_by_a_program(file_system_of(*found, path))) return std::nullopt;
-  // The file that was checked: the path may lead to another mount by now.
+  // Uses the file that was checked: the path may lead to another mount by now.
   const std::string file = fmt::format("/proc/self/fd/{}", found->fd.get());
   std::string value(64 * 1024, '\0');  // the most that the kernel passes on (XATTR_SIZE_MAX)
   const ssize_t size_bytes = ::getxattr(file.c_str(), name, value.data(), value.size());
@@ -238,11 +238,11 @@ Result<std::vector<TargetPath>> locate_targets(const fs::path& named, Use use,
   TargetPath path{.archive = named};
   if (auto archive = attributes(named, kArchiveAttribute)) {
     auto found = locate_in_mount(named, std::move(*archive), use, attributes);
-    if (!found) return pass_on(std::move(found));
+    RETURN_IF_ERROR(found);
     path = std::move(*found);
   } else {
     const auto is_directory = check_kind(named, storage);
-    if (!is_directory) return tl::unexpected(is_directory.error());
+    RETURN_IF_ERROR(is_directory);
     if (*is_directory) return locate_in_directory(named, attributes, storage);
   }
   std::vector<TargetPath> paths;
@@ -253,7 +253,7 @@ Result<std::vector<TargetPath>> locate_targets(const fs::path& named, Use use,
 Result<TargetPath> locate_target(const fs::path& named, Use use, const AttributeReader& attributes,
                                  Storage& storage) {
   auto paths = locate_targets(named, use, attributes, storage);
-  if (!paths) return pass_on(std::move(paths));
+  RETURN_IF_ERROR(paths);
   if (paths->size() == 1) return std::move(paths->front());
   std::vector<std::string> names;
   for (const TargetPath& path : *paths) names.push_back(path.archive.filename().string());
@@ -265,13 +265,13 @@ Result<TargetPath> locate_target(const fs::path& named, Use use, const Attribute
 Result<Target> open_target(const fs::path& named, Use use, const ModelOptions& options,
                            const AttributeReader& attributes) {
   const auto path = locate_target(named, use, attributes);
-  if (!path) return tl::unexpected(path.error());
+  RETURN_IF_ERROR(path);
   return open_located(*path, named, options);
 }
 
 Result<std::unique_ptr<Model>> open_whole(const fs::path& named, Use use, const ModelOptions& options) {
   auto target = open_target(named, use, options);
-  if (!target) return pass_on(std::move(target));
+  RETURN_IF_ERROR(target);
   if (!target->tensor) return std::move(target->model);
   return fail(ErrorCode::InvalidArgument, EINVAL,
               named.string() + ": is a tensor's file: name the mount or the archive");
@@ -291,9 +291,9 @@ Result<Target> open_located(const TargetPath& path, const fs::path& named, const
   how.deltas.insert(how.deltas.begin(), path.deltas.begin(), path.deltas.end());
   auto model = Model::open(path.archive, how);
   if (!model) return tl::unexpected(told_about(std::move(model).error(), path.archive, named));
-  if (auto checked = check_written(path, named, **model); !checked) return pass_on(std::move(checked));
+  RETURN_IF_ERROR(check_written(path, named, **model));
   const auto tensor = named_tensor(path, named, **model);
-  if (!tensor) return tl::unexpected(tensor.error());
+  RETURN_IF_ERROR(tensor);
   return Target{.model = std::move(*model), .tensor = *tensor};
 }
 
@@ -326,7 +326,7 @@ Result<std::vector<std::uint32_t>> find_tensors(const Target& target, const fs::
   std::vector<std::uint32_t> positions;
   for (const std::string& name : names) {
     auto position = find_tensor(*target.model, named, name);
-    if (!position) return pass_on(std::move(position));
+    RETURN_IF_ERROR(position);
     positions.push_back(*position);
   }
   return positions;

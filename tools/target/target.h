@@ -1,7 +1,7 @@
-// Resolves what the user named: an archive, a sharded model, or a path inside a mount of one.
+// Resolves the path that the user named: an archive, a sharded model, or a path inside a mount of one.
 //
-// A mount shows one tensor in several files. Only this table says what each file means. All verbs, uploads,
-// libstfs and the Python module use it.
+// A mount shows one tensor in several files. Only this table defines the meaning of each file. All verbs,
+// uploads, libstfs and the Python module use it.
 //
 //   named, in a mount           | Use::Model     | Use::Bytes | Use::Tensors          | Use::Change
 //                               | info, recover  | cat        | ls, slice, verify,    | put, apply
@@ -20,14 +20,14 @@
 //   any other directory         | name the root  | name the root | name the root      | name the root
 //
 // In a mount of a delta, "the model" is the base with the delta on top, and "its archive" is the base or the
-// delta, whichever holds the tensor. recover looks at the base.
+// delta, whichever holds the tensor. recover acts on the base.
 //
 // "The file" is the bytes that cat(1) prints. "Name ..." is a refusal whose message gives that path. The
-// attribute user.safetensors.view tells the kind of a file, so links and bind mounts into a mount mean the
-// same.
+// attribute user.safetensors.view has the kind of a file, so links and bind mounts into a mount have the same
+// meaning.
 //
 // Outside of a mount, a directory means its one index, or else its one archive. For `upload` and `serve` it
-// means all of its archives. An index that another user may have planted does not count
+// means all of its archives. An index that another user may have planted is ignored
 // (core/model/model_directory.h).
 #pragma once
 
@@ -53,7 +53,7 @@ using AttributeReader =
 /// copy is no longer the tensor.
 std::optional<std::string> read_mount_attribute(const std::filesystem::path& path, const char* name);
 
-/// What the caller will do with the path: a column of the table above.
+/// The caller's purpose: a column of the table above.
 enum class Use : std::uint8_t { Model, Bytes, Tensors, Change };
 
 struct Target {
@@ -66,19 +66,19 @@ struct Target {
 };
 
 /// The path of the archive or index that the user named. If the user named a tensor's or a view's file in a
-/// mount, also that tensor or view.
+/// mount, also this tensor or view.
 struct TargetPath {
   std::filesystem::path archive;
-  std::vector<std::filesystem::path> deltas{};  // that the mount shows on top
+  std::vector<std::filesystem::path> deltas{};  // deltas that the mount shows on top
   std::optional<std::string> tensor{};
   std::optional<std::filesystem::path> view{};
   bool is_mounted = false;
 };
 
-/// Finds the archive without opening it. The message of a failure, here and below, starts with the path as
-/// the user named it. It distinguishes a missing file, a directory, a special file and a file that is no
-/// archive. A refusal by the table is EINVAL, or EROFS with Use::Change.
-/// @param storage  where the named files lie; mounts are the kernel's.
+/// Finds the archive without opening it. The message of a failure, here and below, starts with the path that
+/// the user named. The message distinguishes a missing file, a directory, a special file and a file that is
+/// no archive. A refusal by the table is EINVAL, or EROFS with Use::Change.
+/// @param storage  of the named files; the kernel has the mounts.
 Result<TargetPath> locate_target(const std::filesystem::path& named, Use use,
                                  const AttributeReader& attributes = read_mount_attribute,
                                  Storage& storage = system_storage());
@@ -87,21 +87,21 @@ Result<std::vector<TargetPath>> locate_targets(const std::filesystem::path& name
                                                const AttributeReader& attributes = read_mount_attribute,
                                                Storage& storage = system_storage());
 
-/// Opens what the user named, with the deltas of its mount below those of the options. ReadWrite fails with
-/// EROFS for a path inside a read-only mount, even if the archive behind it is writable: the read-only mount
-/// is a deliberate choice.
+/// Opens the path that the user named, with the deltas of its mount below the options' deltas. ReadWrite
+/// fails with EROFS for a path inside a read-only mount, even if the archive behind it is writable: the
+/// read-only mount is a deliberate choice.
 Result<Target> open_target(const std::filesystem::path& named, Use use, const ModelOptions& options = {},
                            const AttributeReader& attributes = read_mount_attribute);
-/// The same, but refuses a tensor's own file (EINVAL).
+/// Does the same, but refuses a tensor's own file (EINVAL).
 Result<std::unique_ptr<Model>> open_whole(const std::filesystem::path& named, Use use,
                                           const ModelOptions& options = {});
-/// Checks a path that a mount has named, before anything is written there: the mount is one of safetensorsfs,
-/// and belongs to root, to this user or to the owner of the archive. Else another user's program would tell
-/// where this user writes. EACCES. Does nothing for a path outside of mounts.
+/// Checks a path that a mount has named, before anything is written there. The mount must be one of
+/// safetensorsfs, and its user must be root, this user or the owner of the archive: otherwise another user's
+/// program could choose the path that this user writes. EACCES. Does nothing for a path outside of mounts.
 /// @param owner  of the archive; nothing if it has none yet.
 Result<void> check_naming_mount(const TargetPath& path, const std::filesystem::path& named,
                                 std::optional<std::uint32_t> owner);
-/// Opens a path that locate_target() or locate_targets() has found for `named`. For ReadWrite it fails as
+/// Opens a path that locate_target() or locate_targets() has found for `named`. For ReadWrite it fails like
 /// check_naming_mount().
 Result<Target> open_located(const TargetPath& path, const std::filesystem::path& named,
                             const ModelOptions& options = {});

@@ -1,6 +1,7 @@
 // The JSON that verbs print with --json, and that servers send. Each output of a verb is an object that
-// begins with "schema"; in a stream, each line is one. What core/base/printable.h escapes, a string has as
-// `\uHHHH`: the text stays exact, and a terminal does not act on it.
+// begins with "schema"; in a stream, each line is such an object. In strings, the characters that
+// core/base/printable.h escapes are written as `\uHHHH`: the text stays exact, and a terminal does not act on
+// it.
 #pragma once
 
 #include <filesystem>
@@ -23,16 +24,16 @@ inline constexpr int kJsonSchema = 1;
 Json json_document();
 /// Returns the name, dtype, shape and size_bytes of a tensor.
 Json json_of(const Tensor& tensor);
-/// Arrays and objects that may be open at a time in a text for parse_json().
+/// The number of arrays and objects that may be open at a time in a text for parse_json().
 inline constexpr unsigned kMostJsonLevels = 16;
 /// Reads a JSON text that another program has sent. The result is_discarded() if the text is not JSON or is
-/// nested more deeply: nlohmann_json copies a tree by recursion, and a deep one overflows the stack.
+/// nested too deeply: nlohmann_json copies a tree by recursion, and a deep tree overflows the stack.
 Json parse_json(std::string_view text);
 /// Prints the document over several lines.
 void write_json(const Json& document, std::ostream& out);
 /// Returns the JSON text on one line. Bytes that are not valid UTF-8, which a path may have, become U+FFFD.
 std::string json_line(const Json& value);
-/// Returns the path as JSON shows it: absolute. Links and ".." stay as the user named them.
+/// Returns the path in the form that JSON shows: absolute. Links and ".." stay as the user named them.
 std::string json_path(const std::filesystem::path& path);
 
 /// Writes an object that begins with "schema", member by member. A long array is never in memory as a whole.

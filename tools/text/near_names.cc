@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::size_t kSuggestions = 3;
 
-/// Returns how many characters to insert, remove, replace or swap with a neighbour. Any result above `limit`
-/// only means that the distance is larger than `limit`.
+/// Returns the number of characters to insert, remove, replace or swap with a neighbour. Any result above
+/// `limit` only means that the distance is larger than `limit`.
 std::size_t edit_distance(std::string_view from, std::string_view to, std::size_t limit) {
   const std::size_t difference = from.size() > to.size() ? from.size() - to.size() : to.size() - from.size();
   if (difference > limit) return limit + 1;
@@ -46,7 +46,7 @@ NearNames::NearNames(std::string_view wanted)
 void NearNames::offer(std::string_view name) {
   std::size_t distance = edit_distance(wanted_, name, tolerance_);
   if (distance > tolerance_) {
-    // A name that contains the wanted text is similar too. It ranks after every typing error.
+    // A name that contains the wanted text is also similar. It ranks after every typing error.
     if (wanted_.size() < 3 || name.find(wanted_) == std::string_view::npos) return;
     distance = tolerance_ + 1;
   }

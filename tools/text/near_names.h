@@ -1,4 +1,4 @@
-// Finds the existing names that are similar to a mistyped one.
+// Finds the existing names that are similar to a mistyped name.
 #pragma once
 
 #include <cstddef>

@@ -25,8 +25,8 @@ std::size_t display_width(std::string_view text) {
   std::size_t width = 0;
   while (!text.empty()) {
     const Utf8Character next = first_of_utf8(text);
-    // wcwidth knows wide and combining characters if main has set a UTF-8 locale; it returns -1 for unknown
-    // ones.
+    // wcwidth knows wide and combining characters if main has set a UTF-8 locale. It returns -1 for unknown
+    // characters.
     const int columns = ::wcwidth(static_cast<wchar_t>(next.character));
     width += columns < 0 ? 1U : static_cast<unsigned>(columns);
     text.remove_prefix(next.size_bytes);

@@ -15,7 +15,7 @@ using stfs::printable;
 /// backslash becomes `\\`, a space at either end `\x20`, and the empty name `""`.
 std::string printable_name(std::string_view name);
 
-/// Returns the columns that the text takes on a terminal. The text must come from printable() or
+/// Returns the number of columns that the text takes on a terminal. The text must come from printable() or
 /// printable_name().
 std::size_t display_width(std::string_view text);
 

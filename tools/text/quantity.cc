@@ -1,4 +1,3 @@
-// Formats and parses the quantities of quantity.h.
 #include "tools/text/quantity.h"
 
 #include <fmt/format.h>
@@ -49,7 +48,7 @@ std::string human_duration(std::chrono::seconds duration) {
 }
 
 std::optional<std::uint64_t> parse_size(std::string_view text) {
-  // Parsed by hand, because strtod accepts signs, hexadecimal, "inf" and the locale's decimal point.
+  // No strtod: it accepts signs, hexadecimal, "inf" and the locale's decimal point.
   std::size_t at = 0;
   double number = 0;
   double place = 1;

@@ -8,15 +8,15 @@
 namespace stfs::tools {
 namespace {
 
-/// A wider cell shifts the following cells of its own row only, so one very long name does not push every
-/// other row off the screen.
+/// A wider cell shifts only the following cells of its row, so one very long name does not push every other
+/// row off the screen.
 constexpr std::size_t kMaxWidth = 64;
 
 /// A column is not made narrower than this.
 constexpr std::size_t kMinWidth = 12;
 constexpr std::size_t kBetween = 2;  // spaces between two columns
 
-/// The size in bytes of the first character of a printable text.
+/// Returns the size in bytes of the first character of a printable text.
 std::size_t first_character(std::string_view text) {
   std::size_t size_bytes = 1;
   while (size_bytes < text.size() && (static_cast<unsigned char>(text[size_bytes]) & 0xc0U) == 0x80U) {
@@ -25,7 +25,7 @@ std::size_t first_character(std::string_view text) {
   return size_bytes;
 }
 
-/// The place of a stream where the columns of its terminal are kept; 0: it is none.
+/// Returns the place in a stream that stores the columns of its terminal; the value 0: no terminal.
 int columns_place() {
   static const int place = std::ios_base::xalloc();
   return place;
@@ -35,6 +35,10 @@ int columns_place() {
 
 void set_terminal_columns(std::ostream& out, std::size_t columns) {
   out.iword(columns_place()) = static_cast<long>(columns);
+}
+
+std::size_t terminal_columns(std::ostream& out) {
+  return static_cast<std::size_t>(out.iword(columns_place()));
 }
 
 std::string shortened(std::string_view text, std::size_t columns) {
@@ -57,7 +61,7 @@ std::string shortened(std::string_view text, std::size_t columns) {
 }
 
 void Table::shrink_to_terminal(std::ostream& out) {
-  const auto columns = static_cast<std::size_t>(out.iword(columns_place()));
+  const std::size_t columns = terminal_columns(out);
   is_cutting_ = columns > 0;
   if (!is_cutting_) return;
   std::size_t all = (columns_.size() - 1) * kBetween;

@@ -16,11 +16,16 @@
 
 namespace stfs::tools {
 
-/// Says that the stream goes to a terminal of so many columns. A table that is printed to it then fits it.
+/// Sets the columns of the terminal to which the stream goes. A table that is printed to this stream then
+/// fits.
 void set_terminal_columns(std::ostream& out, std::size_t columns);
 
-/// Returns the text if it takes at most so many columns, else its beginning and its end with "..." between
-/// them. The end is the longer part: names of tensors differ there. The text must come from printable.h.
+/// Returns the columns that were set; 0 without a terminal.
+std::size_t terminal_columns(std::ostream& out);
+
+/// Returns the text if it takes at most this many columns, else its beginning and its end with "..." between
+/// them. The end is the longer part, because names of tensors differ there. The text must come from
+/// printable.h.
 std::string shortened(std::string_view text, std::size_t columns);
 
 class Table {
@@ -55,7 +60,7 @@ class Table {
 
   std::vector<Align> columns_;
   std::vector<std::size_t> widths_;  // in terminal columns
-  bool is_cutting_ = false;          // cells that are wider than their column
+  bool is_cutting_ = false;          // true: cells that are wider than their column are cut
 };
 
 }  // namespace stfs::tools

@@ -13,6 +13,9 @@
 namespace stfs::upload {
 namespace {
 
+using device::Arena;
+using device::Backend;
+
 constexpr std::uint64_t kPieceBytes = 1 << 20;
 
 /// One thread's buffers, and its queues.
@@ -23,19 +26,19 @@ class Comparer {
       : plan_(plan), arenas_(arenas), backends_(backends), reader_(plan, list), queues_(backends.size()) {}
 
   /// Compares a tensor and its replicas.
-  /// @param differs  of these tensors; set for those that differ.
+  /// @param differs  of these tensors; set for tensors that differ.
   Result<void> compare(const Read& read, std::uint32_t number, std::span<char> differs, const Work& work) {
     for (std::uint64_t done = 0; done < read.size_bytes; done += kPieceBytes) {
       if (work.is_stopped()) return fail(ErrorCode::System, ECANCELED, "cancelled: nothing is kept");
       if (std::ranges::count(differs, char{0}) == 0) return {};
       const auto piece = reader_.read(number, {done, std::min(kPieceBytes, read.size_bytes - done)});
-      if (!piece) return tl::unexpected(piece.error());
+      RETURN_IF_ERROR(piece);
       for (std::uint32_t at = 0; at < read.targets; ++at) {
         if (differs[at] != 0) continue;
         const std::uint32_t target = read.first_target + at;
         const std::uint64_t offset = plan_.tensors[target].place.offset + piece->offset;
         auto same = is_same(target, {offset, piece->bytes.size()}, piece->bytes);
-        if (!same) return pass_on(std::move(same));
+        RETURN_IF_ERROR(same);
         differs[at] = *same ? 0 : 1;
       }
     }
@@ -51,15 +54,14 @@ class Comparer {
     }
     if (!queues_[device]) {
       auto queue = backends_[device]->open_queue();
-      if (!queue) return pass_on(std::move(queue));
+      RETURN_IF_ERROR(queue);
       queues_[device] = std::move(*queue);
     }
-    if (auto started = queues_[device]->digest(arena, place, &found_); !started)
-      return pass_on(std::move(started));
-    const std::uint64_t due = digest_of(bytes);
+    RETURN_IF_ERROR(queues_[device]->digest(arena, place, &found_));
+    const std::uint64_t due = device::digest_of(bytes);
     const auto mark = queues_[device]->mark();
-    if (!mark) return tl::unexpected(mark.error());
-    if (auto passed = queues_[device]->wait_for(*mark); !passed) return pass_on(std::move(passed));
+    RETURN_IF_ERROR(mark);
+    RETURN_IF_ERROR(queues_[device]->wait_for(*mark));
     return found_ == due;
   }
 
@@ -68,7 +70,8 @@ class Comparer {
   const std::vector<std::shared_ptr<Backend>>& backends_;
   TargetReader reader_;
   std::uint64_t found_ = 0;
-  std::vector<std::unique_ptr<Queue>> queues_;  // last: the destructors wait for work that writes to found_
+  // The last member: the destructors wait for work that writes to found_.
+  std::vector<std::unique_ptr<device::Queue>> queues_;
 };
 
 }  // namespace
@@ -79,7 +82,7 @@ Result<std::vector<bool>> find_different(const Plan& plan, const std::vector<std
     std::vector<std::shared_ptr<Backend>> backends;
     for (const PlannedDevice& device : plan.devices) {
       auto backend = options.open_backend(device.device);
-      if (!backend) return pass_on(std::move(backend));
+      RETURN_IF_ERROR(backend);
       backends.push_back(std::move(*backend));
     }
     const TransferList list = cut_into_transfers(plan, kPieceBytes);
@@ -100,7 +103,7 @@ Result<std::vector<bool>> find_different(const Plan& plan, const std::vector<std
           work.advance(read.size_bytes);
           return done;
         });
-    if (!compared) return pass_on(std::move(compared));
+    RETURN_IF_ERROR(compared);
     return std::vector<bool>(differs.begin(), differs.end());
   });
 }

@@ -1,4 +1,4 @@
-// Finds the tensors whose bytes on the devices are no longer those of the archives.
+// Finds the tensors whose bytes on the devices differ from the archives.
 #pragma once
 
 #include <functional>
@@ -15,17 +15,19 @@ namespace stfs::upload {
 
 struct DifferenceOptions {
   unsigned readers = 0;  // number of threads; 0: default_readers()
-  std::function<Result<std::shared_ptr<Backend>>(const Device&)> open_backend = Backend::open;
+  std::function<Result<std::shared_ptr<device::Backend>>(const device::Device&)> open_backend =
+      device::Backend::open;
 };
 
-/// Compares tensors on devices with the archives. Reads each tensor up to its first difference. The bytes on
-/// the CPU are compared as they are, those on a GPU by digests of their pieces (digest.h). Changes nothing.
+/// Compares tensors on devices with the archives. Reads each tensor up to its first difference. Bytes on the
+/// CPU are compared directly, and bytes on a GPU by digests of their pieces (digest.h). Changes nothing.
 /// @param plan        the tensors to compare. PlannedTensor::place is the present place.
 /// @param arenas      by position in plan.tensors: the arena of that place.
 /// @param work        one pass, of the source bytes; counts each tensor once it has been compared.
-/// @return by position in plan.tensors: whether it differs. ECANCELED if the work is stopped; the errors of
-///         reading and of the devices.
-Result<std::vector<bool>> find_different(const Plan& plan, const std::vector<std::shared_ptr<Arena>>& arenas,
+/// @return by position in plan.tensors: true if the tensor differs. ECANCELED if the work is stopped; the
+///   errors of reading and of the devices.
+Result<std::vector<bool>> find_different(const Plan& plan,
+                                         const std::vector<std::shared_ptr<device::Arena>>& arenas,
                                          const DifferenceOptions& options, Work& work);
 
 }  // namespace stfs::upload

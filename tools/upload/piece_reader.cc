@@ -11,7 +11,7 @@ namespace stfs::upload {
 Result<void> PieceReader::read(const Transfer& transfer, std::span<std::byte> to) {
   const auto parts = list_.parts_of(transfer);
   for (const Part& part : parts) {
-    if (auto read = read_part(part, to); !read) return read;
+    RETURN_IF_ERROR(read_part(part, to));
   }
   for (std::size_t at = 1; at < parts.size(); ++at) {
     const std::uint64_t gap = parts[at - 1].offset + parts[at - 1].bytes.size_bytes;
@@ -25,13 +25,11 @@ Result<void> PieceReader::read_part(const Part& part, std::span<std::byte> to) {
   const auto place =
       to.subspan(static_cast<std::size_t>(part.offset), static_cast<std::size_t>(part.bytes.size_bytes));
   if (read.slice == nullptr) return read.archive->read_through(place, read.file_offset + part.bytes.offset);
-  // Use reads, not the map: touched pages of a map count as this process's memory, which would grow with the
+  // Use reads, not the map: touched pages of a map are memory of this process, which would grow with the
   // model.
   const TensorBytes tensor = {.read = [&](ByteRange range) -> Result<std::span<const std::byte>> {
     scratch_.resize(static_cast<std::size_t>(range.size_bytes));
-    if (auto done = read.archive->read_through(scratch_, read.file_offset + range.offset); !done) {
-      return pass_on(std::move(done));
-    }
+    RETURN_IF_ERROR(read.archive->read_through(scratch_, read.file_offset + range.offset));
     return std::span<const std::byte>(scratch_);
   }};
   return read_slice(*read.slice, part.bytes, tensor, place);
@@ -45,7 +43,7 @@ Result<TargetReader::Piece> TargetReader::read(std::uint32_t number, ByteRange r
   const std::uint64_t from_bytes = bits_of(target.source_dtype) / 8;
   const std::uint64_t to_bytes = bits_of(target.dtype) / 8;
   converted_.resize(static_cast<std::size_t>(range.size_bytes / from_bytes * to_bytes));
-  convert_elements(target.source_dtype, bytes_, target.dtype, converted_);
+  device::convert_elements(target.source_dtype, bytes_, target.dtype, converted_);
   return Piece{range.offset / from_bytes * to_bytes, converted_};
 }
 

@@ -26,8 +26,8 @@ class PieceReader {
   std::vector<std::byte> scratch_;
 };
 
-/// Reads parts of tensors as they are on the devices: converted to the dtype of their targets. Used by one
-/// thread.
+/// Reads parts of tensors in the form that they have on the devices: converted to the dtype of their targets.
+/// Used by one thread.
 class TargetReader {
  public:
   TargetReader(const Plan& plan, const TransferList& list) : plan_(plan), list_(list), reader_(list) {}

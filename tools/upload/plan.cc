@@ -20,7 +20,11 @@
 namespace stfs::upload {
 namespace {
 
-/// No file is larger. The sum of a few such sizes still fits 64 bits.
+using device::Device;
+using device::DeviceRule;
+using device::Selection;
+
+/// No file is larger. The sum of a few such sizes still fits into 64 bits.
 constexpr std::uint64_t kMaxArenaBytes = std::uint64_t{1} << 62U;
 
 tl::unexpected<Error> refuse(const std::string& subject, std::string_view why) {
@@ -45,24 +49,24 @@ class Planner {
   explicit Planner(const PlanRequest& request) : request_(request), sources_(*request.storage) {}
 
   Result<Plan> run() {
-    if (auto dtype = check_dtype(); !dtype) return pass_on(std::move(dtype));
+    RETURN_IF_ERROR(check_dtype());
     for (const SourceRequest& source : request_.sources) {
-      if (auto chosen = choose(source); !chosen) return pass_on(std::move(chosen));
+      RETURN_IF_ERROR(choose(source));
     }
-    if (auto used = check_patterns(); !used) return pass_on(std::move(used));
-    if (auto once = drop_repeated(); !once) return pass_on(std::move(once));
+    RETURN_IF_ERROR(check_patterns());
+    RETURN_IF_ERROR(drop_repeated());
     name_devices();
     for (const Chosen& chosen : chosen_) {
-      if (auto placed = place(chosen); !placed) return pass_on(std::move(placed));
+      RETURN_IF_ERROR(place(chosen));
     }
     if (quantized_) {
       return refuse(
           model(quantized_->model).path().string(),
           fmt::format("{}: apply the scales with `stfs repack --dequantize` first, or give --cast to "
                       "convert the values without them",
-                      needs_scales_text(model(quantized_->model).tensors(),
-                                        model(quantized_->model).tensors()[quantized_->tensor],
-                                        quantized_count_ - 1)));
+                      device::needs_scales_text(model(quantized_->model).tensors(),
+                                                model(quantized_->model).tensors()[quantized_->tensor],
+                                                quantized_count_ - 1)));
     }
     plan_.models = sources_.models();
     return std::move(plan_);
@@ -71,8 +75,7 @@ class Planner {
  private:
   Result<void> check_dtype() const {
     if (!request_.dtype) return {};
-    auto target = conversion_target_named(name_of(*request_.dtype));
-    if (!target) return pass_on(std::move(target));
+    RETURN_IF_ERROR(device::conversion_target_named(name_of(*request_.dtype)));
     return {};
   }
 
@@ -85,7 +88,7 @@ class Planner {
 
   Result<void> choose(const SourceRequest& request) {
     auto sources = sources_.open(request.path);
-    if (!sources) return pass_on(std::move(sources));
+    RETURN_IF_ERROR(sources);
     for (const std::string& pattern : request.patterns)
       uses_.try_emplace(pattern, PatternUse{request.path, false});
     for (const Source& source : *sources) {
@@ -114,7 +117,7 @@ class Planner {
       std::optional<std::string> slice;
       if (pattern != name) {
         const bool is_bare = is_named && selection.slice && selection.pattern.empty();
-        if (!is_bare && !matches_name(selection.pattern, name)) continue;
+        if (!is_bare && !device::matches_name(selection.pattern, name)) continue;
         slice = selection.slice;
       }
       uses_[pattern].is_used = true;
@@ -124,8 +127,9 @@ class Planner {
 
   const Selection& selection_of(const std::string& pattern) {
     const auto known = selections_.find(pattern);
-    return known != selections_.end() ? known->second
-                                      : selections_.emplace(pattern, parse_selection(pattern)).first->second;
+    return known != selections_.end()
+               ? known->second
+               : selections_.emplace(pattern, device::parse_selection(pattern)).first->second;
   }
 
   Result<void> check_patterns() const {
@@ -145,7 +149,7 @@ class Planner {
     const auto is_same = [&](const Chosen& a, const Chosen& b) {
       return key(a) == key(b) && a.slice == b.slice;
     };
-    chosen_.erase(std::ranges::unique(chosen_, is_same).begin(), chosen_.end());
+    chosen_.erase(std::unique(chosen_.begin(), chosen_.end(), is_same), chosen_.end());
     const auto is_other_part = [&](const Chosen& a, const Chosen& b) { return key(a) == key(b); };
     const auto twice = std::ranges::adjacent_find(chosen_, is_other_part);
     if (twice != chosen_.end()) return refuse(subject(*twice), "is selected twice, with two slices");
@@ -186,16 +190,16 @@ class Planner {
                           .source_bytes = tensor.data.size_bytes,
                           .device = 0,
                           .place = {}};
-    if (auto cut = cut_out(chosen, *rule, tensor, planned); !cut) return cut;
+    RETURN_IF_ERROR(cut_out(chosen, *rule, tensor, planned));
     std::uint64_t size_bytes = planned.source_bytes;
     const TensorIndex& index = model(chosen.model).tensors();
     const bool is_due = request_.dtype && is_floating(tensor.dtype) && tensor.dtype != *request_.dtype;
-    if (is_due && !is_scale(index, tensor)) {
-      if (!request_.casts && !scales_of(index, tensor).empty()) {
+    if (is_due && !device::is_scale(index, tensor)) {
+      if (!request_.casts && !device::scales_of(index, tensor).empty()) {
         if (quantized_count_++ == 0) quantized_ = chosen;
         return {};
       }
-      if (!float_format_of(tensor.dtype)) {
+      if (!device::float_format_of(tensor.dtype)) {
         return refuse(subject(chosen),
                       fmt::format("{} cannot be converted to {}: select other tensors, or omit --dtype",
                                   name_of(tensor.dtype), name_of(*request_.dtype)));
@@ -205,7 +209,7 @@ class Planner {
     }
     for (const Device& device : rule->devices) {
       planned.device = device_at(device);
-      if (auto given = give_place(chosen, size_bytes, planned); !given) return given;
+      RETURN_IF_ERROR(give_place(chosen, size_bytes, planned));
       plan_.tensors.push_back(planned);
     }
     return {};
@@ -233,7 +237,7 @@ class Planner {
   }
 
   /// Returns the shard as slice text: ":,128:256" is the second half of dimension 1 of [64,256].
-  static Result<std::string> shard_text(const ShardRule& shard, const Tensor& tensor) {
+  static Result<std::string> shard_text(const device::ShardRule& shard, const Tensor& tensor) {
     const std::string shape = shape_text(tensor.shape);
     if (shard.dimension >= tensor.shape.size()) {
       return fail(ErrorCode::InvalidArgument, EINVAL,
@@ -254,7 +258,7 @@ class Planner {
 
   Result<void> give_place(const Chosen& chosen, std::uint64_t size_bytes, PlannedTensor& planned) {
     PlannedDevice& device = plan_.devices[planned.device];
-    const std::uint64_t offset = aligned_for_tensor(device.arena_bytes);
+    const std::uint64_t offset = device::aligned_for_tensor(device.arena_bytes);
     if (size_bytes > kMaxArenaBytes || offset > kMaxArenaBytes - size_bytes) {
       return fail(ErrorCode::OutOfMemory, ENOMEM,
                   fmt::format("{}: {}: more than any memory", subject(chosen), device.device.name()));
@@ -274,7 +278,7 @@ class Planner {
   std::map<std::string, PatternUse> uses_;
   NameMap<std::string, Selection> selections_;
   std::vector<Chosen> chosen_;
-  std::optional<Chosen> quantized_;  // the first one that would lose its scales
+  std::optional<Chosen> quantized_;  // the first tensor that would lose its scales
   std::size_t quantized_count_ = 0;
   std::vector<NameMap<std::string, std::uint32_t>> names_;  // for each device: name -> model
   Plan plan_;
@@ -319,7 +323,7 @@ Result<void> check_unchanged(const Plan& plan) {
     for (const Shard& shard : model->shards()) {
       if (!shard.archive) continue;
       const auto change = shard.archive->check_for_change();
-      if (!change) return tl::unexpected(change.error());
+      RETURN_IF_ERROR(change);
       if (change->is_gone) return changed(shard.path, "was removed");
       if (change->is_replaced) return changed(shard.path, "was replaced");
       if (change->is_touched) return changed(shard.path, "was written to");

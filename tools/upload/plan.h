@@ -1,4 +1,4 @@
-// Plans an upload before any byte moves: which bytes of which archive go where.
+// Plans an upload before any byte moves: maps the bytes of archives to places on devices.
 //
 // Planning reads only headers. The plan keeps the models open, and each archive remembers the identity of its
 // file. An archive that changes between plan and read is therefore noticed, and old and new bytes are not
@@ -34,16 +34,17 @@ struct SourceRequest {
 
 struct PlanRequest {
   std::vector<SourceRequest> sources;
-  DeviceRules rules;
+  device::DeviceRules rules;
   /// Converts every floating tensor to this dtype. Scales (tools/device/tensor_scales.h) and other tensors
   /// stay as they are.
   std::optional<Dtype> dtype;
-  /// Converts tensors that need their scales, without them. Else make_plan() refuses to convert these.
+  /// Converts tensors that need their scales without these scales. False: make_plan() refuses to convert such
+  /// tensors.
   bool casts = false;
   Storage* storage = &system_storage();  // must outlive the plan
 };
 
-/// A tensor or a part of one on one device. Each replica is a PlannedTensor of its own.
+/// A tensor or a part of one on one device. Each replica is a separate PlannedTensor.
 struct PlannedTensor {
   std::string name;
   std::uint32_t model = 0;     // index into Plan::models
@@ -58,14 +59,14 @@ struct PlannedTensor {
 };
 
 struct PlannedDevice {
-  Device device;
+  device::Device device;
   std::uint64_t arena_bytes = 0;
 };
 
 struct Plan {
   std::vector<std::shared_ptr<const Model>> models;
   std::vector<PlannedDevice> devices;
-  /// In the order in which the tensors are read: by archive, then by offset.
+  /// The tensors in the order in which they are read: by archive, then by offset.
   std::vector<PlannedTensor> tensors;
   /// Names of tensors that match no rule.
   std::vector<std::string> left_out;
@@ -77,12 +78,12 @@ struct Plan {
   [[nodiscard]] std::uint64_t file_offset(const PlannedTensor& tensor) const;
 };
 
-/// A directory without an index stands for all archives in it. A model that is uploaded whole must have no
-/// problems. A tensor may be selected only once, and one device must not get two tensors of the same name. A
-/// rule with a shard cannot be combined with a slice.
-/// @return EINVAL, ENOENT and the models' own errors. The message names the wrong path, pattern or tensor: a
-///         pattern that matches nothing, a shard that does not divide evenly, a dtype that is no conversion
-///         target, a tensor that would be converted without its scales.
+/// Plans the upload. A directory without an index means all archives in it. A model that is uploaded whole
+/// must have no problems. A tensor may be selected only once, and one device must not get two tensors of the
+/// same name. A rule with a shard cannot be combined with a slice.
+/// @return EINVAL, ENOENT and the models' errors. The message names the wrong path, pattern or tensor: a
+///   pattern that matches nothing, a shard that does not divide evenly, a dtype that is no conversion target,
+///   a tensor that would be converted without its scales.
 Result<Plan> make_plan(const PlanRequest& request);
 
 /// Fails with ESTALE and the archive's path if an archive has changed since the plan was made.

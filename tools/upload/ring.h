@@ -1,4 +1,5 @@
-// The slots through which bytes travel. Readers fill slots; one submitter for each device empties them.
+// The slots that pass bytes from readers to devices. Readers fill slots; one submitter for each device
+// empties them.
 //
 //   free --acquire()--> a reader fills it --fill()--> queued for each of its devices --next()--> copies
 //   under way --release() by each device--> free
@@ -39,11 +40,11 @@ class Ring {
   /// Returns the next filled slot of a device and waits for it if `can_wait`. Returns nothing after stop(),
   /// and nothing after end() once the device's queue is empty.
   std::optional<Filled> next(std::uint32_t device, bool can_wait);
-  /// Reports that a device has finished with a slot. @return whether it was the last device; the slot is then
+  /// Reports that a device has finished with a slot. @return true if it was the last device; the slot is then
   /// free.
   bool release(std::uint32_t slot);
 
-  /// Declares that no more slots will be filled.
+  /// Declares that the readers will fill no further slots.
   void end();
   void stop();
 
@@ -54,7 +55,7 @@ class Ring {
   Condition freed_;
   Condition filled_;
   std::vector<std::uint32_t> free_ GUARDED_BY(mutex_);
-  // For each slot: how many devices have not finished with it.
+  // For each slot: the number of devices that have not finished with it.
   std::vector<std::size_t> pending_ GUARDED_BY(mutex_);
   std::vector<std::deque<Filled>> queues_ GUARDED_BY(mutex_);
   bool is_ended_ GUARDED_BY(mutex_) = false;

@@ -21,7 +21,7 @@ Result<std::uint32_t> Sources::model_at(const tools::TargetPath& path, const fs:
   auto target =
       tools::open_located({.archive = path.archive, .deltas = path.deltas, .is_mounted = path.is_mounted},
                           named, {.storage = &storage_});
-  if (!target) return pass_on(std::move(target));
+  RETURN_IF_ERROR(target);
   wait_for_later_times(*target->model);
   const auto model = static_cast<std::uint32_t>(models_.size());
   models_.push_back(std::move(target->model));
@@ -31,13 +31,13 @@ Result<std::uint32_t> Sources::model_at(const tools::TargetPath& path, const fs:
 
 Result<std::vector<Source>> Sources::open(const fs::path& named) {
   const auto paths = tools::locate_targets(named, tools::Use::Tensors);
-  if (!paths) return tl::unexpected(paths.error());
+  RETURN_IF_ERROR(paths);
   std::vector<Source> sources;
   for (const tools::TargetPath& path : *paths) {
     const auto model = model_at(path, paths->size() == 1 ? named : path.archive);
-    if (!model) return tl::unexpected(model.error());
+    RETURN_IF_ERROR(model);
     const auto tensor = tools::named_tensor(path, named, *models_[*model]);
-    if (!tensor) return tl::unexpected(tensor.error());
+    RETURN_IF_ERROR(tensor);
     sources.push_back({*model, *tensor});
   }
   return sources;

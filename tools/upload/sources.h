@@ -1,4 +1,5 @@
-// Opens the models that the user named. Each archive is opened once, however many of its tensors are named.
+// Opens the models that the user named. Each archive is opened once, even if several of its tensors are
+// named.
 #pragma once
 
 #include <cstdint>

@@ -9,31 +9,29 @@ namespace stfs::upload {
 Result<std::uint64_t> Submitter::run(const std::atomic<bool>& is_stopped, Work& work) {
   for (auto& queue : queues_) {
     auto opened = parts_.backend.open_queue();
-    if (!opened) return pass_on(std::move(opened));
+    RETURN_IF_ERROR(opened);
     queue = std::move(*opened);
   }
   for (std::size_t turn = 0; !is_stopped;) {
     if (const auto filled = parts_.ring.next(parts_.device, under_way_.empty())) {
-      Queue& queue = *queues_[turn];
-      if (auto started = start_copies(queue, *filled); !started) return pass_on(std::move(started));
+      device::Queue& queue = *queues_[turn];
+      RETURN_IF_ERROR(start_copies(queue, *filled));
       const auto mark = queue.mark();
-      if (!mark) return tl::unexpected(mark.error());
+      RETURN_IF_ERROR(mark);
       under_way_.push_back({*filled, turn, *mark});
       turn = (turn + 1) % kQueues;
     } else if (!under_way_.empty()) {
       const UnderWay& oldest = under_way_.front();
-      if (auto passed = queues_[oldest.queue]->wait_for(oldest.mark); !passed) {
-        return pass_on(std::move(passed));
-      }
+      RETURN_IF_ERROR(queues_[oldest.queue]->wait_for(oldest.mark));
     } else {
       break;
     }
-    if (auto freed = give_back(work); !freed) return pass_on(std::move(freed));
+    RETURN_IF_ERROR(give_back(work));
   }
   std::uint64_t overflows = 0;
   for (const auto& queue : queues_) {
     const auto counted = queue->overflows();
-    if (!counted) return tl::unexpected(counted.error());
+    RETURN_IF_ERROR(counted);
     overflows += *counted;
   }
   return overflows;
@@ -43,7 +41,7 @@ Result<void> Submitter::give_back(Work& work) {
   while (!under_way_.empty()) {
     const UnderWay oldest = under_way_.front();
     const auto passed = queues_[oldest.queue]->is_passed(oldest.mark);
-    if (!passed) return tl::unexpected(passed.error());
+    RETURN_IF_ERROR(passed);
     if (!*passed) break;
     under_way_.pop_front();
     if (parts_.ring.release(oldest.filled.slot)) {
@@ -53,7 +51,7 @@ Result<void> Submitter::give_back(Work& work) {
   return {};
 }
 
-Result<void> Submitter::start_copies(Queue& queue, Ring::Filled filled) {
+Result<void> Submitter::start_copies(device::Queue& queue, Ring::Filled filled) {
   const Transfer& transfer = parts_.list.transfers[filled.transfer];
   const auto bytes = parts_.ring.bytes(filled.slot).first(static_cast<std::size_t>(transfer.size_bytes));
   const auto pieces = parts_.list.parts_of(transfer);
@@ -62,12 +60,12 @@ Result<void> Submitter::start_copies(Queue& queue, Ring::Filled filled) {
   }
   // The device's scratch arena has a place of the same size for each slot of the ring.
   const std::uint64_t begin = parts_.slot_bytes * filled.slot;
-  if (auto copied = queue.copy(bytes, *parts_.scratch, begin); !copied) return copied;
+  RETURN_IF_ERROR(queue.copy(bytes, *parts_.scratch, begin));
   for (const Part& part : pieces) {
     const PlannedTensor& target = target_of(part);
     auto converted = queue.convert(*parts_.scratch, {begin + part.offset, part.bytes.size_bytes},
                                    target.source_dtype, parts_.arena, place_of(part, target), target.dtype);
-    if (!converted) return converted;
+    RETURN_IF_ERROR(converted);
   }
   return {};
 }

@@ -21,9 +21,9 @@ struct SubmitterParts {
   const Plan& plan;
   const TransferList& list;
   Ring& ring;
-  Backend& backend;
-  Arena& arena;
-  Arena* scratch = nullptr;  // room of one slot for each slot; null if the device converts nothing
+  device::Backend& backend;
+  device::Arena& arena;
+  device::Arena* scratch = nullptr;  // room of one slot for each slot; null if the device converts nothing
   std::uint64_t slot_bytes = 0;
   std::uint32_t device = 0;  // index into the plan's devices
 };
@@ -44,15 +44,15 @@ class Submitter {
   struct UnderWay {
     Ring::Filled filled;
     std::size_t queue = 0;
-    Queue::Mark mark = 0;
+    device::Queue::Mark mark = 0;
   };
 
-  Result<void> start_copies(Queue& queue, Ring::Filled filled);
+  Result<void> start_copies(device::Queue& queue, Ring::Filled filled);
   Result<void> give_back(Work& work);
   [[nodiscard]] const PlannedTensor& target_of(const Part& part) const;
 
   const SubmitterParts parts_;
-  std::array<std::unique_ptr<Queue>, kQueues> queues_;
+  std::array<std::unique_ptr<device::Queue>, kQueues> queues_;
   std::deque<UnderWay> under_way_;
 };
 

@@ -8,6 +8,8 @@
 namespace stfs::upload {
 namespace {
 
+using device::aligned_for_tensor;
+
 Read read_of(const Plan& plan, std::uint32_t target) {
   const PlannedTensor& tensor = plan.tensors[target];
   const bool is_gathered = tensor.slice && !tensor.slice->is_contiguous();
@@ -71,7 +73,7 @@ class Cutter {
     return tensor.dtype != tensor.source_dtype;
   }
 
-  /// Returns whether a Read goes to the same devices as the last part and directly follows that part on each
+  /// Returns true if a Read goes to the same devices as the last part and directly follows that part on each
   /// of them. If the parts are converted one by one, their places do not matter.
   [[nodiscard]] bool continues(const Read& read) const {
     const Read& before = list_.reads[list_.parts.back().read];

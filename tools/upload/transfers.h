@@ -1,8 +1,8 @@
-// Cuts a plan into pieces of at most one slot. A piece is read at a time and then copied to its devices.
+// Cuts a plan into pieces of at most one slot. Each piece is read once and then copied to its devices.
 //
-// Neighbours in the arenas share a piece, so many small tensors need no more copies than one large tensor. A
+// Neighbours in the arenas share a piece, so many small tensors need as few copies as one large tensor. A
 // piece has the layout of the arenas, including the padding between tensors that their alignment requires.
-// Therefore each device needs one copy for each piece.
+// Each device therefore needs one copy for each piece.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 
 namespace stfs::upload {
 
-/// A range that is read once, regardless of the number of devices it goes to.
+/// A range that is read once, for any number of devices.
 struct Read {
   const ArchiveReader* archive = nullptr;
   std::uint64_t file_offset = 0;  // of the tensor, or of its contiguous part
-  const Slice* slice = nullptr;   // lies in the plan; null if no gathering is needed
+  const Slice* slice = nullptr;   // owned by the plan; null if no gathering is needed
   std::uint64_t size_bytes = 0;
   std::uint32_t first_target = 0;  // index into the plan's tensors; the replicas follow the tensor there
   std::uint32_t targets = 1;
@@ -54,10 +54,10 @@ struct TransferList {
 
 /// Returns a tensor and its replicas.
 std::span<const PlannedTensor> targets_of(const Plan& plan, const Read& read);
-/// Returns where a part's bytes begin in the arena of `target`, after conversion.
+/// Returns the place where a part's bytes begin in the arena of `target`, after conversion.
 std::uint64_t place_of(const Part& part, const PlannedTensor& target);
 
-/// @param plan        it and its models must outlive the result.
+/// @param plan        must outlive the result, as must its models.
 /// @param slot_bytes  a multiple of kTensorAlignment.
 TransferList cut_into_transfers(const Plan& plan, std::uint64_t slot_bytes);
 

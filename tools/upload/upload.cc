@@ -61,21 +61,21 @@ class Job final : public Upload {
   Result<void> prepare() {
     for (const PlannedDevice& device : plan_.devices) {
       auto backend = options_.open_backend(device.device);
-      if (!backend) return pass_on(std::move(backend));
+      RETURN_IF_ERROR(backend);
       backends_.push_back(std::move(*backend));
     }
-    if (auto fits = check_room(); !fits) return fits;
+    RETURN_IF_ERROR(check_room());
     look_at_cache();
     if (options_.slots == 0) options_.slots = is_cold_ ? kColdSlots : kSlots;
     for (std::size_t at = 0; at < backends_.size(); ++at) {
       auto arena = backends_[at]->allocate(plan_.devices[at].arena_bytes, options_.is_shareable);
-      if (!arena) return pass_on(std::move(arena));
+      RETURN_IF_ERROR(arena);
       arenas_.push_back(std::move(*arena));
     }
     scratch_.resize(backends_.size());
     for (const Transfer& transfer : list_.transfers) {
       if (is_direct(transfer)) continue;
-      if (auto ready = prepare_ring(transfer); !ready) return ready;
+      RETURN_IF_ERROR(prepare_ring(transfer));
     }
     return {};
   }
@@ -110,12 +110,12 @@ class Job final : public Upload {
  private:
   // --- before -----------------------------------------------------------------------------------------
 
-  /// Reports the needed and the free size for the first device whose part does not fit. Checks each device by
-  /// itself: devices that share the host's memory each see all of its free bytes.
+  /// Reports the needed and the free size for the first device whose part does not fit. Checks each device
+  /// separately: devices that share the host's memory each see all of its free bytes.
   Result<void> check_room() {
     for (std::size_t at = 0; at < backends_.size(); ++at) {
       const auto memory = backends_[at]->memory();
-      if (!memory) return tl::unexpected(memory.error());
+      RETURN_IF_ERROR(memory);
       const std::uint64_t needed = plan_.devices[at].arena_bytes;
       if (needed <= memory->free_bytes) continue;
       return fail(ErrorCode::OutOfMemory, ENOMEM,
@@ -126,8 +126,8 @@ class Job final : public Upload {
     return {};
   }
 
-  /// Allocates the slots, and the scratch memory of devices that convert: for each slot a place of the same
-  /// size.
+  /// Allocates the slots. For devices that convert, also allocates scratch memory: for each slot a place of
+  /// the same size.
   Result<void> prepare_ring(const Transfer& transfer) {
     const std::uint64_t size_bytes = options_.slot_bytes * options_.slots;
     if (!ring_) {
@@ -135,9 +135,9 @@ class Job final : public Upload {
       // preference.
       const auto gpu =
           std::ranges::find_if(backends_, [](const auto& backend) { return !backend->is_host(); });
-      Backend& owner = gpu != backends_.end() ? **gpu : *backends_.front();
+      device::Backend& owner = gpu != backends_.end() ? **gpu : *backends_.front();
       auto staging = owner.allocate_staging(size_bytes);
-      if (!staging) return pass_on(std::move(staging));
+      RETURN_IF_ERROR(staging);
       staging_ = std::move(*staging);
       ring_.emplace(staging_->bytes(), options_.slot_bytes, options_.slots, backends_.size());
     }
@@ -145,7 +145,7 @@ class Job final : public Upload {
     for (const PlannedTensor& target : targets(transfer)) {
       if (scratch_[target.device]) continue;
       auto scratch = backends_[target.device]->allocate(size_bytes, false);
-      if (!scratch) return pass_on(std::move(scratch));
+      RETURN_IF_ERROR(scratch);
       scratch_[target.device] = std::move(*scratch);
     }
     return {};
@@ -178,7 +178,7 @@ class Job final : public Upload {
   }
 
   Result<void> try_conduct() {
-    if (auto unchanged = check_unchanged(plan_); !unchanged) return unchanged;
+    RETURN_IF_ERROR(check_unchanged(plan_));
     const auto begin = std::chrono::steady_clock::now();
     move_all();
     report_.duration = std::chrono::steady_clock::now() - begin;
@@ -187,7 +187,7 @@ class Job final : public Upload {
     report_.overflows = overflows_;
     if (options_.verify) {
       auto verified = verify_arenas(plan_, list_, backends_, arenas_, readers_, is_stopped_);
-      if (!verified) return pass_on(std::move(verified));
+      RETURN_IF_ERROR(verified);
       report_.verified_bytes = *verified;
     }
     return check_unchanged(plan_);
@@ -267,13 +267,13 @@ class Job final : public Upload {
       const Transfer& transfer = list_.transfers[at];
       prefetch(at + kPiecesAhead);
       if (is_direct(transfer)) {
-        if (auto read = read_to_arena(reader, transfer, buffer); !read) return read;
+        RETURN_IF_ERROR(read_to_arena(reader, transfer, buffer));
         continue;
       }
       const auto slot = ring_->acquire();
       if (!slot) break;
       const auto bytes = ring_->bytes(*slot).first(static_cast<std::size_t>(transfer.size_bytes));
-      if (auto read = reader.read(transfer, bytes); !read) return read;
+      RETURN_IF_ERROR(reader.read(transfer, bytes));
       std::vector<std::uint32_t> devices;
       for (const PlannedTensor& target : targets(transfer)) devices.push_back(target.device);
       ring_->fill({*slot, static_cast<std::uint32_t>(at)}, devices);
@@ -288,7 +288,7 @@ class Job final : public Upload {
       const auto place =
           arena.subspan(static_cast<std::size_t>(place_of(list_.parts_of(transfer).front(), first)),
                         static_cast<std::size_t>(transfer.size_bytes));
-      if (auto read = reader.read(transfer, place); !read) return read;
+      RETURN_IF_ERROR(reader.read(transfer, place));
       work_.advance(transfer.source_bytes);
       return {};
     }
@@ -302,8 +302,8 @@ class Job final : public Upload {
       const PlannedTensor& target = targets_of(plan_, list_.reads[part.read]).front();
       const auto from = std::span<const std::byte>(buffer).subspan(
           static_cast<std::size_t>(part.offset), static_cast<std::size_t>(part.bytes.size_bytes));
-      overflows_ += convert_elements(target.source_dtype, from, target.dtype,
-                                     arena.subspan(static_cast<std::size_t>(place_of(part, target))));
+      overflows_ += device::convert_elements(target.source_dtype, from, target.dtype,
+                                             arena.subspan(static_cast<std::size_t>(place_of(part, target))));
     }
     work_.advance(transfer.source_bytes);
     return {};
@@ -319,7 +319,7 @@ class Job final : public Upload {
                          .slot_bytes = options_.slot_bytes,
                          .device = device});
     const auto overflows = submitter.run(is_stopped_, work_);
-    if (!overflows) return tl::unexpected(overflows.error());
+    RETURN_IF_ERROR(overflows);
     overflows_ += *overflows;
     return {};
   }
@@ -342,13 +342,13 @@ class Job final : public Upload {
   std::uint64_t total_bytes_ = 0;
   Work own_work_;
   Work& work_;
-  std::vector<std::shared_ptr<Backend>> backends_;
-  std::vector<std::shared_ptr<Arena>> arenas_;
-  std::vector<std::shared_ptr<Arena>> scratch_;  // null for a device that needs none
-  std::unique_ptr<Staging> staging_;
+  std::vector<std::shared_ptr<device::Backend>> backends_;
+  std::vector<std::shared_ptr<device::Arena>> arenas_;
+  std::vector<std::shared_ptr<device::Arena>> scratch_;  // null for a device without conversions
+  std::unique_ptr<device::Staging> staging_;
   std::optional<Ring> ring_;  // present if any piece is not direct
   bool is_cold_ = false;
-  UploadReport report_;  // belongs to the conductor until it is done
+  UploadReport report_;  // used only by the conductor until it is done
 
   std::atomic<std::size_t> next_ = 0;
   std::atomic<std::uint64_t> overflows_ = 0;
@@ -368,8 +368,8 @@ unsigned default_readers() {
 Result<std::unique_ptr<Upload>> Upload::start(Plan plan, const UploadOptions& options) {
   return guard_memory([&]() -> Result<std::unique_ptr<Upload>> {
     auto job = std::make_unique<Job>(std::move(plan), options);
-    if (auto ready = job->prepare(); !ready) return pass_on(std::move(ready));
-    if (auto started = job->start(); !started) return pass_on(std::move(started));
+    RETURN_IF_ERROR(job->prepare());
+    RETURN_IF_ERROR(job->start());
     return job;
   });
 }

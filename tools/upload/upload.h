@@ -1,4 +1,4 @@
-// Uploads tensors into the memory of devices as a plan says. Uses bounded memory of this process.
+// Uploads tensors into the memory of devices according to a plan. Uses bounded memory of this process.
 #pragma once
 
 #include <chrono>
@@ -23,15 +23,16 @@ struct UploadOptions {
   unsigned readers = 0;  // number of threads; 0: default_readers()
   /// For tests: uses the ring of slots even if readers could write to the arena directly (the CPU).
   bool force_ring = false;
-  /// Take a digest of every tensor's bytes on the device and compare it with the archive's.
+  /// Takes a digest of every tensor's bytes on the device and compares it with the archive's digest.
   bool verify = false;
   /// Allocates arenas that Arena::share() can share with other processes.
   bool is_shareable = false;
-  /// Counts the bytes of the upload, and must outlive it; null: the upload has one of its own. To stop it is
-  /// not enough to cancel the upload: call cancel().
+  /// Counts the bytes of the upload, and must outlive it; null: the upload uses its internal one. Stopping
+  /// this work does not cancel the upload: call cancel().
   Work* work = nullptr;
   /// For tests: opens the backends, and sets the size of the ring.
-  std::function<Result<std::shared_ptr<Backend>>(const Device&)> open_backend = Backend::open;
+  std::function<Result<std::shared_ptr<device::Backend>>(const device::Device&)> open_backend =
+      device::Backend::open;
   std::uint64_t slot_bytes = 2U << 20U;  // a multiple of kTensorAlignment
   unsigned slots = 0;                    // 0: 16 slots, or 32 if the data must come from the disk
 };
@@ -47,12 +48,12 @@ struct UploadReport {
 /// A model in the memory of its devices. Tensors are views: the owner of a tensor also owns its arena (a
 /// shared_ptr).
 struct Resident {
-  std::vector<std::shared_ptr<Arena>> arenas;  // one for each of plan.devices
-  Plan plan;                                   // where each tensor is
+  std::vector<std::shared_ptr<device::Arena>> arenas;  // one for each of plan.devices
+  Plan plan;                                           // where each tensor is
   UploadReport report;
 };
 
-/// A running upload with threads of its own. Any thread may call.
+/// A running upload with its threads. Any thread may call.
 class Upload {
  public:
   /// Fails with ENOMEM, the needed size and the free size if the plan does not fit; otherwise starts to move
@@ -61,7 +62,7 @@ class Upload {
   /// Cancels and waits for the threads.
   virtual ~Upload() = default;
 
-  /// Its source bytes, and those that have arrived.
+  /// The source bytes of the upload, and the number of bytes that have arrived.
   [[nodiscard]] virtual const Work& progress() const = 0;
   [[nodiscard]] virtual bool is_done() const = 0;
   /// Stops reading. wait() then fails with ECANCELED.

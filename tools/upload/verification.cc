@@ -1,4 +1,4 @@
-// The devices compute digests in their queues; threads of this process compute those of the archives.
+// The devices compute digests in their queues; threads of this process compute the digests of the archives.
 #include "tools/upload/verification.h"
 
 #include <fmt/format.h>
@@ -14,10 +14,9 @@
 namespace stfs::upload {
 namespace {
 
-/// The size of one read. It is a whole number of digest blocks, even after a conversion to an eighth of the
-/// size.
+/// The size of one read: a whole number of digest blocks, even after a conversion to an eighth of the size.
 constexpr std::uint64_t kChunkBytes = 1 << 20;
-static_assert(kChunkBytes / 8 % kDigestBlockBytes == 0);
+static_assert(kChunkBytes / 8 % device::kDigestBlockBytes == 0);
 
 class Verification {
  public:
@@ -34,18 +33,17 @@ class Verification {
   }
 
   /// Distributes the tensors of each device over the device's queues.
-  Result<void> start(std::vector<std::vector<std::unique_ptr<Queue>>>& queues,
-                     const std::vector<std::shared_ptr<Arena>>& arenas) {
+  Result<void> start(std::vector<std::vector<std::unique_ptr<device::Queue>>>& queues,
+                     const std::vector<std::shared_ptr<device::Arena>>& arenas) {
     for (std::size_t at = 0; at < plan_.tensors.size(); ++at) {
       const PlannedTensor& tensor = plan_.tensors[at];
       auto& own = queues[tensor.device];
-      auto started = own[at % own.size()]->digest(*arenas[tensor.device], tensor.place, &found_[at]);
-      if (!started) return started;
+      RETURN_IF_ERROR(own[at % own.size()]->digest(*arenas[tensor.device], tensor.place, &found_[at]));
     }
     return {};
   }
 
-  /// Reads the archives on so many threads.
+  /// Reads the archives on this many threads.
   Result<void> read_chunks(unsigned readers) {
     std::vector<std::optional<TargetReader>> own(worker_count(chunks_.size(), readers));  // by worker
     return run_parallel(chunks_.size(), readers, [&](std::size_t at, unsigned worker) -> Result<void> {
@@ -54,8 +52,8 @@ class Verification {
       const Chunk& chunk = chunks_[at];
       const std::uint64_t left_bytes = list_.reads[chunk.read].size_bytes - chunk.offset;
       const auto piece = own[worker]->read(chunk.read, {chunk.offset, std::min(kChunkBytes, left_bytes)});
-      if (!piece) return tl::unexpected(piece.error());
-      sums_[chunk.read] += digest_sum(piece->bytes, piece->offset / kDigestBlockBytes);
+      RETURN_IF_ERROR(piece);
+      sums_[chunk.read] += device::digest_sum(piece->bytes, piece->offset / device::kDigestBlockBytes);
       return {};
     });
   }
@@ -67,7 +65,7 @@ class Verification {
       const Read& from = list_.reads[read];
       for (std::uint32_t at = from.first_target; at < from.first_target + from.targets; ++at) {
         const PlannedTensor& tensor = plan_.tensors[at];
-        if (found_[at] != digest_end(sums_[read], tensor.place.size_bytes)) {
+        if (found_[at] != device::digest_end(sums_[read], tensor.place.size_bytes)) {
           return fail(
               ErrorCode::System, EBADMSG,
               fmt::format("{}: {}: the bytes on {} differ from the archive", from.archive->path().string(),
@@ -96,28 +94,28 @@ class Verification {
 }  // namespace
 
 Result<std::uint64_t> verify_arenas(const Plan& plan, const TransferList& list,
-                                    const std::vector<std::shared_ptr<Backend>>& backends,
-                                    const std::vector<std::shared_ptr<Arena>>& arenas, unsigned readers,
-                                    const std::atomic<bool>& is_stopped) {
+                                    const std::vector<std::shared_ptr<device::Backend>>& backends,
+                                    const std::vector<std::shared_ptr<device::Arena>>& arenas,
+                                    unsigned readers, const std::atomic<bool>& is_stopped) {
   Verification verification(plan, list, is_stopped);
   // Declared last: the destructors of the queues wait for work that still writes to the variables above.
-  std::vector<std::vector<std::unique_ptr<Queue>>> queues(backends.size());
+  std::vector<std::vector<std::unique_ptr<device::Queue>>> queues(backends.size());
   for (std::size_t device = 0; device < backends.size(); ++device) {
     // A queue of the CPU does the work of one thread.
     const unsigned wanted = backends[device]->is_host() ? worker_count(plan.tensors.size(), readers) : 1;
     while (queues[device].size() < wanted) {
       auto queue = backends[device]->open_queue();
-      if (!queue) return pass_on(std::move(queue));
+      RETURN_IF_ERROR(queue);
       queues[device].push_back(std::move(*queue));
     }
   }
-  if (auto started = verification.start(queues, arenas); !started) return pass_on(std::move(started));
-  if (auto read = verification.read_chunks(readers); !read) return pass_on(std::move(read));
+  RETURN_IF_ERROR(verification.start(queues, arenas));
+  RETURN_IF_ERROR(verification.read_chunks(readers));
   for (auto& own : queues) {
     for (const auto& queue : own) {
       const auto mark = queue->mark();
-      if (!mark) return tl::unexpected(mark.error());
-      if (auto passed = queue->wait_for(*mark); !passed) return pass_on(std::move(passed));
+      RETURN_IF_ERROR(mark);
+      RETURN_IF_ERROR(queue->wait_for(*mark));
     }
   }
   return verification.compare();

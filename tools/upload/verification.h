@@ -1,5 +1,5 @@
-// Verifies that the bytes on the devices equal those in the archives. Reads both once more and compares their
-// digests.
+// Verifies that the bytes on the devices equal the bytes in the archives. Reads both once more and compares
+// their digests.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,8 @@ namespace stfs::upload {
 /// @return the bytes on devices that were compared; EBADMSG with the first tensor that differs;
 ///         ECANCELED after a stop.
 Result<std::uint64_t> verify_arenas(const Plan& plan, const TransferList& list,
-                                    const std::vector<std::shared_ptr<Backend>>& backends,
-                                    const std::vector<std::shared_ptr<Arena>>& arenas, unsigned readers,
-                                    const std::atomic<bool>& is_stopped);
+                                    const std::vector<std::shared_ptr<device::Backend>>& backends,
+                                    const std::vector<std::shared_ptr<device::Arena>>& arenas,
+                                    unsigned readers, const std::atomic<bool>& is_stopped);
 
 }  // namespace stfs::upload

@@ -19,8 +19,8 @@ struct DlpackRequest {
 
 /// Returns a new capsule that keeps the tensor's data as long as the consumer needs them.
 ///
-/// A consumer without versions treats all memory as writable. The capsule then has memory of its own, whose
-/// pages are copied on write. Such a write changes neither the archive nor the memory of another consumer.
+/// A consumer without versions treats all memory as writable. The capsule then has separate memory, whose
+/// pages are copied on write. A write changes neither the archive nor the memory of another consumer.
 /// @return null with BufferError if this is impossible, or with the error of reading the tensor.
 PyObject* make_capsule(const stfs_tensor& tensor, const DlpackRequest& request);
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "packaging/python/extension/python_error.h"
+#include "packaging/python/extension/tensor_arguments.h"
 
 namespace stfs::python {
 namespace {
@@ -49,47 +50,6 @@ PyObject* call(PyObject* self, bool is_mapping, Call&& function) {
   const Object message(message_of(error.message));
   if (message) PyErr_SetObject(PyExc_KeyError, message.get());
   return nullptr;
-}
-
-/// The bytes of a str. Converts to false, with an exception, if the object is not a str.
-class Text {
- public:
-  explicit Text(PyObject* text) {
-    if (PyUnicode_Check(text) == 0) {
-      PyErr_SetString(PyExc_TypeError, "names, keys and values are str");
-      return;
-    }
-    bytes_.reset(PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass"));
-    Py_ssize_t size_bytes = 0;
-    char* data = nullptr;
-    if (bytes_ && PyBytes_AsStringAndSize(bytes_.get(), &data, &size_bytes) == 0) {
-      text_ = {data, static_cast<std::size_t>(size_bytes)};
-    }
-  }
-  explicit operator bool() const { return text_.data != nullptr; }
-  [[nodiscard]] stfs_text text() const { return text_; }
-
- private:
-  Object bytes_;
-  stfs_text text_{};
-};
-
-/// Returns -1 with ValueError if the text means no dtype (stfs_dtype_named()).
-std::int32_t dtype_named(const char* name) {
-  const std::int32_t dtype = stfs_dtype_named(name);
-  if (dtype >= 0) return dtype;
-  PyErr_Format(PyExc_ValueError, "dtype %s: is not a dtype such as BF16, F8_E4M3 or U8", name);
-  return -1;
-}
-
-/// Reads a tuple of integers. Returns false with an exception.
-bool take_shape(PyObject* tuple, std::vector<std::uint64_t>& shape) {
-  for (Py_ssize_t at = 0; at < PyTuple_Size(tuple); ++at) {
-    const unsigned long long size = PyLong_AsUnsignedLongLong(PyTuple_GetItem(tuple, at));
-    if (PyErr_Occurred() != nullptr) return false;
-    shape.push_back(size);
-  }
-  return true;
 }
 
 PyObject* put(PyObject* self, PyObject* arguments) {

@@ -335,7 +335,7 @@ PyMethodDef kMethods[] = {
     {"publish", as_method(publish), METH_VARARGS, "publish(other, chosen)\n--\n\n"},
     {"generation", as_method(generation), METH_NOARGS, "generation()\n--\n\n"},
     {"start_upload", as_method(upload), METH_VARARGS,
-     "start_upload(devices, rules, patterns, dtype, readers, must_verify)\n--\n\n"},
+     "start_upload(devices, rules, patterns, dtype, must_cast, readers, must_verify)\n--\n\n"},
     {"check_current", as_method(check_current), METH_NOARGS, "check_current()\n--\n\n"},
     {nullptr, nullptr, 0, nullptr}};
 

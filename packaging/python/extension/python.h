@@ -1,7 +1,7 @@
 // Includes Python.h for every file here, and converts between values of Python and of libstfs.
 //
 // From 3.11 on the buffer protocol is a part of the stable ABI, so one build of the module serves all later
-// versions. 3.10 needs a build of its own, from the same sources.
+// versions. 3.10 needs a separate build from the same sources.
 #pragma once
 
 #if STFS_PYTHON_STABLE_ABI
@@ -24,8 +24,8 @@ struct Unreference {
 /// An owned reference.
 using Object = std::unique_ptr<PyObject, Unreference>;
 
-/// Returns the result of `work`. Other threads run Python meanwhile, so `work` must not touch an object of
-/// Python, and must not throw.
+/// Runs `work` without the interpreter's lock, and returns its result. Other threads run Python at the same
+/// time, so `work` must not touch an object of Python, and must not throw.
 template <class Work>
 auto without_python(Work&& work) {
   PyThreadState* const state = PyEval_SaveThread();

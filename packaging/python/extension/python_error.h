@@ -5,13 +5,17 @@
 
 namespace stfs::python {
 
-/// Makes stfs.FormatError, and puts it into the module.
+/// Makes stfs.SafetensorError and stfs.FormatError, and puts them into the module.
 /// @return false with an exception on failure.
-bool add_format_error(PyObject* module);
+bool add_errors(PyObject* module);
 
 /// Raises FormatError for a file that is not an archive, ValueError for a wrong argument, MemoryError, or
 /// else the OSError of errno_value (FileNotFoundError, PermissionError, ...).
 /// @return null, so that the caller can return it.
 PyObject* raise(const stfs_error& error);
+
+/// Raises SafetensorError for tensors that no archive can have, or MemoryError.
+/// @return null.
+PyObject* raise_safetensor_error(const stfs_error& error);
 
 }  // namespace stfs::python

@@ -13,7 +13,7 @@
 namespace stfs::python {
 namespace {
 
-/// The memory that a Py_buffer points to. It does not change while the tensor exists.
+/// The memory that a Py_buffer points to, unchanged while the tensor exists.
 struct Layout {
   stfs_tensor_info info = empty<stfs_tensor_info>();
   std::vector<Py_ssize_t> shape;

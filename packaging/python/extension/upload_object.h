@@ -10,9 +10,8 @@ namespace stfs::python {
 bool add_upload_type(PyObject* module);
 
 /// Makes a plan and starts an upload.
-/// @param arguments  devices, rules, patterns, dtype, readers and must_verify. `patterns` is a list of str,
-/// or
-///                   None. The other texts are a str or None.
+/// @param arguments  devices, rules, patterns, dtype, must_cast, readers and must_verify. `patterns` is a
+///                   list of str, or None. The other texts are a str or None.
 PyObject* start_upload(const stfs_model* model, PyObject* arguments);
 
 /// devices(): returns ([(name, uuid, description, total bytes, free bytes, problem)], why there is no GPU).

@@ -11,7 +11,7 @@ namespace stfs::python {
 /// @return the version of the model, or None.
 PyObject* pull(PyObject* module, PyObject* arguments);
 
-/// Publishes what leads from one model to another.
+/// Publishes the changes from one model to another as a version.
 /// @param arguments  (published, version, base or None, encoding, checksum, threads, since, progress).
 PyObject* publish_models(const stfs_model* before, const stfs_model* after, PyObject* arguments);
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any, NamedTuple
 
-from ._tensor import _EXTRA_TYPES, Tensor
+from ._tensor import NAMES, TORCH_PAIR, Tensor
 
-# What the buffer protocol calls the types, apart from their size.
+# The format letters of the buffer protocol, and the kind of each dtype. The number of bits completes the dtype's name.
 _KINDS = {"?": "BOOL", "b": "I", "h": "I", "i": "I", "l": "I", "q": "I", "n": "I", "B": "U", "H": "U", "I": "U",
           "L": "U", "Q": "U", "N": "U", "e": "F", "f": "F", "d": "F", "Zf": "C", "F": "C"}
-# What NumPy with ml_dtypes, and PyTorch, call the types.
-_NAMES = {"bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8", "uint16": "U16",
-          "uint32": "U32", "uint64": "U64", "float16": "F16", "float32": "F32", "float64": "F64", "complex64": "C64",
-          **{theirs: own for own, (theirs, _) in _EXTRA_TYPES.items()}}
 
 
 class Array(NamedTuple):
@@ -49,18 +45,21 @@ def _of_torch(value: Any) -> Array:
         raise TypeError(f"the tensor is on {value.device}: pass its cpu()")
     if value.layout != torch.strided:
         raise TypeError("the tensor is sparse: pass its to_dense()")
-    dtype = _NAMES.get(str(value.dtype).removeprefix("torch."))
+    name = str(value.dtype).removeprefix("torch.")
+    dtype, shape = NAMES.get(name), tuple(value.shape)
+    if name == TORCH_PAIR and shape:
+        dtype, shape = "F4", (*shape[:-1], 2 * shape[-1])
     if dtype is None:
         raise TypeError(f"an archive has no dtype for {value.dtype}")
     packed = value.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
-    return Array(dtype, tuple(value.shape), memoryview(packed.numpy()), True)
+    return Array(dtype, shape, memoryview(packed.numpy()), True)
 
 
 def _of_numpy(value: Any) -> Array:
     import numpy as np
 
     array = np.asarray(value)
-    dtype = _NAMES.get(array.dtype.name)
+    dtype = NAMES.get(array.dtype.name)
     if dtype is None:
         raise TypeError(f"an archive has no dtype for NumPy's {array.dtype}")
     if not array.dtype.isnative:
@@ -68,7 +67,7 @@ def _of_numpy(value: Any) -> Array:
     # Bytes, because the buffer protocol does not know the types of ml_dtypes. The shape is the array's own:
     # ascontiguousarray() gives an array without dimensions one.
     packed = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return Array(dtype, array.shape, memoryview(packed), not dtype.startswith("U"))
+    return Array(dtype, array.shape, memoryview(packed.data), not dtype.startswith("U"))
 
 
 def _of_buffer(value: Any, view: memoryview) -> Array:
@@ -81,7 +80,7 @@ def _of_buffer(value: Any, view: memoryview) -> Array:
     if kind is None:
         raise _refuse(value, f"has elements of the format {view.format!r}, which an archive has no dtype for")
     dtype = kind if kind == "BOOL" else f"{kind}{8 * view.itemsize}"
-    return Array(dtype, tuple(view.shape), _packed(view), kind != "U")
+    return Array(dtype, tuple(view.shape or ()), _packed(view), kind != "U")
 
 
 def array_of(value: Any) -> Array:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Union
 
 from ._model import Model, open
+from ._progress import Progress, shown
 
 if TYPE_CHECKING:
-    from ._upload import Progress
-
     StrPath = Union[str, "os.PathLike[str]"]
 
 _ONLY_IN_A, _ONLY_IN_B = 1, 2
@@ -48,7 +47,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Diff:
-    """What leads from model A to model B. False if there is no difference."""
+    """The differences between model A and model B. False if there is none."""
 
     compared: int  # number of tensors
     added: dict[str, Form] = field(default_factory=dict)  # tensors that only B has
@@ -69,10 +68,11 @@ def diff(a: StrPath | Model, b: StrPath | Model, names: str | Iterable[str] | No
     names       names of tensors, or patterns as of fnmatch(3): compares only these, and no metadata; None: everything
     statistics  False: reads each tensor only up to its first difference
     threads     0: one for each core
-    progress    is called now and then with the done and the total number of bytes of a pass; there may be two passes. An
-                exception of it ends the comparison, as Ctrl-C does, and is passed on
+    progress    True for a bar of tqdm, or a function: it is called now and then with the done and the total number of
+                bytes of a pass; there may be two passes. An exception of it ends the comparison, as Ctrl-C does, and is
+                passed on
 
-    Raises OSError: ENOENT if a pattern matches no tensor, ESTALE if a file was changed meanwhile, EIO.
+    Raises OSError: ENOENT if a pattern matches no tensor, ESTALE if a file was changed during the comparison, EIO.
 
     >>> for name, change in stfs.diff("model.safetensors", "tuned.safetensors").changed.items():
     ...     print(name, change.statistics.largest_difference, change.statistics.cosine)
@@ -86,7 +86,8 @@ def diff(a: StrPath | Model, b: StrPath | Model, names: str | Iterable[str] | No
     if not isinstance(b, Model):
         with open(b) as b:
             return diff(a, b, patterns, statistics=statistics, threads=threads, progress=progress)
-    compared, rows, metadata = a._handle.diff(b._handle, patterns, threads, not statistics, progress)
+    with shown(progress, "comparing") as show:
+        compared, rows, metadata = a._handle.diff(b._handle, patterns, threads, not statistics, show)
     result = Diff(compared, metadata={key: (value_a, value_b) for key, value_a, value_b in metadata})
     for name, kinds, dtype_a, shape_a, dtype_b, shape_b, numbers in rows:
         if kinds & _ONLY_IN_A:

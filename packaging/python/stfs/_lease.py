@@ -27,7 +27,8 @@ class Lease(OnDevices):
     """One generation of the tensors of a server, by their names, in the order of their archives.
 
     The tensors are not copied. A write to them ends the process with SIGSEGV. They stay valid and unchanged as long as
-    the program holds one of them, even if the server ends or the archive changes. As long the server counts the lease.
+    the program holds one of them, even if the server ends or the archive changes. The server counts the lease
+    until the last of them is closed.
 
     >>> with stfs.attach("/tmp/model.sock") as lease:
     ...     weights = {name: torch.from_dlpack(tensor) for name, tensor in lease.items()}

@@ -45,7 +45,7 @@ class Metadata(dict[str, str]):
     def _refuse(self, *arguments: Any, **keywords: Any) -> Any:
         raise TypeError("set or delete the keys one by one, in Model.transaction() to change them as one")
 
-    update = clear = popitem = __ior__ = _refuse
+    update = clear = popitem = __ior__ = _refuse  # pyright: ignore[reportAssignmentType]
 
     def __reduce__(self) -> Any:
         return dict, (dict(self),)

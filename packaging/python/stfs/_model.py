@@ -17,7 +17,7 @@ from ._transaction import Changes, Transaction
 from ._upload import Resident, Upload
 
 if TYPE_CHECKING:
-    from ._upload import Progress
+    from ._progress import Progress
 
     StrPath = Union[str, "os.PathLike[str]"]
 
@@ -27,8 +27,8 @@ _IO = {"auto": 0, "mmap": 1, "pread": 2}
 class NotShownWarning(UserWarning):
     """A journal beside an archive may hold a newer commit than the model shows.
 
-    The journal belongs to another user, has a newer version, or is damaged: the message gives the reason, and names
-    who can settle it. The model shows the tensors of the archive. `warnings.simplefilter("error",
+    Another user or a newer version has written the journal, or it is damaged: the message gives the reason, and names the
+    users that can settle it. The model shows the tensors of the archive. `warnings.simplefilter("error",
     stfs.NotShownWarning)` refuses such a model.
     """
 
@@ -72,8 +72,8 @@ class Model(Mapping[str, Tensor]):
     ...         model.rename("a", "b")
 
     Each change, or each transaction, is committed as one: the files have all of it on stable storage, or none of it.
-    Other calls on the model wait for a commit. Tensors that were taken before stay valid: they keep the bytes of what
-    was deleted, renamed or reshaped, and show the bytes of what was replaced with the same dtype and shape. As long as
+    Other calls on the model wait for a commit. Tensor objects from before a change stay valid: they keep their bytes if the
+    tensor is deleted, renamed or reshaped, and show the new bytes if it is replaced with the same dtype and shape. As long as
     such tensors exist, or other programs have the files open, deleted tensors keep their space; and an edit raises OSError
     (EBUSY) if it needs a longer header than the archive has room for. Take a copy() of a tensor to avoid that.
     """
@@ -88,7 +88,7 @@ class Model(Mapping[str, Tensor]):
         deltas = [] if delta is None else [delta] if isinstance(delta, (str, os.PathLike)) else list(delta)
         self._handle = _stfs.Model(self._named, _IO[io], strict, mode == "r+", deltas)
         self._changes = Changes(self._handle, str(self._named), mode == "r+")
-        # The warning names the line of the program.
+        # The warning names the line in the caller's program.
         level = 3 if sys._getframe(1).f_code is open.__code__ else 2
         for why in self._handle.not_shown():
             warnings.warn(why, NotShownWarning, stacklevel=level)
@@ -126,9 +126,11 @@ class Model(Mapping[str, Tensor]):
         """The names, in the order in which the tensors lie in their files."""
         return super().keys()
 
-    # As a mapping it would compare all tensors.
+    # The comparison of a Mapping would compare all tensors.
     __eq__ = object.__eq__
-    __hash__ = object.__hash__
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     @property
     def metadata(self) -> Metadata:
@@ -162,7 +164,7 @@ class Model(Mapping[str, Tensor]):
 
         array  a NumPy array (also of a type of ml_dtypes), a PyTorch tensor on the CPU, a Tensor, or an object with the
                buffer protocol. It need not be contiguous
-        dtype  what the bytes of the array mean, if it does not tell: "BF16", "F4", ...
+        dtype  the dtype of the array's bytes, if the array does not have it: "BF16", "F4", ...
         shape  the shape, if it is not the array's own
 
         An array of the tensor's dtype and shape is written in place. Unsigned integers stand for BF16 and fp8 if the tensor
@@ -185,9 +187,12 @@ class Model(Mapping[str, Tensor]):
 
         Raises KeyError for a name that is not there, and FileExistsError if two tensors would have one name.
         """
-        if isinstance(old, Mapping) == (new is not None):
+        if isinstance(old, Mapping) and new is None:
+            pairs = list(old.items())
+        elif not isinstance(old, Mapping) and new is not None:
+            pairs = [(old, new)]
+        else:
             raise TypeError("rename() takes the old and the new name, or a mapping")
-        pairs = list(old.items()) if isinstance(old, Mapping) else [(old, new)]
         with self._changes.change() as edit:
             forms = {old: self._changes.form_of(old) for old, _ in pairs} if self._changes.is_collecting else {}
             edit.rename(pairs)
@@ -206,8 +211,8 @@ class Model(Mapping[str, Tensor]):
     def transaction(self) -> Transaction:
         """Makes the changes inside a `with` block as one when the block ends, and none of them if it raises.
 
-        Inside of the block the model shows its state of before. The changes of this thread belong to the block; other
-        threads wait with theirs. Transactions do not nest.
+        Inside of the block the model shows its old state. All changes of this thread are a part of the transaction; changes
+        of other threads wait for its end. Transactions do not nest.
 
         >>> with model.transaction():
         ...     model["a"] = array
@@ -235,7 +240,7 @@ class Model(Mapping[str, Tensor]):
 
     @staticmethod
     def _meant_dtype(array: Array, known_dtype: str, known_shape: tuple[int, ...]) -> str:
-        """The dtype of the tensor that is replaced, if unsigned integers of this size stand for it."""
+        """The dtype of the tensor that is replaced, if the array has its elements as unsigned integers of this size."""
         is_meant = known_dtype in _EXTRA_TYPES and known_shape == array.shape and \
             array.dtype == _EXTRA_TYPES[known_dtype][1].replace("uint", "U")
         return known_dtype if is_meant else array.dtype

@@ -17,7 +17,7 @@ class OnDevices(Mapping[str, Tensor]):
         self._take(tensors)
 
     def _take(self, tensors: list[Tensor]) -> None:
-        """Takes these tensors instead of those before."""
+        """Replaces all tensors by these."""
         self._on: dict[str, dict[str, Tensor]] = {}
         self._first: dict[str, Tensor] = {}
         for tensor in tensors:
@@ -33,9 +33,11 @@ class OnDevices(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._first)
 
-    # As a mapping it would compare all tensors.
+    # The comparison of a Mapping would compare all tensors.
     __eq__ = object.__eq__
-    __hash__ = object.__hash__
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     @property
     def devices(self) -> list[str]:

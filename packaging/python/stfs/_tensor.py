@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Union
 
 from . import _stfs
@@ -11,10 +12,13 @@ if TYPE_CHECKING:
     from types import EllipsisType
 
     import numpy as np
+    from jax import Array as JaxArray
+    from torch import Tensor as TorchTensor
+    from torch import dtype as TorchType
 
     Item = Union[int, slice, EllipsisType]
 
-# What ml_dtypes calls the types that NumPy lacks, and NumPy's own type of that size.
+# Types that NumPy lacks: the name in ml_dtypes, and NumPy's unsigned integer of the same size.
 _EXTRA_TYPES = {
     "BF16": ("bfloat16", "uint16"),
     "F8_E4M3": ("float8_e4m3fn", "uint8"),
@@ -23,6 +27,13 @@ _EXTRA_TYPES = {
     "F8_E4M3FNUZ": ("float8_e4m3fnuz", "uint8"),
     "F8_E5M2FNUZ": ("float8_e5m2fnuz", "uint8"),
 }
+# The names of all types in NumPy with ml_dtypes, and in PyTorch, whose elements have whole bytes.
+NAMES = {"bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8", "uint16": "U16",
+         "uint32": "U32", "uint64": "U64", "float16": "F16", "float32": "F32", "float64": "F64", "complex64": "C64",
+         **{theirs: own for own, (theirs, _) in _EXTRA_TYPES.items()}}
+_TORCH_NAMES = {own: theirs for theirs, own in NAMES.items()}
+#: PyTorch's type for F4. One element of it has two of the archive's.
+TORCH_PAIR = "float4_e2m1fn_x2"
 
 
 def _bound(value: Any) -> str:
@@ -75,8 +86,8 @@ class Tensor(_stfs.Tensor):
             raise TypeError("a tensor without dimensions has no length")
         return self.shape[0]
 
-    # By __getitem__ and __len__ Python would make an iterator of its own, which ends by IndexError alone.
-    def __iter__(self):
+    # Without this, Python would make an iterator from __getitem__, which ends only with an IndexError.
+    def __iter__(self) -> Iterator[Tensor]:
         return (self[at] for at in range(len(self)))
 
     @property
@@ -104,6 +115,47 @@ class Tensor(_stfs.Tensor):
         except ImportError:
             return array.view(own)
         return array.view(getattr(ml_dtypes, theirs, own))
+
+    def torch(self) -> TorchTensor:
+        """Returns the tensor as a PyTorch tensor that shares its memory, on its device.
+
+        torch.from_dlpack() does the same, and gives types that PyTorch's DLPack lacks as uint8; this gives them their type.
+        F4 is copied. A write to the memory changes no archive; tensors of one model may show it (see `Tensor.copy()`). TypeError:
+        this version of PyTorch has no such type.
+        """
+        import torch
+        import torch.utils.dlpack
+
+        name = TORCH_PAIR if self.dtype == "F4" else _TORCH_NAMES.get(self.dtype, "")
+        dtype = getattr(torch, name, None)
+        if dtype is None:
+            raise TypeError(f"{self.name}: PyTorch {torch.__version__} has no type for {self.dtype}")
+        if self.dtype == "F4":
+            return self._pairs(dtype)
+        if not self.size:
+            return torch.empty(self.shape, dtype=dtype, device=self.device)
+        made: TorchTensor = torch.utils.dlpack.from_dlpack(self)
+        return made if made.dtype == dtype else made.view(dtype)
+
+    def _pairs(self, dtype: TorchType) -> TorchTensor:
+        import torch
+
+        if not self.shape or self.shape[-1] % 2:
+            raise TypeError(f"{self.name}: PyTorch has F4 in pairs, and the last dimension of {list(self.shape)} is odd")
+        shape = (*self.shape[:-1], self.shape[-1] // 2)
+        if not self.size:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(bytearray(self.tobytes()), dtype=torch.uint8).view(dtype).reshape(shape)
+
+    def jax(self) -> JaxArray:
+        """Returns the tensor as an array of JAX, which copies it.
+
+        JAX takes its arrays for constants, but the pages of an archive may change: `jax.dlpack.from_dlpack(tensor)` shares them.
+        Without `jax_enable_x64` JAX keeps only 32 bits of I64, U64 and F64.
+        """
+        import jax.numpy as jnp
+
+        return jnp.array(self.copy().numpy())
 
     def __repr__(self) -> str:
         where = "" if self.device == "cpu" else f", {self.device}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Changes:
-    """The changes of a model: each by itself, or those of an open transaction together.
+    """The changes of a model: one commit for each change, or for all changes of an open transaction.
 
     Other threads wait for the end of a transaction before they change the model.
     """
@@ -26,7 +26,7 @@ class Changes:
         self.is_writable = is_writable
         self._turn = threading.RLock()
         self._edit: _stfs.Edit | None = None  # of the open transaction
-        #: What the open transaction has made of names: dtype and shape, or None where no tensor has the name any more.
+        #: The changes of the open transaction, by name: the new dtype and shape, or None if no tensor has the name any more.
         self._forms: dict[str, tuple[str, tuple[int, ...]] | None] = {}
 
     @property
@@ -44,7 +44,7 @@ class Changes:
         return tensor.dtype, tensor.shape
 
     def note(self, forms: dict[str, tuple[str, tuple[int, ...]] | None]) -> None:
-        """Notes what a change of this thread has made of names."""
+        """Records the dtypes and shapes that a change of this thread has given to names."""
         if self._edit is not None:
             self._forms.update(forms)
 
@@ -74,6 +74,7 @@ class Changes:
 
     def leave(self, must_commit: bool) -> None:
         edit, self._edit = self._edit, None
+        assert edit is not None, "enter() comes first"
         self._forms = {}
         try:
             if must_commit:

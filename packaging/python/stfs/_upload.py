@@ -5,16 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Union
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import _stfs
 from ._on_devices import OnDevices
+from ._progress import Progress, shown
 from ._tensor import Tensor
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    Progress = Callable[[int, int], Union[object, None]]
 
 # wait() sleeps between two polls: short pauses first, to notice a short upload at once. Ctrl-C waits for one pause.
 _FIRST_PAUSE_S = 0.0002
@@ -99,28 +98,32 @@ class Upload:
     def wait(self, progress: Progress | None = None) -> Resident:
         """Waits for the end of the upload.
 
-        progress  is called repeatedly with the done and the total number of bytes, the last time at the end. An
-                  exception of it cancels the upload, as Ctrl-C does, and is passed on
+        progress  True for a bar of tqdm, or a function: it is called repeatedly with the done and the total number of
+                  bytes, the last time at the end. An exception of it cancels the upload, as Ctrl-C does, and is passed on
 
         Raises OSError: ECANCELED, ESTALE if an archive has changed since the start, EBADMSG if a byte on the device
         differs from the archive, ENOMEM, EIO.
         """
         if self._resident is not None:
             return self._resident
+        with shown(progress, "uploading") as show:
+            return self._wait(show)
+
+    def _wait(self, show: Callable[[int, int], object] | None) -> Resident:
         pause_s = _FIRST_PAUSE_S
         try:
             while not self.is_done:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-                if progress is not None:
-                    progress(*self._handle.poll()[:2])
+                if show is not None:
+                    show(*self._handle.poll()[:2])
         except BaseException:
             self.cancel()
             raise
         tensors, (duration_ns, *rest) = self._handle.wait(Tensor)
         self._resident = Resident(tensors, UploadReport(duration_ns / 1e9, *rest), self._handle.left_out())
-        if progress is not None:
-            progress(*self._handle.poll()[:2])
+        if show is not None:
+            show(*self._handle.poll()[:2])
         return self._resident
 
     def __enter__(self) -> Upload:

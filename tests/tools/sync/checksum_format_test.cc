@@ -1,4 +1,4 @@
-// The checksums of published versions: known answers, and pieces of any size.
+// The checksums of published versions, compared with known values, and computed in pieces of any size.
 #include "tools/sync/checksum_format.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// Diffs of published versions: applied in pieces of any size, and refused where they are not exactly right.
+// The decoder applies diffs of published versions in pieces of any size, and refuses diffs that are not
+// exactly right.
 #include "tools/sync/diff_decoder.h"
 
 #include <algorithm>
@@ -54,7 +55,7 @@ struct Change {
   std::string after;
 };
 
-/// Bytes of which one in `one_in` changes.
+/// Random bytes, and a copy in which one byte in `one_in` is changed.
 Change change_of(std::size_t size, std::size_t one_in) {
   RandomChoices choices(size * 31 + one_in);
   Change change{std::string(size, '\0'), {}};
@@ -71,7 +72,7 @@ constexpr DiffEncoding kEncodings[] = {DiffEncoding::Xor, DiffEncoding::Overwrit
 }  // namespace
 
 TEST_CASE("decoder turns old bytes into new ones, whatever the sizes of tensor and pieces", "[tools][sync]") {
-  DiffDecoder decoder;  // one for all: it keeps nothing of the diff before
+  DiffDecoder decoder;  // shared by all diffs: it keeps nothing of an earlier diff
   for (const DiffEncoding encoding : kEncodings) {
     for (const std::size_t size : {0U, 1U, 2U, 3U, 63U, 64U, 65U, 4097U, 131072U, 131073U, 400001U}) {
       for (const std::size_t one_in : {1U, 2U, 50U}) {

@@ -1,5 +1,5 @@
-// Diffs of the encoder: exactly the format's bytes, in one frame that tells its size; and the decoder's
-// inverse.
+// The encoder writes exactly the format's bytes, in one frame that stores its size, and is the inverse of the
+// decoder.
 #include "tools/sync/diff_encoder.h"
 
 #include <zstd.h>
@@ -52,7 +52,7 @@ Encoded encode(DiffEncoder& encoder, const std::string& before, const std::strin
   return encoded;
 }
 
-/// As Python's zstandard.decompress: the frame must tell its size.
+/// Decompresses as Python's zstandard.decompress does: the frame must store its size.
 std::string expanded(const std::string& frame) {
   const auto size_bytes = ZSTD_getFrameContentSize(frame.data(), frame.size());
   REQUIRE(size_bytes < ZSTD_CONTENTSIZE_ERROR);
@@ -157,6 +157,31 @@ TEST_CASE("encoder stops when it is told to, and passes failures on", "[tools][s
                                     }};
     CHECK(errno_of(encoder.encode(broken, drop, work)) == EIO);
     CHECK(expanded(encode(encoder, before, after).frame) == diff_of(encoding, before, after));
+  }
+}
+
+TEST_CASE("encoder tells how many bytes of a tensor it has counted", "[tools][sync]") {
+  const std::string before = random_bytes(400000);
+  const std::string after = with_changes(before, 2);
+  const auto drop = [](std::span<const std::byte>) { return Result<void>(); };
+  // The tensor gets shorter while it is read.
+  const auto read_shorter = [&](std::uint64_t offset, std::span<std::byte> to) -> Result<void> {
+    if (offset + to.size() > 300000) return fail(ErrorCode::ArchiveChanged, ESTALE, "shorter");
+    return reader_of(after)(offset, to);
+  };
+  for (const DiffEncoding encoding : kBoth) {
+    DiffEncoder encoder(encoding, ChecksumFormat::Adler32);
+    Work work;
+    work.begin(after.size());
+    CHECK(errno_of(encoder.encode({before.size(), reader_of(before), read_shorter}, drop, work)) == ESTALE);
+    CHECK(encoder.counted_bytes() > 0);
+    CHECK(encoder.counted_bytes() < after.size());
+    CHECK(encoder.counted_bytes() == work.done_bytes());
+    work.take_back(encoder.counted_bytes());
+    CHECK(work.done_bytes() == 0);
+    REQUIRE(encoder.encode({before.size(), reader_of(before), reader_of(after)}, drop, work));
+    CHECK(encoder.counted_bytes() == after.size());
+    CHECK(work.done_bytes() == after.size());
   }
 }
 

@@ -30,7 +30,7 @@ struct ExchangedModel {
     place = make_place(SyncPlace(directory.path() / "pm")).value();
     REQUIRE(note_switch(system_storage(), place, kSwitch));
   }
-  /// As a user who may write the directory above.
+  /// Exchanges the directory, as a user may do who may write the directory above.
   void exchange() const {
     fs::rename(directory.path() / "pm", directory.path() / "moved");
     fs::create_directory_symlink("private", directory.path() / "pm");
@@ -82,6 +82,40 @@ TEST_CASE("a switch is taken in the directory that was opened", "[tools][sync]")
   CHECK(moved(".weight_sync/state.json") == "pm.weight_sync/state.after");
 }
 
+TEST_CASE("after the step the former state is not the state of the model", "[tools][sync]") {
+  const ExchangedModel model;
+  const fs::path taken_name = model.directory.path() / "pm/config.json";
+  fs::remove(taken_name);
+  fs::create_directory(taken_name);  // no file can get the name of a directory
+  const auto taken = take_switch(system_storage(), model.place, kSwitch);
+  REQUIRE_FALSE(taken);
+  CHECK(taken.error().errno_value == EISDIR);
+  CHECK(present_sync_state(system_storage(), model.place) == next_sync_state(model.place));
+
+  fs::remove(taken_name);
+  REQUIRE(recover_switch(system_storage(), model.place));
+  const fs::path state = present_sync_state(system_storage(), model.place);
+  CHECK(state == model.place.state_file());
+  CHECK(test::content_of(state) == "pm.weight_sync/state.after");
+}
+
+TEST_CASE("a switch stays noted until the former state is removed", "[tools][sync]") {
+  const test::TemporaryDirectory directory;
+  const fs::path former = directory.path() / ".weight_sync/state.before";
+  fs::create_directories(former);  // no call that removes a file removes it
+  const fs::path note = directory.write(
+      ".weight_sync/switch.json",
+      R"({"ready":true,"archives":[],"step":["from","to"],"after":[],"removed":["old.safetensors"]})");
+  const auto place = make_place(SyncPlace(directory.path())).value();
+  const auto recovered = recover_switch(system_storage(), place);
+  REQUIRE_FALSE(recovered);
+  CHECK(recovered.error().errno_value == EISDIR);
+  CHECK(fs::exists(note));
+  fs::remove(former);
+  REQUIRE(recover_switch(system_storage(), place));
+  CHECK_FALSE(fs::exists(note));
+}
+
 TEST_CASE("a message names the model's directory as the user does", "[tools][sync]") {
   const ExchangedModel model;
   fs::remove(model.directory.path() / "pm/.step.tmp");
@@ -89,6 +123,27 @@ TEST_CASE("a message names the model's directory as the user does", "[tools][syn
   REQUIRE_FALSE(taken);
   CHECK(taken.error().message.find("/proc/self") == std::string::npos);
   CHECK(taken.error().message.find(model.directory.path().string() + "/pm/") != std::string::npos);
+}
+
+TEST_CASE("a note that is too long is neither read nor written", "[tools][sync]") {
+  const test::TemporaryDirectory directory;
+  std::filesystem::create_directory(directory.path() / ".weight_sync");
+  const std::string note =
+      R"({"ready":false,"archives":[],"step":["from","to"],"after":[],"removed":["old.safetensors"]})";
+  const auto place = make_place(SyncPlace(directory.path())).value();
+  directory.write(".weight_sync/switch.json", std::string(4 << 20, ' ') + note);
+  const auto read = recover_switch(system_storage(), place);
+  REQUIRE_FALSE(read);
+  CHECK(read.error().errno_value == EINVAL);
+  directory.write(".weight_sync/switch.json", note);
+  REQUIRE(recover_switch(system_storage(), place));
+
+  FileSwitch files = kSwitch;
+  files.removed.assign(100'000, std::string(50, 'x'));
+  const auto noted = note_switch(system_storage(), place, files);
+  REQUIRE_FALSE(noted);
+  CHECK(noted.error().errno_value == EFBIG);
+  CHECK(std::filesystem::is_empty(directory.path() / ".weight_sync"));
 }
 
 }  // namespace stfs::sync

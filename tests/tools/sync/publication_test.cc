@@ -1,9 +1,13 @@
-// The way from version to version.
+// The order of published versions.
 #include "tools/sync/publication.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
@@ -13,21 +17,24 @@
 namespace stfs::sync {
 namespace {
 
-/// Versions of diffs from 2 on. Version 1, their base, has no file yet.
+/// A version of one tensor, which changes the version before it.
+void write_version(const test::TemporaryDirectory& directory, std::uint64_t version) {
+  const std::string name = version_directory_name(version);
+  std::filesystem::create_directory(directory.path() / name);
+  directory.write(name + "/model.safetensors", test::archive_of({{"a", "ay"}}, R"({"a":"0000000a"})"));
+  directory.write(name + "/" + std::string(kVersionIndex),
+                  R"({"metadata":{"version":")" + version_text(version) + R"(","base_version":")" +
+                      version_text(version - 1) +
+                      R"(","delta_encoding":"xor","compression_format":"zstd","checksum_format":"adler32"},)"
+                      R"("weight_map":{"a":"model.safetensors"}})");
+}
+
+/// Counts the opened files of a look at `count` versions. Versions from 2 on are diffs. Version 1, their
+/// base, has no file yet.
 std::ptrdiff_t looks_at(std::uint64_t count) {
   const test::TemporaryDirectory directory;
-  for (std::uint64_t version = 1; version <= count; ++version) {
-    const std::string name = version_directory_name(version);
-    std::filesystem::create_directory(directory.path() / name);
-    if (version == 1) continue;
-    directory.write(name + "/model.safetensors", test::archive_of({{"a", "ay"}}, R"({"a":"0000000a"})"));
-    directory.write(
-        name + "/" + std::string(kVersionIndex),
-        R"({"metadata":{"version":")" + version_text(version) + R"(","base_version":")" +
-            version_text(version - 1) +
-            R"(","delta_encoding":"xor","compression_format":"zstd","checksum_format":"adler32"},)"
-            R"("weight_map":{"a":"model.safetensors"}})");
-  }
+  std::filesystem::create_directory(directory.path() / version_directory_name(1));
+  for (std::uint64_t version = 2; version <= count; ++version) write_version(directory, version);
   test::WatchedStorage storage;
   const auto publication = Publication::look(directory.path(), storage);
   REQUIRE(publication);
@@ -53,6 +60,47 @@ TEST_CASE("who names no directory is told what to name", "[tools][sync]") {
   CHECK(publication.error().message ==
         "/nowhere/published: there is no such directory: name the one that holds the published versions, "
         "weight_v000000 and so on");
+}
+
+TEST_CASE("a stranger's version in a directory with the sticky bit does not count", "[tools][sync]") {
+  if (::geteuid() != 0) return;  // only root may give directories away
+  constexpr uid_t kTrainer = 12345;
+  constexpr uid_t kStranger = 23456;
+  const test::TemporaryDirectory directory;
+  for (const std::uint64_t version : {2U, 3U, 4U, 999U}) write_version(directory, version);
+  REQUIRE(::chown(directory.path().c_str(), kTrainer, kTrainer) == 0);
+  const auto give = [&](std::uint64_t version, uid_t owner) {
+    const std::string path = directory / version_directory_name(version);
+    REQUIRE(::chown(path.c_str(), owner, owner) == 0);
+  };
+  give(2, kTrainer);
+  give(4, kStranger);
+  give(999, kStranger);
+  // Whatever a link leads to, its own owner counts.
+  const std::string link = directory / version_directory_name(5);
+  REQUIRE(::symlink(version_directory_name(3).c_str(), link.c_str()) == 0);
+  REQUIRE(::lchown(link.c_str(), kStranger, kStranger) == 0);
+  using Versions = std::vector<std::uint64_t>;
+  for (const mode_t mode : {01777U, 01775U}) {
+    REQUIRE(::chmod(directory.path().c_str(), mode) == 0);
+    const auto publication = Publication::look(directory.path());
+    REQUIRE(publication);
+    CHECK(publication->versions() == Versions{2, 3});
+    const auto way = publication->way(1, {});
+    REQUIRE(way);
+    CHECK(way->versions.size() == 2);
+    REQUIRE(way->unfinished);
+    CHECK(way->unfinished->message.find("weight_v000999: belongs to user 23456") != std::string::npos);
+    CHECK_FALSE(publication->way(999, {})->unfinished);
+    const auto named = publication->way(3, 4);
+    REQUIRE_FALSE(named);
+    CHECK(is_unfinished(named.error()));
+    CHECK(named.error().message.find("weight_v000004: belongs to user 23456") != std::string::npos);
+  }
+  for (const mode_t mode : {0777U, 01755U}) {
+    REQUIRE(::chmod(directory.path().c_str(), mode) == 0);
+    CHECK(Publication::look(directory.path())->versions() == Versions{2, 3, 4, 5, 999});
+  }
 }
 
 }  // namespace stfs::sync

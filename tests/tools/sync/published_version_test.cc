@@ -1,4 +1,5 @@
-// A published version is read as its publisher wrote it. What is not whole yet is told from what is damaged.
+// A published version is read as its publisher wrote it. A version that is not whole yet has another error
+// than a damaged version.
 #include "tools/sync/published_version.h"
 
 #include <cerrno>
@@ -13,8 +14,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_archive.h"
 #include "tools/cli/version_change.h"
-#include "tools/sync/version_metadata.h"
-#include "tools/sync/version_name.h"
+#include "tools/sync/version_format.h"
 
 namespace stfs::test {
 namespace {

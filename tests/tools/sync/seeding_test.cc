@@ -1,5 +1,4 @@
-// Full versions: a publisher that exchanges or rewrites a file after it was checked gives nobody a broken
-// model.
+// Full versions: no host gets a broken model when the publisher exchanges or rewrites a file after the check.
 #include "tools/sync/seeding.h"
 
 #include <fmt/format.h>
@@ -39,7 +38,7 @@ struct Scene {
   void publish(const std::string& name, const std::string& content) const {
     directory.write("published/weight_v000001/" + name, content);
   }
-  /// @param meanwhile  between the check and the copy.
+  /// @param meanwhile  called between the check and the copy.
   [[nodiscard]] Result<void> seed(const std::function<void()>& meanwhile) const {
     const auto version = PublishedVersion::open(directory.path() / "published/weight_v000001");
     REQUIRE(version);

@@ -1,4 +1,4 @@
-// Versions are applied by several threads: the tensors, the state, and what is refused.
+// Versions are applied by several threads: the tensors, the state, and refused versions.
 #include "tools/sync/version_apply.h"
 
 #include <filesystem>
@@ -47,7 +47,7 @@ struct Host {
   [[nodiscard]] std::unique_ptr<Model> open(const char* name, Access access = Access::ReadOnly) const {
     return std::move(*Model::open(directory.path() / name / "model.safetensors", {.access = access}));
   }
-  /// Publishes what leads from the host's model to the next one.
+  /// Publishes a version that turns the host's model into the next one.
   [[nodiscard]] PublishedVersion publish(DiffEncoding encoding) const {
     const auto before = open("host");
     const auto after = open("next");
@@ -110,7 +110,7 @@ TEST_CASE("an interrupt before the commit leaves the model and the state", "[too
   CHECK_FALSE(std::filesystem::exists(host.directory.path() / "host" / ".weight_sync/state.json"));
 }
 
-/// Counts what the disk is asked for. For several threads.
+/// Counts the syncs. Any thread may call.
 class SyncCounter final : public test::Interceptor {
  public:
   test::Verdict before(const test::SeamCall& call) override {
@@ -148,7 +148,7 @@ TEST_CASE("a state on stable storage vouches for tensors on stable storage", "[t
   };
   apply(Durability::Process);
   CHECK(counter.syncs == 0);
-  // All tensors are new already, and nobody has synced them.
+  // All tensors are new already, but the archive was not synced.
   std::filesystem::remove(directory / ".weight_sync/state.json");
   apply(Durability::Power);
   CHECK(counter.file_syncs == 2);  // the archive, and the state

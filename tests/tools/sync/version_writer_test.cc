@@ -1,9 +1,10 @@
-// Publishing: what is written is read back by published_version.h, in the layout that receivers expect; and
-// nothing is left that looks finished after a failure.
+// Publishing: published_version.h reads the written version back, in the layout that receivers expect. A
+// failure leaves nothing that looks finished.
 #include "tools/sync/version_writer.h"
 
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -19,10 +20,10 @@
 #include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_archive.h"
+#include "tests/support/watched_storage.h"
 #include "tools/sync/diff_decoder.h"
 #include "tools/sync/published_version.h"
 #include "tools/sync/version_directory.h"
-#include "tools/sync/version_plan.h"
 
 namespace stfs::test {
 namespace {
@@ -249,6 +250,27 @@ TEST_CASE("a stopped or failed publisher leaves nothing that it has made", "[too
   fs::resize_file(models.b->path(), fs::file_size(models.b->path()) - 100);
   CHECK_FALSE(models.publish({}));
   CHECK(names_in(models.published()).empty());
+}
+
+TEST_CASE("whichever write or sync of a directory fails, a publisher tells why and leaves nothing",
+          "[tools][sync]") {
+  const FileCall kind = GENERATE(FileCall::Write, FileCall::SyncDirectory);
+  for (int nth = 1;; ++nth) {
+    const Models models(before_tensors(), after_tensors());
+    std::atomic<int> seen = 0;
+    WatchedStorage storage([&](const SeamCall& call) {
+      const bool is_due = call.kind == kind && ++seen == nth;
+      return is_due ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = ENOSPC} : Verdict{};
+    });
+    const int refusal = errno_of(models.publish({.storage = &storage}));
+    if (seen < nth) {
+      CHECK(refusal == 0);
+      break;
+    }
+    CAPTURE(nth);
+    CHECK(refusal == ENOSPC);
+    CHECK(names_in(models.published()).empty());
+  }
 }
 
 TEST_CASE("models that change during the publishing are refused", "[tools][sync]") {

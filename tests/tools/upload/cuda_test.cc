@@ -1,4 +1,4 @@
-// What needs a GPU: copies, kernels, memory that is shared. Hidden from a usual run; tests/gpu/run runs it.
+// Tests that need a GPU: copies, kernels, shared memory. Hidden from a usual run; tests/gpu/run runs them.
 #include <cstring>
 #include <vector>
 
@@ -7,6 +7,7 @@
 #include "tools/device/digest.h"
 
 using namespace stfs;
+using namespace stfs::device;
 using namespace stfs::upload;
 using test::plan_for;
 using test::request_for;

@@ -1,4 +1,4 @@
-// Tensors on devices beside their archives: each difference is found, on the CPU and by digests.
+// The comparison of tensors on devices with their archives finds each difference, on the CPU and by digests.
 #include "tools/upload/difference.h"
 
 #include <memory>
@@ -7,6 +7,7 @@
 #include "tests/support/upload_model.h"
 
 using namespace stfs;
+using namespace stfs::device;
 using namespace stfs::upload;
 
 namespace {

@@ -1,4 +1,4 @@
-// Plans: what lies where, and what is refused before anything moves.
+// Plans: the place of each tensor, and refusals before any byte is copied.
 #include "tools/upload/plan.h"
 
 #include <fstream>
@@ -27,8 +27,8 @@ std::string error_of(const PlanRequest& request) {
   return plan.error().message;
 }
 
-DeviceRules rules_of(const test::UploadModel& model, const std::string& text) {
-  return DeviceRules::read_file(model.directory.write("rules", text)).value();
+device::DeviceRules rules_of(const test::UploadModel& model, const std::string& text) {
+  return device::DeviceRules::read_file(model.directory.write("rules", text)).value();
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ TEST_CASE("a plan places all tensors in order, aligned and apart", "[tools][uplo
   REQUIRE(plan.tensors.size() == 4);
   std::uint64_t end = 0;
   for (const PlannedTensor& tensor : plan.tensors) {
-    CHECK(tensor.place.offset % kTensorAlignment == 0);
+    CHECK(tensor.place.offset % device::kTensorAlignment == 0);
     CHECK(tensor.place.offset >= end);
     CHECK(tensor.place.size_bytes == model.tensors.at(tensor.name).size());
     end = tensor.place.end();

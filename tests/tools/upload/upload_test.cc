@@ -1,4 +1,5 @@
-// The engine on the CPU and on devices that fail: every byte where it belongs, or nothing and why.
+// The engine on the CPU and on failing devices: every byte is at its place, or the upload fails with a
+// reason.
 #include "tools/upload/upload.h"
 
 #include <fcntl.h>
@@ -14,6 +15,7 @@
 #include "tools/device/conversion.h"
 
 using namespace stfs;
+using namespace stfs::device;
 using namespace stfs::upload;
 using test::plan_for;
 using test::request_for;
@@ -51,7 +53,7 @@ void check_bytes(const Resident& resident, const test::UploadModel& model) {
   }
 }
 
-/// A model, a GPU's place taken by a device that fails as it is told to, and the options for both.
+/// A model, a device that fails on demand in place of a GPU, and the options for both.
 struct FaultyUpload {
   test::UploadModel model;
   std::shared_ptr<test::DeviceFaults> faults = std::make_shared<test::DeviceFaults>();
@@ -310,7 +312,7 @@ TEST_CASE("an upload can be cancelled at any time, and leaves neither memory nor
   }
   faulty.faults->is_stalled = true;
   faulty.faults->copies = 0;
-  cancel_after(1);  // everybody waits for a device that does nothing
+  cancel_after(1);  // all threads wait for a device that does nothing
   faulty.faults->is_stalled = false;
   CHECK(Upload::start(faulty.plan(), faulty.options).has_value());  // its end cancels
   CHECK(faulty.faults->arenas == 0);
@@ -349,7 +351,7 @@ TEST_CASE("the ring is twice as large where the disk has to be waited for", "[to
   REQUIRE(::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED) == 0);
   const auto resident = run_upload(faulty.plan(), faulty.options);
   REQUIRE(resident);
-  // A file system in memory keeps its pages.
+  // A file system in memory never drops its pages.
   const bool is_cold = resident->report.cached_bytes < resident->report.read_bytes / 10 * 9;
   CHECK(faulty.faults->staging_bytes == (is_cold ? 32U : 16U) * kSlotBytes);
   check_bytes(*resident, faulty.model);

@@ -1,0 +1,49 @@
+// The kernel's list of mounts, and the process that serves a mount of safetensorsfs. Nothing here asks a
+// mounted file system, which may never answer.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace stfs {
+
+/// The type of our mounts.
+inline constexpr std::string_view kMountType = "fuse.safetensorsfs";
+
+/// A line of /proc/self/mountinfo.
+struct MountEntry {
+  std::string id{};
+  std::string device{};  // "MAJOR:MINOR": also the name of the mount's directory in /sys/class/bdi
+  std::filesystem::path path{};
+  std::string flags{};  // of this mount, as "rw,nosuid,relatime"
+  std::string type{};
+  std::string source{};
+  std::string options{};  // of the file system, as "rw,user_id=0,group_id=0"
+
+  /// The user who has mounted a FUSE file system.
+  [[nodiscard]] std::optional<std::uint32_t> user() const;
+};
+
+/// Returns all mounts of this process's namespace. A later mount covers an earlier mount of the same path.
+std::vector<MountEntry> mounts();
+
+/// Returns the topmost mount at exactly this absolute path.
+std::optional<MountEntry> mounted_at(const std::filesystem::path& path);
+
+/// The command line of the process that guards a mount (fs/mount/guard.h): its name, the daemon's pid, the
+/// mount's `id`, its lasting number, its `device`, what to do with a dead mount, and the mount point.
+inline constexpr std::string_view kGuardName = "stfs-guard";
+inline constexpr int kGuardArguments = 7;
+
+/// Returns the process that serves the mount: the one that the mount's guard names. The guard and the process
+/// must belong to the mount's user, because another user's process could have any command line.
+/// @return nothing if the daemon has ended, or if its guard was killed.
+std::optional<pid_t> find_daemon(const MountEntry& mount);
+
+}  // namespace stfs
