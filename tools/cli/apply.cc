@@ -16,6 +16,7 @@
 #include "tools/cli/delta_commit.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/mismatch.h"
+#include "tools/cli/source_readers.h"
 #include "tools/cli/verb.h"
 #include "tools/cli/version_change.h"
 #include "tools/target/target.h"
@@ -231,6 +232,10 @@ Result<int> apply_delta(const ApplyRequest& request, Streams& streams) {
   if (can_apply) {
     report_not_shown(streams, **delta);
     report_not_shown(streams, model);
+  }
+  if (can_apply) {
+    if (auto allowed = check_source_readers(model, **delta, request.delta); !allowed)
+      return report_failure(streams, allowed.error().message);
   }
   if (can_apply && !request.options.is_dry_run) {
     RETURN_IF_ERROR(apply_plan(change, plan, **delta));

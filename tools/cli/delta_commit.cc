@@ -10,6 +10,7 @@
 #include "tools/cli/delta_output.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/interrupt.h"
+#include "tools/cli/source_readers.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"
@@ -145,6 +146,8 @@ Result<int> commit_delta(const DeltaCommit& commit, const OpenDelta& delta, Stre
   // base when the edit begins, so the second model is closed at once.
   const auto change = open_for_edit(commit.base, commit.options, streams);
   if (!change) return kFailed;
+  if (auto allowed = check_source_readers(change->model(), *delta.model, delta.named); !allowed)
+    return report_failure(streams, allowed.error().message);
   if (commit.check_base) {
     if (auto checked = commit.check_base(change->model()); !checked)
       return report_failure(streams, checked.error().message);

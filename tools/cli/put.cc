@@ -76,6 +76,8 @@ Result<int> put_tensor(const PutRequest& request, const std::filesystem::path& p
                        Change& change, Streams& streams) {
   auto source = TensorSource::open(request.source, tensor, streams.in);
   if (!source) return report_failure(streams, source.error().message);
+  if (auto allowed = source->check_readers(change.model()); !allowed)
+    return report_failure(streams, allowed.error().message);
   if (source->model() != nullptr) report_not_shown(streams, *source->model());
   const auto fill = [&] {
     auto done = change.write(tensor.name, [&source](ByteRange piece) { return source->read(piece); });

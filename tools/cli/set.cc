@@ -11,6 +11,7 @@
 #include "tools/cli/change.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/new_tensor.h"
+#include "tools/cli/source_readers.h"
 #include "tools/target/target.h"
 #include "tools/text/printable.h"
 #include "tools/text/quantity.h"
@@ -42,12 +43,13 @@ struct SetRequest {
 };
 
 /// Returns the value of a text: "@FILE" is the text of a file, "@@TEXT" is "@TEXT".
-Result<std::string> value_of(std::string text) {
+Result<std::string> value_of(std::string text, const Model& target) {
   if (!text.starts_with('@')) return text;
   text.erase(0, 1);
   if (text.starts_with('@')) return text;
   const auto file = system_storage().open_behind(text, Links::Trusted);
   RETURN_IF_ERROR(file);
+  RETURN_IF_ERROR(check_source_readers(target, **file, text));
   auto value = read_text(**file, kMaxHeaderBytes + 1);
   if (value && value->size() > kMaxHeaderBytes) {
     return fail(ErrorCode::InvalidArgument, EFBIG,
@@ -65,7 +67,7 @@ Result<std::string> make_changes(const SetRequest& request, const TensorForm& fo
       return fmt::format("--metadata: \"{}\": is not KEY=VALUE", pair);
     }
     const std::string key = pair.substr(0, at);
-    auto value = value_of(pair.substr(at + 1));
+    auto value = value_of(pair.substr(at + 1), model);
     RETURN_IF_ERROR(value);
     if (!is_utf8(key) || !is_utf8(*value))
       return std::string(is_utf8(pair) ? "--metadata: the file's text is not UTF-8"

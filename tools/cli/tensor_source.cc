@@ -11,6 +11,7 @@
 #include "core/model/model_directory.h"
 #include "core/tensor/npy.h"
 #include "tools/cli/mismatch.h"
+#include "tools/cli/source_readers.h"
 #include "tools/text/printable.h"
 
 namespace stfs::tools {
@@ -107,6 +108,11 @@ Result<void> TensorSource::read_stream(std::uint64_t offset) {
   return fail(ErrorCode::WrongSize, EINVAL,
               fmt::format("{}: ended after {} bytes: the tensor needs exactly {}", path_, offset + came_bytes,
                           due_bytes_));
+}
+
+Result<void> TensorSource::check_readers(const Model& target) const {
+  if (file_) return check_source_readers(target, *file_, path_);
+  return model_ ? check_source_readers(target, *model_, path_) : Result<void>();
 }
 
 Result<std::span<const std::byte>> TensorSource::read(ByteRange piece) {

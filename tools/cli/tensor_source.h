@@ -29,6 +29,8 @@ class TensorSource {
   /// @param in  must outlive the TensorSource.
   static Result<TensorSource> open(const SourceName& name, const Tensor& wanted, std::istream& in);
 
+  /// Call before read(): fails as check_source_readers() does. Standard input has no readers to compare.
+  [[nodiscard]] Result<void> check_readers(const Model& target) const;
   /// Returns bytes of the tensor, valid until the next call. The caller must request pieces in ascending
   /// order.
   Result<std::span<const std::byte>> read(ByteRange piece);
