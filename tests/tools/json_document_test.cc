@@ -1,10 +1,15 @@
 // tools/text/json_document.h reads documents of other programs safely.
 #include "tools/text/json_document.h"
 
+#include <cstdint>
+#include <span>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "tests/support/catch.h"
 
+using namespace stfs;
 using namespace stfs::tools;
 
 TEST_CASE("a JSON text of another program is read to its last level, and never takes the stack",
@@ -32,4 +37,12 @@ TEST_CASE("a text that is not JSON, or not UTF-8, is discarded", "[tools][json]"
     CAPTURE(text);
     CHECK(parse_json(text).is_discarded());
   }
+}
+
+TEST_CASE("a shape is a list up to 65,536 dimensions, and null above", "[tools][json]") {
+  const std::vector<std::uint64_t> ones(kMostJsonDimensions + 1, 1);
+  Tensor tensor{.name = "t", .dtype = Dtype::U8, .shape = ones, .data = {0, 1}};
+  CHECK(json_of(tensor)["shape"].is_null());
+  tensor.shape = std::span(ones).subspan(1);
+  CHECK(json_of(tensor)["shape"].size() == kMostJsonDimensions);
 }

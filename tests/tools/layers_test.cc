@@ -89,3 +89,14 @@ TEST_CASE("no more neighbours are joined than it takes", "[tools][layers]") {
         std::vector<std::string>{"l.0-1", "l.2-3", "l.4-5", "l.6-7", "l.8-9"});
   CHECK(labels_of(layers_of_names(names, 4)) == std::vector<std::string>{"l.0-3", "l.4-7", "l.8-9"});
 }
+
+TEST_CASE("a number of nine digits is joined with zero", "[tools][layers]") {
+  CHECK(labels_of(layers_of_names({"a.999999999.w", "a.0.w", "b.1", "c.w", "c.2.w"}, 4)) ==
+        std::vector<std::string>{"a.0-999999999", "b.0-1", "c", "c.0-2"});
+}
+
+TEST_CASE("a name of a million dots has a layer", "[tools][layers]") {
+  const std::string dots(1'000'000, '.');
+  CHECK(layer_of(dots).stem == dots.substr(1));
+  CHECK(layer_of(dots + "7.w").number == 7U);
+}

@@ -14,10 +14,12 @@ Json json_document() {
 }
 
 Json json_of(const Tensor& tensor) {
-  return {{"name", tensor.name},
-          {"dtype", name_of(tensor.dtype)},
-          {"shape", tensor.shape},
-          {"size_bytes", tensor.data.size_bytes}};
+  Json value = {{"name", tensor.name},
+                {"dtype", name_of(tensor.dtype)},
+                {"shape", nullptr},
+                {"size_bytes", tensor.data.size_bytes}};
+  if (tensor.shape.size() <= kMostJsonDimensions) value["shape"] = tensor.shape;
+  return value;
 }
 
 Json parse_json(std::string_view text) {

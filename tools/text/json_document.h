@@ -4,6 +4,7 @@
 // it.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -22,6 +23,8 @@ inline constexpr int kJsonSchema = 1;
 
 /// Returns {"schema": 1}; the caller adds further members.
 Json json_document();
+/// A shape with more dimensions is null: a list of millions of numbers takes gigabytes.
+inline constexpr std::size_t kMostJsonDimensions = 1 << 16;
 /// Returns the name, dtype, shape and size_bytes of a tensor.
 Json json_of(const Tensor& tensor);
 /// The number of arrays and objects that may be open at a time in a text for parse_json().

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <tuple>
 
 namespace stfs::tools {
@@ -21,81 +20,112 @@ std::optional<std::uint64_t> number_of(std::string_view part) {
   return is_number ? std::optional(number) : std::nullopt;
 }
 
-std::vector<std::string_view> parts_of(std::string_view name) {
-  std::vector<std::string_view> parts;
-  for (std::size_t dot = 0; (dot = name.find('.')) != name.npos; name.remove_prefix(dot + 1))
-    parts.push_back(name.substr(0, dot));
-  parts.push_back(name);
-  return parts;
+/// A tensor's name, cut at its layer. The parts are parts of the name.
+struct CutName {
+  std::string_view stem;
+  std::optional<std::uint64_t> number;
+  std::string_view rest;
+};
+
+/// Returns the text up to the next dot, and removes it with the dot.
+std::string_view take_part(std::string_view& text) {
+  const std::size_t dot = text.find('.');
+  const std::string_view part = text.substr(0, dot);
+  text.remove_prefix(dot == text.npos ? text.size() : dot + 1);
+  return part;
 }
 
-std::string joined_parts(std::span<const std::string_view> parts) {
-  std::string text;
-  for (const std::string_view part : parts) text += (text.empty() ? "" : ".") + std::string(part);
-  return text;
+CutName cut(std::string_view name) {
+  for (std::string_view left = name; !left.empty();) {
+    const std::size_t begin = name.size() - left.size();
+    if (const auto number = number_of(take_part(left)))
+      return {.stem = name.substr(0, begin == 0 ? 0 : begin - 1), .number = number, .rest = left};
+  }
+  const std::size_t dot = name.rfind('.');
+  if (dot == name.npos) return {.stem = name, .number = {}, .rest = {}};
+  return {.stem = name.substr(0, dot), .number = {}, .rest = name.substr(dot + 1)};
 }
 
-using Place = std::tuple<std::string, bool, std::uint64_t>;  // stem, whether it is numbered, number
-using Groups = std::map<Place, Layer>;
+/// A tensor with its layer. The layers without a number come before those with one.
+struct Member {
+  std::string_view stem;
+  std::optional<std::uint64_t> number;
+  std::uint32_t position = 0;
+  std::uint32_t stem_number = 0;  // counts the stems
+};
 
-Groups groups_of(const TensorIndex& tensors, std::span<const std::uint32_t> positions, std::uint64_t joined) {
-  Groups groups;
-  std::map<Place, std::uint64_t> last;
+std::vector<Member> members_by_layer(const TensorIndex& tensors, std::span<const std::uint32_t> positions) {
+  std::vector<Member> members;
+  members.reserve(positions.size());
   for (const std::uint32_t position : positions) {
-    const LayerName name = layer_of(tensors[position].name);
-    const std::uint64_t first = name.number.value_or(0) / joined * joined;
-    const Place place(name.stem, name.number.has_value(), first);
-    groups[place].tensors.push_back(position);
-    last[place] = std::max(last[place], name.number.value_or(0));
+    const CutName name = cut(tensors[position].name);
+    members.push_back({.stem = name.stem, .number = name.number, .position = position});
   }
-  for (auto& [place, layer] : groups) {
-    const auto& [stem, is_numbered, first] = place;
-    layer.label = is_numbered ? fmt::format("{}{}{}", stem, stem.empty() ? "" : ".", first) : stem;
-    if (is_numbered && last[place] > first) layer.label += fmt::format("-{}", last[place]);
+  std::ranges::stable_sort(members, [](const Member& a, const Member& b) {
+    return std::tie(a.stem, a.number) < std::tie(b.stem, b.number);
+  });
+  for (std::size_t at = 1; at < members.size(); ++at) {
+    const bool is_new = members[at].stem != members[at - 1].stem;
+    members[at].stem_number = members[at - 1].stem_number + (is_new ? 1 : 0);
   }
-  return groups;
+  return members;
+}
+
+/// True if both belong to one layer when so many neighbours are joined.
+bool are_together(const Member& a, const Member& b, std::uint64_t joined) {
+  return a.stem_number == b.stem_number && a.number.has_value() == b.number.has_value() &&
+         a.number.value_or(0) / joined == b.number.value_or(0) / joined;
+}
+
+std::size_t count_layers(std::span<const Member> members, std::uint64_t joined) {
+  std::size_t count = members.empty() ? 0 : 1;
+  for (std::size_t at = 1; at < members.size(); ++at)
+    count += are_together(members[at - 1], members[at], joined) ? 0 : 1;
+  return count;
+}
+
+std::string label_of(const Member& first, const Member& last, std::uint64_t joined) {
+  if (!first.number) return std::string(first.stem);
+  const std::uint64_t begin = *first.number / joined * joined;
+  std::string label = fmt::format("{}{}{}", first.stem, first.stem.empty() ? "" : ".", begin);
+  if (*last.number > begin) label += fmt::format("-{}", *last.number);
+  return label;
 }
 
 }  // namespace
 
 LayerName layer_of(std::string_view tensor_name) {
-  const std::vector<std::string_view> parts = parts_of(tensor_name);
-  const auto found = std::find_if(parts.begin(), parts.end(), [](auto part) { return number_of(part); });
-  LayerName name;
-  if (found == parts.end()) {
-    const std::size_t kept = std::max<std::size_t>(parts.size() - 1, 1);
-    name.stem = joined_parts(std::span(parts).first(kept));
-    name.rest = joined_parts(std::span(parts).subspan(kept));
+  const CutName cut_name = cut(tensor_name);
+  LayerName name{.stem = std::string(cut_name.stem), .number = cut_name.number, .rest = {}};
+  if (!name.number) {
+    name.rest = cut_name.rest;
     return name;
   }
-  name.stem = joined_parts(std::span(parts.begin(), found));
-  name.number = number_of(*found);
-  std::vector<std::string_view> rest(found + 1, parts.end());
-  std::replace_if(
-      rest.begin(), rest.end(), [](auto part) { return number_of(part).has_value(); }, "*");
-  name.rest = joined_parts(rest);
+  for (std::string_view left = cut_name.rest; !left.empty();) {
+    const std::string_view part = take_part(left);
+    if (!name.rest.empty()) name.rest += '.';
+    name.rest += number_of(part) ? "*" : part;
+  }
   return name;
 }
 
 std::vector<Layer> layers_of(const TensorIndex& tensors, std::span<const std::uint32_t> positions,
                              std::size_t most) {
-  Groups groups = groups_of(tensors, positions, 1);
+  const std::vector<Member> members = members_by_layer(tensors, positions);
   std::uint64_t largest = 0;
-  for (const auto& [place, layer] : groups) largest = std::max(largest, std::get<2>(place));
-  for (std::uint64_t joined = 2; groups.size() > most && joined <= 2 * largest; joined *= 2)
-    groups = groups_of(tensors, positions, joined);
+  for (const Member& member : members) largest = std::max(largest, member.number.value_or(0));
+  std::uint64_t joined = 1;
+  while (count_layers(members, joined) > most && joined <= largest) joined *= 2;
   std::vector<Layer> layers;
   std::size_t others = 0;
-  for (auto& [place, layer] : groups) {
-    const bool is_last = layers.size() == most;
-    if (!is_last) {
-      layers.push_back(std::move(layer));
-      continue;
+  for (std::size_t begin = 0, end = 0; begin < members.size(); begin = end) {
+    while (end < members.size() && are_together(members[begin], members[end], joined)) ++end;
+    if (layers.size() < most) {
+      layers.push_back({.label = label_of(members[begin], members[end - 1], joined), .tensors = {}});
+    } else {
+      layers.back().label = fmt::format("{} others", ++others + 1);
     }
-    ++others;
-    auto& last = layers.back().tensors;
-    last.insert(last.end(), layer.tensors.begin(), layer.tensors.end());
-    layers.back().label = fmt::format("{} others", others + 1);
+    for (std::size_t at = begin; at < end; ++at) layers.back().tensors.push_back(members[at].position);
   }
   return layers;
 }
