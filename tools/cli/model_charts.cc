@@ -68,16 +68,27 @@ HeatRow row_of_kind(const std::string& label, const Kind& kind, std::uint64_t fi
   return row;
 }
 
-/// Keeps kMostKinds rows, in their order.
-void keep_most_changed(std::vector<HeatRow>& rows, const std::vector<double>& largest) {
-  std::vector<std::size_t> order(rows.size());
+/// The kinds by the name without the layer, and by whether there is a layer.
+using Kinds = std::map<std::pair<std::string, bool>, Kind>;
+
+/// Returns the kMostKinds that changed most: those with layers before those without, by name.
+std::vector<const Kinds::value_type*> most_changed(const Kinds& kinds) {
+  std::vector<const Kinds::value_type*> shown;
+  for (const bool is_layered : {true, false}) {
+    for (const auto& kind : kinds) {
+      if (kind.first.second == is_layered) shown.push_back(&kind);
+    }
+  }
+  if (shown.size() <= kMostKinds) return shown;
+  std::vector<std::size_t> order(shown.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t at) { return largest[at]; });
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](std::size_t at) { return shown[at]->second.largest; });
   order.resize(kMostKinds);
   std::ranges::sort(order);
-  std::vector<HeatRow> kept;
-  for (const std::size_t at : order) kept.push_back(std::move(rows[at]));
-  rows = std::move(kept);
+  for (std::size_t at = 0; at < kMostKinds; ++at) shown[at] = shown[order[at]];  // order[at] >= at
+  shown.resize(kMostKinds);
+  return shown;
 }
 
 /// Steps of a spectrum that are joined to one count of the histogram.
@@ -188,8 +199,7 @@ Chart chart_of_sizes(const Model& model) {
 
 Chart chart_of_changes(const DiffReport& report) {
   constexpr std::uint64_t kMostCells = 256;
-  std::map<std::pair<std::string, bool>, Kind>
-      kinds;  // by the name without the layer, and whether it has one
+  Kinds kinds;
   std::set<std::string> stems;
   std::uint64_t first = ~std::uint64_t{0};
   std::uint64_t last = 0;
@@ -223,19 +233,13 @@ Chart chart_of_changes(const DiffReport& report) {
                 .last_column = stems.empty() || first == last ? "" : std::to_string(last),
                 .steps = {"equal", "below 0.1 %", "below 1 %", "below 10 %", "10 % and more"},
                 .rows = {}};
-  std::vector<double> largest;  // of each row
-  for (const bool is_layered : {true, false}) {
-    for (const auto& [key, kind] : kinds) {
-      if (key.second != is_layered) continue;
-      chart.rows.push_back(row_of_kind(key.first, kind, is_layered ? first : 0, joined, cells));
-      largest.push_back(kind.largest);
-    }
+  const auto shown = most_changed(kinds);
+  for (const Kinds::value_type* kind : shown) {
+    const auto& [label, is_layered] = kind->first;
+    chart.rows.push_back(row_of_kind(label, kind->second, is_layered ? first : 0, joined, cells));
   }
-  if (chart.rows.size() > kMostKinds) {
-    chart.title +=
-        fmt::format(", without {} that changed less", counted(chart.rows.size() - kMostKinds, "row"));
-    keep_most_changed(chart.rows, largest);
-  }
+  if (kinds.size() > shown.size())
+    chart.title += fmt::format(", without {} that changed less", counted(kinds.size() - shown.size(), "row"));
   return chart;
 }
 

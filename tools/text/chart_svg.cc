@@ -189,7 +189,8 @@ void draw(Canvas& canvas, const HeatMap& chart) {
 
 std::string xml_text(std::string_view text) {
   std::string escaped;
-  for (std::string left = printable(text); !left.empty();) {
+  const std::string shown = printable(text);
+  for (std::string_view left = shown; !left.empty();) {
     const Utf8Character next = first_of_utf8(left);
     switch (next.character) {
       case U'&': escaped += "&amp;"; break;
@@ -201,7 +202,7 @@ std::string xml_text(std::string_view text) {
       case 0xffff: escaped += fmt::format("\\u{:04x}", static_cast<std::uint32_t>(next.character)); break;
       default: escaped += left.substr(0, next.size_bytes);
     }
-    left.erase(0, next.size_bytes);
+    left.remove_prefix(next.size_bytes);
   }
   return escaped;
 }
