@@ -100,3 +100,9 @@ TEST_CASE("a name of a million dots has a layer", "[tools][layers]") {
   CHECK(layer_of(dots).stem == dots.substr(1));
   CHECK(layer_of(dots + "7.w").number == 7U);
 }
+
+TEST_CASE("a label of more than 256 bytes is shown by its ends", "[tools][layers]") {
+  const std::string name(256, 'a');
+  CHECK(short_label(name) == name);
+  CHECK(short_label("b" + name + "c") == "b" + std::string(119, 'a') + "..." + std::string(119, 'a') + "c");
+}

@@ -220,7 +220,7 @@ Chart chart_of_changes(const DiffReport& report) {
     const std::string label = !name.number        ? std::string(tensor_name(at))
                               : stems.size() == 1 ? name.rest
                                                   : fmt::format("{}.*.{}", name.stem, name.rest);
-    Kind& kind = kinds[{label, name.number.has_value()}];
+    Kind& kind = kinds[{short_label(label), name.number.has_value()}];
     double& known = kind.by_layer[name.number.value_or(0)];
     known = std::max(known, *change);
     kind.largest = std::max(kind.largest, *change);

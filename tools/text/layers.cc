@@ -85,9 +85,10 @@ std::size_t count_layers(std::span<const Member> members, std::uint64_t joined) 
 }
 
 std::string label_of(const Member& first, const Member& last, std::uint64_t joined) {
-  if (!first.number) return std::string(first.stem);
+  std::string label = short_label(first.stem);
+  if (!first.number) return label;
   const std::uint64_t begin = *first.number / joined * joined;
-  std::string label = fmt::format("{}{}{}", first.stem, first.stem.empty() ? "" : ".", begin);
+  label += fmt::format("{}{}", label.empty() ? "" : ".", begin);
   if (*last.number > begin) label += fmt::format("-{}", *last.number);
   return label;
 }
@@ -107,6 +108,13 @@ LayerName layer_of(std::string_view tensor_name) {
     name.rest += number_of(part) ? "*" : part;
   }
   return name;
+}
+
+std::string short_label(std::string_view label) {
+  constexpr std::size_t kMostBytes = 256;
+  constexpr std::size_t kKeptBytes = 120;  // at each end
+  if (label.size() <= kMostBytes) return std::string(label);
+  return fmt::format("{}...{}", label.substr(0, kKeptBytes), label.substr(label.size() - kKeptBytes));
 }
 
 std::vector<Layer> layers_of(const TensorIndex& tensors, std::span<const std::uint32_t> positions,

@@ -24,6 +24,8 @@ struct LayerName {
 };
 
 LayerName layer_of(std::string_view tensor_name);
+/// Returns the label, or the beginning and the end of a label of more than 256 bytes.
+std::string short_label(std::string_view label);
 
 struct Layer {
   std::string label;  // "model.layers.12", "model.layers.12-15", or "8 others"
