@@ -92,13 +92,13 @@ UniqueFd open_beneath(int directory, const std::filesystem::path& path, int flag
 }
 
 Result<std::shared_ptr<EnclosedStorage>> EnclosedStorage::open(const std::filesystem::path& directory) {
-  UniqueFd fd(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!fd) return fail_system(errno, directory.string(), "open");
+  auto fd = follow_to_directory(directory);
+  RETURN_IF_ERROR(fd);
   auto absolute = absolute_path(directory);
   RETURN_IF_ERROR(absolute);
-  std::filesystem::path real = real_path_of(fd.get(), *absolute);
+  std::filesystem::path real = real_path_of(fd->get(), *absolute);
   return std::shared_ptr<EnclosedStorage>(
-      new EnclosedStorage(std::move(fd), {directory, std::move(*absolute), std::move(real)}));
+      new EnclosedStorage(std::move(*fd), {directory, std::move(*absolute), std::move(real)}));
 }
 
 Result<UniqueFd> EnclosedStorage::opened(const std::filesystem::path& path, int flags,

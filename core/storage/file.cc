@@ -234,8 +234,13 @@ class SystemStorage final : public Storage {
 
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override {
-    const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(at(directory).c_str()), &::closedir);
+    const auto followed = follow_to_directory(reached(directory));
+    if (!followed && followed.error().errno_value == EXDEV) return tl::unexpected(followed.error());
+    if (!followed) return fail_system(followed.error().errno_value, directory.string(), "list");
+    UniqueFd own(::openat(followed->get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const std::unique_ptr<DIR, int (*)(DIR*)> entries(own ? ::fdopendir(own.get()) : nullptr, &::closedir);
     if (!entries) return fail_system(errno, directory.string(), "list");
+    static_cast<void>(own.release());
     std::vector<std::string> names;
     for (;;) {
       errno = 0;

@@ -19,6 +19,7 @@
 #include "core/storage/group_members.h"
 #include "core/storage/permissions.h"
 #include "core/storage/system_file.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 namespace {
@@ -71,9 +72,10 @@ struct Named {
 /// Does not follow a link of that name. Sets errno if it fails.
 std::optional<Named> open_named(const std::filesystem::path& path) {
   Named named;
-  const UniqueFd directory(::open(directory_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!directory || ::fstat(directory.get(), &named.directory) != 0) return std::nullopt;
-  auto file = open_entry(directory.get(), path.filename(), O_PATH, path.string());
+  const auto directory = follow_to_directory(directory_of(path));
+  if (!directory) errno = directory.error().errno_value;
+  if (!directory || ::fstat(directory->get(), &named.directory) != 0) return std::nullopt;
+  auto file = open_entry(directory->get(), path.filename(), O_PATH, path.string());
   if (!file) errno = file.error().errno_value;
   if (!file || ::fstat(file->get(), &named.status) != 0) return std::nullopt;
   named.file = std::move(*file);

@@ -14,6 +14,7 @@
 #include "core/base/absolute_path.h"
 #include "core/storage/group_members.h"
 #include "core/storage/mount_record.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 namespace {
@@ -84,9 +85,10 @@ Result<UniqueFd> open_entry(int directory, const std::string& name, int flags, c
 }
 
 Result<UniqueFd> open_entry(const std::filesystem::path& path, int flags) {
-  const UniqueFd directory(::open(directory_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!directory) return fail_system(errno, path.string(), "open");
-  return open_entry(directory.get(), path.filename(), flags, path.string());
+  const auto directory = follow_to_directory(directory_of(path));
+  if (!directory && directory.error().errno_value == EXDEV) return tl::unexpected(directory.error());
+  if (!directory) return fail_system(directory.error().errno_value, path.string(), "open");
+  return open_entry(directory->get(), path.filename(), flags, path.string());
 }
 
 }  // namespace stfs

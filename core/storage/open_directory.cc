@@ -46,17 +46,18 @@ tl::unexpected<Error> is_a_mount(int above, const std::filesystem::path& path) {
 Result<UniqueFd> open_own(const Storage& storage, const std::filesystem::path& path) {
   constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
   const auto directory = directory_of(storage.reached(path));
-  const UniqueFd above(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!above) return fail_system(errno, path.string(), "open");
+  const auto above = follow_to_directory(directory);
+  if (!above && above.error().errno_value == EXDEV) return tl::unexpected(above.error());
+  if (!above) return fail_system(above.error().errno_value, path.string(), "open");
   struct open_how how {};
   how.flags = kFlags;
   how.resolve = RESOLVE_NO_XDEV;
   const std::string name = path.filename();
-  UniqueFd fd(static_cast<int>(::syscall(SYS_openat2, above.get(), name.c_str(), &how, sizeof how)));
-  if (!fd && errno == EXDEV) return is_a_mount(above.get(), path);
+  UniqueFd fd(static_cast<int>(::syscall(SYS_openat2, above->get(), name.c_str(), &how, sizeof how)));
+  if (!fd && errno == EXDEV) return is_a_mount(above->get(), path);
   // Old kernels and filters of system calls refuse the call.
   if (!fd && (errno == ENOSYS || errno == EPERM || errno == EINVAL))
-    fd = UniqueFd(::openat(above.get(), name.c_str(), kFlags));
+    fd = UniqueFd(::openat(above->get(), name.c_str(), kFlags));
   if (fd) return fd;
   if (errno == ENOTDIR || errno == ELOOP) return no_directory(path);
   return fail_system(errno, path.string(), "open");
@@ -117,26 +118,18 @@ Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::pa
     RETURN_IF_ERROR(own);
     opened.fd = std::move(*own);
   } else {
-    opened.fd = UniqueFd(::open(storage.reached(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!opened.fd && (errno == ENOTDIR || errno == ELOOP)) return no_directory(path);
-    if (!opened.fd) return fail_system(errno, path.string(), "open");
+    auto followed = follow_to_directory(storage.reached(path));
+    const int why = followed ? 0 : followed.error().errno_value;
+    if (why == ENOTDIR || why == ELOOP) return no_directory(path);
+    if (why == EXDEV) return tl::unexpected(std::move(followed).error());
+    if (why != 0) return fail_system(why, path.string(), "open");
+    opened.fd = std::move(*followed);
   }
   struct stat st {};
   if (::fstat(opened.fd.get(), &st) != 0) return fail_system(errno, path.string(), "stat");
   opened.path = fmt::format("/proc/self/fd/{}", opened.fd.get());
   opened.status = directory_status(st);
   return opened;
-}
-
-Result<OpenDirectory> open_folder(Storage& storage, const std::filesystem::path& path) {
-  if (!storage.is_system()) return open_directory(storage, path, LastLink::Followed);
-  auto found = follow_all_links(path / "");
-  RETURN_IF_ERROR(found);
-  OpenDirectory folder;
-  folder.fd = std::move(found->fd);
-  folder.path = fmt::format("/proc/self/fd/{}", folder.fd.get());
-  folder.status = directory_status(found->status);
-  return folder;
 }
 
 bool has_entry(Storage& storage, const OpenDirectory& directory, const std::filesystem::path& name,
@@ -158,7 +151,7 @@ Result<std::shared_ptr<Storage>> storage_beside(Storage& storage, const std::fil
                                                 const File* file) {
   if (!storage.is_system() || ::access("/proc/self/fd", F_OK) != 0)
     return std::shared_ptr<Storage>(std::shared_ptr<void>(), &storage);
-  auto folder = open_folder(storage, path.parent_path());
+  auto folder = open_directory(storage, path.parent_path(), LastLink::Followed);
   RETURN_IF_ERROR(folder);
   if (file != nullptr && !has_entry(storage, *folder, path.filename(), *file)) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,

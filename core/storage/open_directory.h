@@ -32,14 +32,12 @@ enum class LastLink : std::uint8_t {
 
 /// Opens the directory at the path.
 /// @param link  whether the last component may be a link. Earlier components may always be links.
+/// Never waits for another user's mount behind a link of that user (follow_to_directory()).
 /// @return ENOTDIR: it is a file, or a link that is refused. ENOENT: it does not exist. EACCES: also for a
-/// mount. The message then names the mount and the user who has mounted it.
+/// mount. The message then names the mount and the user who has mounted it. EXDEV: a link leads into another
+/// user's mount.
 Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::path& path,
                                      LastLink link = LastLink::Refused);
-
-/// Opens the directory at the path, whose components may be links. Never waits for another user's mount
-/// (trusted_links.h). The descriptor only leads to files (O_PATH).
-Result<OpenDirectory> open_folder(Storage& storage, const std::filesystem::path& path);
 
 /// Returns true if the name in the directory, which is no link, is that open file.
 bool has_entry(Storage& storage, const OpenDirectory& directory, const std::filesystem::path& name,

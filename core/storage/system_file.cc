@@ -340,13 +340,14 @@ Result<FileStatus> system_status_of_name(const std::filesystem::path& path) {
   // Do not use a status by the path: any user may mount a file system of FUSE on one of that user's files.
   // That file system decides how long a status takes, and whether root gets one.
   const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
-  const UniqueFd directory(::open(parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!directory) return fail_system(errno, path.string(), "stat");
+  const auto directory = follow_to_directory(parent);
+  if (!directory && directory.error().errno_value == EXDEV) return tl::unexpected(directory.error());
+  if (!directory) return fail_system(directory.error().errno_value, path.string(), "stat");
   struct open_how how {};
   how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
   how.resolve = RESOLVE_NO_XDEV;
   const UniqueFd name(
-      static_cast<int>(::syscall(SYS_openat2, directory.get(), path.filename().c_str(), &how, sizeof how)));
+      static_cast<int>(::syscall(SYS_openat2, directory->get(), path.filename().c_str(), &how, sizeof how)));
   if (name) return query_status(name.get(), "", AT_EMPTY_PATH, kWithoutTimes, path.string());
   if (errno == EXDEV)
     return fail(ErrorCode::System, EXDEV, path.string() + ": another file system is mounted on it");

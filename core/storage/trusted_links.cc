@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cerrno>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -198,6 +199,20 @@ Result<FollowedFile> follow_trusted_links(int directory, const std::string& path
 
 Result<FollowedFile> follow_all_links(const std::string& path) {
   return follow(AT_FDCWD, path, OtherMounts::Entered, Links::All);
+}
+
+Result<UniqueFd> follow_to_directory(const std::filesystem::path& path) {
+  const std::string& name = path.native();
+  constexpr std::string_view kOwn = "/proc/self/fd/";
+  if (name.starts_with(kOwn) && name.find('/', kOwn.size()) == name.npos) {
+    UniqueFd own(::open(name.c_str(), kLeadsThere | O_DIRECTORY));
+    return own ? Result<UniqueFd>(std::move(own)) : Result<UniqueFd>(fail_system(errno, name, "open"));
+  }
+  auto found = follow_all_links(path / "");
+  if (found) return std::move(found->fd);
+  const int why = found.error().errno_value;
+  return why == EXDEV ? Result<UniqueFd>(tl::unexpected(std::move(found).error()))
+                      : Result<UniqueFd>(fail_system(why, name, "open"));
 }
 
 void enter_no_foreign_mounts() {

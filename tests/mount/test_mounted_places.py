@@ -192,6 +192,34 @@ def test_a_link_to_a_mount_holds_up_no_source_of_a_tool(shared, victim):
             os.unlink(link)
 
 
+BEHIND = "not entered"
+
+
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_link_to_a_directory_in_a_mount_holds_up_no_output_and_no_pull(shared, victim):
+    place = os.path.join(shared.archives, "sub")
+    link, file = (os.path.join(shared.archives, name) for name in ("ldir", "l.safetensors"))
+    published = os.path.join(shared.archives, "published")
+    new = os.path.join(shared.archives, "new")
+    with silent_mount(place, "allow_other"):
+        as_mallory('mkdir "$1" && ln -s sub/in "$2" && ln -s sub/x.safetensors "$3"', published, link, file)
+        for words in (["slice", shared.path, "a[0]", "-o", f"{link}/z"],
+                      ["info", "--svg", f"{link}/z", shared.path],
+                      ["repack", shared.path, f"{link}/z.safetensors"],
+                      ["diff", "--out", f"{link}/z", shared.path, shared.path],
+                      ["serve", "--device", "cpu", "--socket", f"{link}/s", shared.path],
+                      ["pull", file, published],
+                      ["pull", "--status", file, published],
+                      ["pull", link, published],
+                      ["pull", new, link]):
+            done = runs(victim, shared.stfs, *words)
+            assert done.returncode == 1 and BEHIND in done.stderr, (words, done)
+            assert not os.path.exists(new)
+        for name in (link, file):
+            os.unlink(name)
+        os.rmdir(published)
+
+
 @pytest.mark.parametrize("of_link", [False, True], ids=["a mount", "a link into one"])
 @pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
 def test_a_pull_that_follows_waits_for_no_mount_on_a_version(planted_ground, victim, of_link):

@@ -27,7 +27,7 @@ std::optional<std::string> obstacle_at(const std::filesystem::path& path,
   const auto there = system_storage().status(path);
   if (there && S_ISDIR(there->mode)) return "is a directory: name the file to write";
   const auto named = system_storage().status_of_name(path);  // a dangling link is also an obstacle
-  if (!named && named.error().errno_value == EXDEV) return "is a mount of another file system";
+  if (!named && named.error().errno_value == EXDEV) return "lies in another mount, which is not entered";
   if (!named) return std::nullopt;
   for (const auto& [model, argument] : models) {
     if (has_file(*model, path)) {

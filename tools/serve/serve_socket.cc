@@ -14,6 +14,7 @@
 #include "core/base/absolute_path.h"
 #include "core/base/shell_word.h"
 #include "core/storage/group_members.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs::serve {
 namespace {
@@ -64,10 +65,11 @@ struct Place {
 
 Result<Place> open_place(const std::filesystem::path& path) {
   RETURN_IF_ERROR(address_of(path));
-  Place place{.path = path,
-              .directory = UniqueFd(::open(directory_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)),
-              .name = path.has_filename() ? path.filename() : "."};
-  if (!place.directory) return fail_system(errno, path.native(), "open its directory");
+  auto directory = follow_to_directory(directory_of(path));
+  if (!directory && directory.error().errno_value == EXDEV) return pass_on(std::move(directory));
+  if (!directory) return fail_system(directory.error().errno_value, path.native(), "open its directory");
+  Place place{
+      .path = path, .directory = std::move(*directory), .name = path.has_filename() ? path.filename() : "."};
   if (::access("/proc/self/fd", F_OK) != 0) {  // a container without /proc
     place.address = address_of(path).value();
     return place;

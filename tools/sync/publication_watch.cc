@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/storage/foreign_mount.h"
+#include "core/storage/trusted_links.h"
 #include "tools/sync/publication.h"
 
 namespace stfs::sync {
@@ -25,7 +26,9 @@ constexpr std::size_t kWatchedVersions = 4;
 
 PublicationWatch::PublicationWatch(std::filesystem::path directory)
     : directory_(std::move(directory)), inotify_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
-  if (inotify_) ::inotify_add_watch(inotify_.get(), directory_.c_str(), kEvents);
+  const auto opened = follow_to_directory(directory_);
+  if (inotify_ && opened)
+    ::inotify_add_watch(inotify_.get(), fmt::format("/proc/self/fd/{}", opened->get()).c_str(), kEvents);
   watch_newest();
 }
 

@@ -238,6 +238,7 @@ Result<void> check_beginning(const std::filesystem::path& model, const Publicati
 Result<SyncPlace> place_of_model(const std::filesystem::path& model, Storage& storage) {
   if (const auto begun = begun_model(model, storage)) return sync_place_of(model, *begun, storage);
   const auto located = tools::locate_target(model, tools::Use::Change, tools::read_mount_attribute, storage);
+  if (!located && located.error().errno_value == EXDEV) return tl::unexpected(located.error());
   const std::filesystem::path& path = located ? located->archive : model;
   const auto there = storage.status(path);
   if (located) {

@@ -146,18 +146,26 @@ class safe_open:
             raise _stfs.SafetensorError(error.args[0]) from None
 
 
+def _directory_error(path: str) -> IsADirectoryError:
+    return IsADirectoryError(errno.EISDIR, f"{path}: is a directory: name an archive, or take stfs.open()")
+
+
 def _open_archive(path: str, io: str) -> Model:
     """Opens one archive. The reference library knows no indexes and no directories."""
     if "\0" in path:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    if os.path.isdir(path):
-        raise IsADirectoryError(errno.EISDIR, f"{path}: is a directory: name an archive, or take stfs.open()")
+    # The library looks at the path first: it enters no mount of another user, and a status by the path would.
     try:
         model = Model(path, io=io)
-    except _stfs.FormatError:
+    except (ValueError, OSError) as error:
+        if getattr(error, "errno", None) != errno.EXDEV and os.path.isdir(path):
+            raise _directory_error(path) from None
+        if isinstance(error, ValueError) and not isinstance(error, _stfs.FormatError):
+            raise _stfs.SafetensorError(str(error)) from None
         raise
-    except ValueError as error:
-        raise _stfs.SafetensorError(str(error)) from None
+    if os.path.isdir(path):
+        model.close()
+        raise _directory_error(path)
     if model.path.endswith(".index.json"):
         model.close()
         raise _stfs.SafetensorError(f"{path}: is an index, not an archive: take stfs.open()")
