@@ -93,13 +93,13 @@ Stale MountedModel::stale_shard(std::uint32_t shard, Stale::What what) const {
   return stale(InodeTable::ino_of_tensor(tensors->first), InodeTable::ino_of_tensor(tensors->second), what);
 }
 
-std::shared_ptr<PendingContent> MountedModel::shared_content(const Node& node) const {
+std::shared_ptr<PendingFile> MountedModel::shared_content(const Node& node) const {
   if (transactions_.is_transaction(node.ino)) return transactions_.content(node.ino);
   if (auto draft = drafts_.find(node.ino)) return draft->content;
   return open_files_.shared_content(node.ino);
 }
 
-std::string MountedModel::label_of(const PendingContent& content) const {
+std::string MountedModel::label_of(const PendingFile& content) const {
   if (content.made() == nullptr) return reader_.label_of(content.tensor());
   return fmt::format("{}: {}", model_->path().string(), content.made()->label());
 }
@@ -173,7 +173,7 @@ std::vector<Stale> MountedModel::stale_views(const Stale& tensors_stale) {
 }
 
 OpenFile* MountedModel::add_open(Ino ino, int flags, pid_t opener, FileKind kind,
-                                 std::shared_ptr<PendingContent> content) {
+                                 std::shared_ptr<PendingFile> content) {
   auto file = std::make_unique<OpenFile>();
   file->ino = ino;
   file->opener = opener;

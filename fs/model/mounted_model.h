@@ -24,7 +24,7 @@
 //
 // Any thread may call any function. Locks are taken in this order:
 //   StructureEdits' mutex    one edit of the structure at a time
-//   PendingContent::mutex    guards one writer's pending bytes; readers may enter during its commit
+//   PendingFile::mutex    guards one writer's pending bytes; readers may enter during its commit
 //   Committer::turn          one attempt to commit, or one check for foreign changes, of a shard at a time; a
 //                            large commit lends it to small ones of other tensors (write/commit_turn.h)
 //   TransactionGroup::mutex  guards the stages of a transaction
@@ -332,17 +332,16 @@ class MountedModel {
   /// All tensors of a shard.
   [[nodiscard]] Stale stale_shard(std::uint32_t shard, Stale::What what) const;
   /// The pending content that the page cache of this file shows, if any. Only for tensors.
-  [[nodiscard]] std::shared_ptr<PendingContent> shared_content(const Node& node) const;
+  [[nodiscard]] std::shared_ptr<PendingFile> shared_content(const Node& node) const;
   /// The name of the tensor that has this file in a directory of the tree. EILSEQ if no tensor can have this
   /// file name.
   [[nodiscard]] Result<std::string> name_in(Ino directory, std::string_view file_name) const;
   /// EILSEQ: no tensor's file can have this name.
   [[nodiscard]] tl::unexpected<Error> no_tensor_named(std::string_view file_name) const;
   /// Adds a descriptor for writing. @param flags  of open(2).
-  OpenFile* add_open(Ino ino, int flags, pid_t opener, FileKind kind,
-                     std::shared_ptr<PendingContent> content);
+  OpenFile* add_open(Ino ino, int flags, pid_t opener, FileKind kind, std::shared_ptr<PendingFile> content);
   /// "ARCHIVE: tensor "NAME"", for messages.
-  [[nodiscard]] std::string label_of(const PendingContent& content) const;
+  [[nodiscard]] std::string label_of(const PendingFile& content) const;
   /// The path of a file from the model's root. Empty for the root.
   [[nodiscard]] std::string path_of(Ino ino) const;
   /// The path of a file or directory of the tree. Empty if the file or directory does not exist any more.
@@ -408,7 +407,7 @@ class MountedModel {
   [[nodiscard]] Result<struct stat> status_of_tensor(const Node& node) const;
   [[nodiscard]] Result<struct stat> status_of_view(const Node& node) const;
   [[nodiscard]] Result<struct stat> status_of_served(const Node& node) const;
-  [[nodiscard]] struct stat status_of_draft(const Node& node, const PendingContent& content) const;
+  [[nodiscard]] struct stat status_of_draft(const Node& node, const PendingFile& content) const;
   [[nodiscard]] Result<struct stat> status_of_staged_npy(const Node& node) const;
 
   // mounted_model_attributes.cc:
@@ -426,7 +425,7 @@ class MountedModel {
   [[nodiscard]] bool may_read_metadata(const Maker& caller) const;
 
   // mounted_model_read.cc:
-  [[nodiscard]] Result<Bytes> read_pending(PendingContent& content, std::uint64_t offset,
+  [[nodiscard]] Result<Bytes> read_pending(PendingFile& content, std::uint64_t offset,
                                            std::size_t size_bytes) const;
   [[nodiscard]] Result<Bytes> read_staged_npy(const Node& node, std::uint64_t offset,
                                               std::size_t size_bytes) const;
@@ -436,12 +435,12 @@ class MountedModel {
   /// bytes first, and lets other writes run while it stages them.
   /// @return nothing if the write cannot run in parallel; then the call has had no effect.
   // Clang cannot follow the lock, because the lock is released during the write.
-  std::optional<Result<void>> write_beside(PendingContent& content, std::span<const std::byte> from,
+  std::optional<Result<void>> write_beside(PendingFile& content, std::span<const std::byte> from,
                                            std::uint64_t offset, Caller caller,
                                            const std::function<void()>& accept) NO_THREAD_SAFETY_ANALYSIS;
   /// Notes that bytes were refused. @return the error for their writer.
-  tl::unexpected<Error> refuse_write(PendingContent& content, Error why) REQUIRES(content.mutex);
-  Result<void> stage_write(PendingContent& content, std::span<const std::byte> from, std::uint64_t offset)
+  tl::unexpected<Error> refuse_write(PendingFile& content, Error why) REQUIRES(content.mutex);
+  Result<void> stage_write(PendingFile& content, std::span<const std::byte> from, std::uint64_t offset)
       REQUIRES(content.mutex);
 
   // mounted_model_close.cc. The caller holds the content's mutex:
@@ -449,9 +448,9 @@ class MountedModel {
   Result<Stale> commit_if_dirty(const OpenFile& file);
   /// Commits the bytes of a file that a program has made, or of a checkpoint.
   Result<Stale> commit_new(const OpenFile& file);
-  [[nodiscard]] Error wrong_size(const PendingContent& content) const;
+  [[nodiscard]] Error wrong_size(const PendingFile& content) const;
   /// The error for content whose writer was killed, or may have been killed.
-  [[nodiscard]] Error killed(const PendingContent& content, pid_t closer, Ending ending) const
+  [[nodiscard]] Error killed(const PendingFile& content, pid_t closer, Ending ending) const
       REQUIRES(content.mutex);
   void abandon_pending();
 
@@ -466,15 +465,15 @@ class MountedModel {
   Result<Stale> commit_in_place(TensorId tensor, const std::function<Result<void>(Staging&)>& fill,
                                 const TensorForm* form = nullptr);
   /// Stages all bytes of a content for another place in the archive.
-  Result<void> copy_content(PendingContent& content, Staging& to) const;
+  Result<void> copy_content(PendingFile& content, Staging& to) const;
   /// Notes that a tensor has just been committed.
-  void note_content_commit(const PendingContent& content);
+  void note_content_commit(const PendingFile& content);
   /// ESTALE if another program has deleted the tensor, or has given it another dtype or shape.
-  [[nodiscard]] Result<void> check_commit_target(const PendingContent& content, const TensorForm* form) const;
+  [[nodiscard]] Result<void> check_commit_target(const PendingFile& content, const TensorForm* form) const;
   /// True if an edit has given the tensor another place since its bytes were staged.
-  [[nodiscard]] bool is_elsewhere(PendingContent& content) const;
+  [[nodiscard]] bool is_elsewhere(PendingFile& content) const;
   /// Acts as commit_content(), in the tensor's present place after an edit has moved the tensor.
-  Result<Stale> commit_elsewhere(PendingContent& content, const TensorForm* form);
+  Result<Stale> commit_elsewhere(PendingFile& content, const TensorForm* form);
   /// Acts as commit_content(), in the place that the bytes were staged for.
   Result<Stale> commit_stage(const OpenFile& file, const TensorForm* form);
   /// Acts as commit_content() for a tensor of the base of a delta: the delta gets the tensor.
@@ -532,7 +531,7 @@ class MountedModel {
   Result<void> remove_scratch(const Drafts::Draft& draft);
   /// Call when the bytes of a scratch file have become a tensor. The caller holds the content's mutex.
   /// @param ino  of the scratch file.
-  void note_became_tensor(Ino ino, const PendingContent& content);
+  void note_became_tensor(Ino ino, const PendingFile& content);
   /// Call when a file that has no name may have lost its last user.
   void let_go_of_draft(Ino ino) const;
   /// Renames files after a directory has moved.
@@ -571,7 +570,7 @@ class MountedModel {
   /// Returns the tensor's file name for a new file in npy/. EINVAL if the name does not end in `.npy`.
   static Result<std::string_view> npy_stem(std::string_view name);
   /// Loads the bytes that a view shows before the first write to the view, unless the view was truncated.
-  Result<void> load_base(PendingContent& content, Ino ino) REQUIRES(content.mutex);
+  Result<void> load_base(PendingFile& content, Ino ino) REQUIRES(content.mutex);
   /// Writes the bytes that a view shows to `made`.
   Result<void> copy_view(NewTensor& made, Ino ino) const;
   /// Makes a tensor of a new file, or replaces the tensor of the file's name. The caller holds the mutex of
@@ -592,7 +591,7 @@ class MountedModel {
                                        const std::string& value);
   /// Call before a close decides. A scratch file without a form gets the form of a tensor that had its
   /// name (Drafts::vacated()), if the form fits the size of the file.
-  void adopt_form(PendingContent& content) const REQUIRES(content.mutex);
+  void adopt_form(PendingFile& content) const REQUIRES(content.mutex);
   /// Call when a descriptor of a file that is no tensor is closed.
   void end_draft(const OpenFile& file);
   /// Gives a form to the bytes that a program is about to write to a tensor. The tensor then gets another
@@ -603,12 +602,12 @@ class MountedModel {
                                                const std::string& value);
   /// Acts as set_pending_form() for one content. @return false if bytes were written or the content was
   /// closed.
-  Result<bool> form_open_content(PendingContent& content, const std::string& name, Dtype dtype,
+  Result<bool> form_open_content(PendingFile& content, const std::string& name, Dtype dtype,
                                  std::string_view key, const std::string& value) const;
   /// Gives a tensor the form that was set while its file was open, if no program has written to the file
   /// since. Call at the last release. A form that needs another number of bytes is logged and changes
   /// nothing.
-  void apply_form(const PendingContent& content) REQUIRES(content.mutex);
+  void apply_form(const PendingFile& content) REQUIRES(content.mutex);
   struct NamedForm {
     std::string name;
     NewTensor::Form form;
@@ -617,11 +616,11 @@ class MountedModel {
   /// mutex.
   /// @param decide  returns the name and the form. Runs when no other edit can run before this one.
   /// @param id      the id of the tensor.
-  Result<Outdated> put_draft(PendingContent& content, const std::function<Result<NamedForm>()>& decide,
+  Result<Outdated> put_draft(PendingFile& content, const std::function<Result<NamedForm>()>& decide,
                              TensorId id);
   /// Makes a tensor of a scratch file that has a form, if no program is writing the file.
   Result<Outdated> become_tensor(const Drafts::Draft& draft) REQUIRES(draft.content->mutex);
-  [[nodiscard]] bool is_being_written(const PendingContent& content) const;
+  [[nodiscard]] bool is_being_written(const PendingFile& content) const;
 
   // mounted_model_checkpoints.cc:
   /// True if a file of this name in pretrained/ may become a checkpoint: a temporary file of safetensors,
@@ -640,9 +639,9 @@ class MountedModel {
                                      std::string_view new_name);
   /// The caller holds the content's mutex. @return the entries that the kernel must forget before the caller
   /// continues.
-  Result<Outdated> commit_checkpoint(PendingContent& content);
+  Result<Outdated> commit_checkpoint(PendingFile& content);
   Result<void> commit_whole_checkpoint(Checkpoint& saved, Outdated& found);
-  Result<void> commit_checkpoint_shards(PendingContent& content, Outdated& found);
+  Result<void> commit_checkpoint_shards(PendingFile& content, Outdated& found);
   /// ESTALE if a tensor has changed since its bytes were compared.
   [[nodiscard]] Result<void> check_unchanged(const Checkpoint& saved) const;
   /// Fails if the archive must be changed in place, with the reason.

@@ -78,7 +78,7 @@ class ListedNames {
   std::size_t bytes_ = 0;
 };
 
-Result<std::string> attribute_of_draft(const PendingContent& content, std::string_view key) {
+Result<std::string> attribute_of_draft(const PendingFile& content, std::string_view key) {
   NewTensor* const made = content.new_tensor();
   if (made == nullptr) return no_attribute();
   if (key == "name") return value_of_text(made->name());

@@ -117,7 +117,7 @@ Result<std::vector<LockedDraft>> shards_of(const ModelIndex& index, const Drafts
     auto draft = drafts.find(directory, name);
     if (!draft || draft->content->made()->checkpoint() == nullptr)
       return refuse_shards(fmt::format("its index names {}, which was not written before", in_quotes(name)));
-    const PendingContent& content = *shards.emplace_back(std::move(*draft)).draft.content;
+    const PendingFile& content = *shards.emplace_back(std::move(*draft)).draft.content;
     if (content.failure) return tl::unexpected(*content.failure);
     const Checkpoint& saved = *content.made()->checkpoint();
     RETURN_IF_ERROR(saved.check());
@@ -171,7 +171,7 @@ Result<OpenFile*> MountedModel::open_checkpoint(const Node& node, int flags, pid
   if ((flags & O_ACCMODE) != O_WRONLY)
     return fail(ErrorCode::ReadOnly, EROFS, "a checkpoint is written as a whole: open it for writing only");
   auto content =
-      std::make_shared<PendingContent>(model_, TensorId{~std::uint32_t{0}}, make_checkpoint(false, false));
+      std::make_shared<PendingFile>(model_, TensorId{~std::uint32_t{0}}, make_checkpoint(false, false));
   const bool is_alone = drafts_.add(
       {.ino = node.ino, .directory = 0, .file_name = std::to_string(node.ino), .content = content});
   if (!is_alone) return fail(ErrorCode::Busy, EBUSY, "another program is writing a checkpoint");
@@ -189,14 +189,14 @@ Result<CreatedFile> MountedModel::create_checkpoint(Ino directory, std::string_v
   auto share = draft_counts_.take(requesting_user());
   RETURN_IF_ERROR(share);
   const Ino ino = InodeTable::ino_of_tensor(give_id());
-  std::unique_ptr<NewContent> made;
+  std::unique_ptr<PendingBytes> made;
   if (name.ends_with(kModelIndexSuffix)) {
     made = std::make_unique<CheckpointIndex>(draft_bytes_);
   } else {
     made = make_checkpoint(true, is_name_of_shard(name));
   }
   made->count_for(std::move(*share));
-  auto content = std::make_shared<PendingContent>(model_, InodeTable::tensor(ino), std::move(made));
+  auto content = std::make_shared<PendingFile>(model_, InodeTable::tensor(ino), std::move(made));
   if (!drafts_.add({.ino = ino, .directory = directory, .file_name = std::string(name), .content = content}))
     return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
   auto shown = status_of(node_of(ino));
@@ -240,7 +240,7 @@ Result<Outdated> MountedModel::rename_checkpoint(Ino directory, std::string_view
   return committed;
 }
 
-Result<Outdated> MountedModel::commit_checkpoint(PendingContent& content) {
+Result<Outdated> MountedModel::commit_checkpoint(PendingFile& content) {
   const auto pin = epochs_.pin();
   Checkpoint* const saved = content.made()->checkpoint();
   Outdated found;
@@ -255,7 +255,7 @@ Result<Outdated> MountedModel::commit_checkpoint(PendingContent& content) {
   return found;
 }
 
-Result<void> MountedModel::commit_checkpoint_shards(PendingContent& content, Outdated& found) {
+Result<void> MountedModel::commit_checkpoint_shards(PendingFile& content, Outdated& found) {
   const auto parsed = parse_model_index(dynamic_cast<CheckpointIndex&>(*content.made()).text());
   const auto own = drafts_.find(InodeTable::ino_of_tensor(content.tensor()));
   RETURN_IF_ERROR(parsed);
@@ -309,8 +309,8 @@ Result<void> MountedModel::check_rewriting(const Checkpoint& saved) const {
   if (transactions_.is_any_open()) return no("a transaction is open");
   bool is_alone = true;
   open_files_.visit([&](const OpenFile& file) {
-    const NewContent* const made = file.content->made();
-    is_alone = is_alone && made != nullptr && made == static_cast<const NewContent*>(&saved);
+    const PendingBytes* const made = file.content->made();
+    is_alone = is_alone && made != nullptr && made == static_cast<const PendingBytes*>(&saved);
   });
   return is_alone ? Result<void>() : no("a program has another file of the model open for writing");
 }

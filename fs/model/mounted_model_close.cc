@@ -12,17 +12,17 @@
 namespace stfs {
 namespace {
 
-bool waits_for_name(const PendingContent& content) {
+bool waits_for_name(const PendingFile& content) {
   return content.made() != nullptr && content.made()->waits_for_name();
 }
 
 /// Returns what happens to bytes that are not committed.
-std::string_view fate_of(const PendingContent& content) {
+std::string_view fate_of(const PendingFile& content) {
   const NewTensor* const made = content.new_tensor();
   return made != nullptr && made->is_scratch() ? "stays a scratch file" : "dropped";
 }
 
-Content content_of(const PendingContent& content) {
+Content content_of(const PendingFile& content) {
   if (!content.is_dirty()) return Content::Clean;
   return content.is_whole() ? Content::Whole : Content::Cut;
 }
@@ -30,7 +30,7 @@ Content content_of(const PendingContent& content) {
 }  // namespace
 
 CloseFacts MountedModel::facts_of_close(const OpenFile& file, Owner owner, pid_t closer) const {
-  const PendingContent& content = *file.content;
+  const PendingFile& content = *file.content;
   CloseFacts facts{.content = content_of(content), .kind = file.kind};
   if (facts.content == Content::Clean) return facts;
   note_closer(facts, content.writers, file, owner, closer,
@@ -39,7 +39,7 @@ CloseFacts MountedModel::facts_of_close(const OpenFile& file, Owner owner, pid_t
 }
 
 Result<Stale> MountedModel::flush(OpenFile& file, Owner owner, pid_t closer) {
-  PendingContent& content = *file.content;
+  PendingFile& content = *file.content;
   const MutexLock lock(content.mutex);
   // A shell closes a copy of the descriptor before it writes the first byte.
   if (file.kind == FileKind::Isolated && !content.writers.empty() &&
@@ -77,7 +77,7 @@ Result<Stale> MountedModel::flush(OpenFile& file, Owner owner, pid_t closer) {
   return tl::unexpected(*content.failure);
 }
 
-Error MountedModel::killed(const PendingContent& content, pid_t closer, Ending ending) const {
+Error MountedModel::killed(const PendingFile& content, pid_t closer, Ending ending) const {
   const std::string_view what =
       ending == Ending::Killed ? "was killed by a signal before it closed"
       : ending == Ending::Hidden
@@ -90,7 +90,7 @@ Error MountedModel::killed(const PendingContent& content, pid_t closer, Ending e
 }
 
 Result<Stale> MountedModel::sync(OpenFile& file) {
-  PendingContent& content = *file.content;
+  PendingFile& content = *file.content;
   const MutexLock lock(content.mutex);
   if (content.failure) return tl::unexpected(*content.failure);
   // fsync(2) does nothing in a transaction: the bytes become durable at the commit of the transaction.
@@ -104,7 +104,7 @@ Result<Stale> MountedModel::sync(OpenFile& file) {
 }
 
 Result<Stale> MountedModel::commit_if_dirty(const OpenFile& file) {
-  PendingContent& content = *file.content;
+  PendingFile& content = *file.content;
   if (!content.is_dirty()) return Stale{};
   if (!content.is_whole()) return tl::unexpected(wrong_size(content));
   if (waits_for_name(content)) {
@@ -123,7 +123,7 @@ Result<Stale> MountedModel::commit_if_dirty(const OpenFile& file) {
 }
 
 Result<Stale> MountedModel::commit_new(const OpenFile& file) {
-  PendingContent& content = *file.content;
+  PendingFile& content = *file.content;
   if (content.new_tensor() == nullptr) {  // a checkpoint, or the index of its shards
     auto found = commit_checkpoint(content);
     RETURN_IF_ERROR(found);
@@ -137,7 +137,7 @@ Result<Stale> MountedModel::commit_new(const OpenFile& file) {
 }
 
 Stale MountedModel::release(OpenFile* file) {
-  PendingContent& content = *file->content;
+  PendingFile& content = *file->content;
   Stale left;
   {
     const MutexLock lock(content.mutex);
@@ -206,7 +206,7 @@ void MountedModel::abandon_pending() {
   }
 }
 
-Error MountedModel::wrong_size(const PendingContent& content) const {
+Error MountedModel::wrong_size(const PendingFile& content) const {
   if (content.made() != nullptr) {
     auto right = content.made()->check();
     return right ? Error{ErrorCode::WrongSize, EINVAL, "not written"} : std::move(right).error();

@@ -13,7 +13,7 @@
 namespace stfs {
 
 Result<Stale> MountedModel::commit_content(const OpenFile& file, const TensorForm* form) {
-  PendingContent& content = *file.content;
+  PendingFile& content = *file.content;
   Result<Stale> committed;
   const auto done = structure_.following([&]() -> Result<void> {
     RETURN_IF_ERROR(check_commit_target(content, form));
@@ -25,7 +25,7 @@ Result<Stale> MountedModel::commit_content(const OpenFile& file, const TensorFor
   return done ? committed : tl::unexpected(done.error());
 }
 
-Result<void> MountedModel::check_commit_target(const PendingContent& content, const TensorForm* form) const {
+Result<void> MountedModel::check_commit_target(const PendingFile& content, const TensorForm* form) const {
   const Model& model = *model_;
   const TensorId tensor = content.tensor();
   if (model.ids().position(tensor)) {
@@ -51,12 +51,12 @@ Result<void> MountedModel::check_commit_target(const PendingContent& content, co
                           label, name_of(another.dtype), shape_text(another.shape)));
 }
 
-bool MountedModel::is_elsewhere(PendingContent& content) const {
+bool MountedModel::is_elsewhere(PendingFile& content) const {
   const Staging* const stage = content.staged();
   return stage != nullptr && stage->target() != model_->file_range(content.tensor());
 }
 
-Result<Stale> MountedModel::commit_elsewhere(PendingContent& content, const TensorForm* form) {
+Result<Stale> MountedModel::commit_elsewhere(PendingFile& content, const TensorForm* form) {
   const auto fill = [&](Staging& stage) { return copy_content(content, stage); };
   auto committed = commit_in_place(content.tensor(), fill, form);
   if (committed) content.forget();
@@ -64,7 +64,7 @@ Result<Stale> MountedModel::commit_elsewhere(PendingContent& content, const Tens
 }
 
 Result<Stale> MountedModel::commit_stage(const OpenFile& file, const TensorForm* form) {
-  PendingContent& content = *file.content;
+  PendingFile& content = *file.content;
   // An attempt that failed past its commit point has ended the stage.
   if (content.staged() == nullptr)
     return content.failure ? tl::unexpected(*content.failure) : Result<Stale>();
@@ -99,7 +99,7 @@ Result<Stale> MountedModel::commit_stage(const OpenFile& file, const TensorForm*
 }
 
 Result<Stale> MountedModel::commit_copy(const OpenFile& file, const TensorForm* form) {
-  PendingContent& content = *file.content;
+  PendingFile& content = *file.content;
   const TensorId tensor = content.tensor();
   if (model_->ids().position(tensor) && !model_->is_of_base(model_->place(tensor).shard)) {
     // Another program has added the tensor to the delta since the first write.
@@ -132,7 +132,7 @@ Result<Stale> MountedModel::commit_copy(const OpenFile& file, const TensorForm* 
                is_in_cache ? Stale::What::Content : Stale::What::Attributes);
 }
 
-Result<void> MountedModel::copy_content(PendingContent& content, Staging& to) const {
+Result<void> MountedModel::copy_content(PendingFile& content, Staging& to) const {
   const auto read_base = [&](std::span<std::byte> part, std::uint64_t at) {
     return reader_.copy(content.tensor(), at, part);
   };
@@ -146,7 +146,7 @@ Result<Stale> MountedModel::commit_in_place(TensorId tensor,
                                             const TensorForm* form) {
   OpenFile patch;
   patch.ino = InodeTable::ino_of_tensor(tensor);
-  patch.content = std::make_shared<PendingContent>(model_, tensor);
+  patch.content = std::make_shared<PendingFile>(model_, tensor);
   const std::scoped_lock lock(patch.content->mutex);
   RETURN_IF_ERROR(patch.content->resize(0));
   RETURN_IF_ERROR(fill(**patch.content->stage()));
@@ -154,7 +154,7 @@ Result<Stale> MountedModel::commit_in_place(TensorId tensor,
   return commit_content(patch, form);
 }
 
-void MountedModel::note_content_commit(const PendingContent& content) {
+void MountedModel::note_content_commit(const PendingFile& content) {
   const TensorId tensor = content.tensor();
   states_.note_commit(tensor, model_->archive_of(tensor).identity().mtime_ns,
                       open_files_.kept_mtime(content));

@@ -55,7 +55,7 @@ Result<CreatedFile> MountedModel::create_draft(const Node& directory, std::strin
   return make_draft({.ino = Views::kNpyFiles + number_of(id),
                      .directory = directory.ino,
                      .file_name = std::string(name),
-                     .content = std::make_shared<PendingContent>(model_, id, std::move(made))},
+                     .content = std::make_shared<PendingFile>(model_, id, std::move(made))},
                     flags, opener);
 }
 
@@ -85,7 +85,7 @@ Result<OpenFile*> MountedModel::open_draft(Drafts::Draft draft, TensorId tensor,
     if (!draft.content) {
       auto made = std::make_unique<NewTensor>(std::move(name), true, archive_for_new());
       made->note_replaces(model_->place(tensor).shard);
-      draft.content = std::make_shared<PendingContent>(model_, tensor, std::move(made));
+      draft.content = std::make_shared<PendingFile>(model_, tensor, std::move(made));
     }
     draft.content->made()->count_for(std::move(*share));
     known = drafts_.add(draft) ? std::move(draft) : drafts_.find(draft.ino);
@@ -109,7 +109,7 @@ Result<OpenFile*> MountedModel::open_npy(const Node& node, int flags, pid_t open
   return open_draft({.ino = node.ino}, *tensor, std::string(model_->tensor(*tensor).name), flags, opener);
 }
 
-Result<void> MountedModel::load_base(PendingContent& content, Ino ino) {
+Result<void> MountedModel::load_base(PendingFile& content, Ino ino) {
   // A write into the middle of a NumPy file changes only a part of it, so the rest must be loaded.
   NewTensor* const made = content.new_tensor();
   if (made == nullptr || made->is_dirty() || made->size_bytes() != 0) return {};
@@ -145,7 +145,7 @@ Result<void> MountedModel::copy_view(NewTensor& made, Ino ino) const {
 }
 
 Result<Stale> MountedModel::commit_draft(const OpenFile& file) {
-  PendingContent& content = *file.content;
+  PendingFile& content = *file.content;
   NewTensor& made = *content.new_tensor();
   auto form = made.form();
   RETURN_IF_ERROR(form);
@@ -214,7 +214,7 @@ Result<Stale> MountedModel::commit_draft(const OpenFile& file) {
   return stale(file.ino, Stale::What::Attributes);
 }
 
-Result<Outdated> MountedModel::put_draft(PendingContent& content,
+Result<Outdated> MountedModel::put_draft(PendingFile& content,
                                          const std::function<Result<NamedForm>()>& decide, TensorId id) {
   NewTensor& made = *content.new_tensor();
   NamedForm put;
@@ -241,7 +241,7 @@ Result<Outdated> MountedModel::put_draft(PendingContent& content,
 
 Result<Outdated> MountedModel::replace_by_draft(const Drafts::Draft& draft, TensorId tensor,
                                                 const std::function<Result<void>()>& check) {
-  PendingContent& content = *draft.content;
+  PendingFile& content = *draft.content;
   const MutexLock lock(content.mutex);
   if (content.failure) return tl::unexpected(*content.failure);
   NewTensor& made = *content.new_tensor();
@@ -297,7 +297,7 @@ Result<Outdated> MountedModel::rename_draft(const Drafts::Draft& draft, Ino new_
 }
 
 Result<Outdated> MountedModel::become_tensor(const Drafts::Draft& draft) {
-  PendingContent& content = *draft.content;
+  PendingFile& content = *draft.content;
   const NewTensor& made = *content.new_tensor();
   const auto form = made.form();
   RETURN_IF_ERROR(form);
@@ -307,7 +307,7 @@ Result<Outdated> MountedModel::become_tensor(const Drafts::Draft& draft) {
   return outdated;
 }
 
-bool MountedModel::is_being_written(const PendingContent& content) const {
+bool MountedModel::is_being_written(const PendingFile& content) const {
   bool is_written = false;
   open_files_.visit([&](const OpenFile& file) {
     is_written = is_written || (file.content.get() == &content && !file.opener_has_flushed);
@@ -317,7 +317,7 @@ bool MountedModel::is_being_written(const PendingContent& content) const {
 
 Result<Outdated> MountedModel::set_draft_attribute(const Drafts::Draft& draft, std::string_view key,
                                                    const std::string& value) {
-  PendingContent& content = *draft.content;
+  PendingFile& content = *draft.content;
   const MutexLock lock(draft.content->mutex);
   NewTensor* const made = content.new_tensor();
   const auto dtype = made == nullptr ? std::nullopt : made->dtype();
@@ -348,7 +348,7 @@ Result<Outdated> MountedModel::set_draft_attribute(const Drafts::Draft& draft, s
   return become;
 }
 
-void MountedModel::adopt_form(PendingContent& content) const {
+void MountedModel::adopt_form(PendingFile& content) const {
   NewTensor* const made = content.new_tensor();
   if (made == nullptr || !made->is_scratch() || made->has_form() || content.is_unlinked) return;
   const auto form = drafts_.vacated(made->name());
@@ -356,7 +356,7 @@ void MountedModel::adopt_form(PendingContent& content) const {
 }
 
 void MountedModel::end_draft(const OpenFile& file) {
-  PendingContent& content = *file.content;
+  PendingFile& content = *file.content;
   const MutexLock lock(content.mutex);
   if (content.made()->is_kept() || content.descriptors != 0) return;
   NewTensor* const made = content.new_tensor();
@@ -372,7 +372,7 @@ void MountedModel::end_draft(const OpenFile& file) {
 
 std::optional<Result<void>> MountedModel::set_pending_form(TensorId tensor, std::string_view key,
                                                            const std::string& value) {
-  std::vector<std::shared_ptr<PendingContent>> contents;
+  std::vector<std::shared_ptr<PendingFile>> contents;
   open_files_.visit([&](const OpenFile& file) {
     if (file.content->tensor() == tensor && file.kind != FileKind::Grouped) contents.push_back(file.content);
   });
@@ -386,7 +386,7 @@ std::optional<Result<void>> MountedModel::set_pending_form(TensorId tensor, std:
   return done;
 }
 
-Result<bool> MountedModel::form_open_content(PendingContent& content, const std::string& name, Dtype dtype,
+Result<bool> MountedModel::form_open_content(PendingFile& content, const std::string& name, Dtype dtype,
                                              std::string_view key, const std::string& value) const {
   const MutexLock lock(content.mutex);
   // No bytes are written after the close of a descriptor, although the kernel may release it later.
@@ -408,7 +408,7 @@ Result<bool> MountedModel::form_open_content(PendingContent& content, const std:
   return set ? Result<bool>(true) : pass_on(std::move(set));
 }
 
-void MountedModel::apply_form(const PendingContent& content) {
+void MountedModel::apply_form(const PendingFile& content) {
   const NewTensor* const made = content.new_tensor();
   if (made == nullptr || content.failure || !made->has_only_form()) return;
   const TensorId tensor = content.tensor();

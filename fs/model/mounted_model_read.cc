@@ -26,7 +26,7 @@ Result<Bytes> MountedModel::read(Ino ino, std::uint64_t offset, std::size_t size
   return reader_.read(node.tensor, {offset, std::min<std::uint64_t>(size_bytes, end - offset)});
 }
 
-Result<Bytes> MountedModel::read_pending(PendingContent& content, std::uint64_t offset,
+Result<Bytes> MountedModel::read_pending(PendingFile& content, std::uint64_t offset,
                                          std::size_t size_bytes) const {
   const ContentLock::Reading reading(content.mutex);
   const std::uint64_t end = content.size_bytes();

@@ -111,7 +111,7 @@ std::optional<Drafts::Draft> MountedModel::add_scratch(Ino directory, std::strin
   Drafts::Draft draft{.ino = InodeTable::ino_of_tensor(id),
                       .directory = directory,
                       .file_name = std::string(name),
-                      .content = std::make_shared<PendingContent>(model_, id, std::move(made)),
+                      .content = std::make_shared<PendingFile>(model_, id, std::move(made)),
                       .share = std::move(share)};
   for (const std::string_view key : {"dtype", "shape"}) {
     // Another program may have written anything there.
@@ -273,7 +273,7 @@ Result<void> MountedModel::remove_scratch(const Drafts::Draft& draft) {
   return {};
 }
 
-void MountedModel::note_became_tensor(Ino ino, const PendingContent& content) {
+void MountedModel::note_became_tensor(Ino ino, const PendingFile& content) {
   NewTensor& made = *content.new_tensor();
   const std::string file_name = made.scratch()->name();
   made.leave_scratch();

@@ -118,7 +118,7 @@ Result<struct stat> MountedModel::status_of_served(const Node& node) const {
   return status_of_view({.ino = node.ino, .kind = Node::Kind::ViewDirectory});
 }
 
-struct stat MountedModel::status_of_draft(const Node& node, const PendingContent& content) const {
+struct stat MountedModel::status_of_draft(const Node& node, const PendingFile& content) const {
   const NewTensor* const made = content.new_tensor();
   // Other mounts also write to a scratch file.
   const bool is_scratch = made != nullptr && made->is_scratch();

@@ -203,7 +203,7 @@ Result<void> MountedModel::commit_edits(const TransactionEdit& staged, Outdated&
       .fill =
           [&](ModelEdit& edit) {
             return staged.fill(
-                edit, [this](PendingContent& content, Staging& to) { return copy_content(content, to); });
+                edit, [this](PendingFile& content, Staging& to) { return copy_content(content, to); });
           },
       .check = [&] { return staged.check(); },
       .is_patch = staged.is_patch()};
@@ -236,7 +236,7 @@ Result<CreatedFile> MountedModel::create_staged_npy(Ino directory, std::string_v
   return make_draft({.ino = transactions_.npy_file(directory, id),
                      .directory = directory,
                      .file_name = std::string(name),
-                     .content = std::make_shared<PendingContent>(model_, id, std::move(made))},
+                     .content = std::make_shared<PendingFile>(model_, id, std::move(made))},
                     flags, opener);
 }
 
@@ -249,7 +249,7 @@ Result<OpenFile*> MountedModel::open_staged_npy(const Node& node, int flags, pid
   made->note_replaces(model_->has(node.tensor) ? model_->place(node.tensor).shard : model_->top());
   return open_draft({.ino = node.ino,
                      .directory = transactions_.npy_directory(node.ino),
-                     .content = std::make_shared<PendingContent>(model_, node.tensor, std::move(made)),
+                     .content = std::make_shared<PendingFile>(model_, node.tensor, std::move(made)),
                      .base = std::move(*base)},
                     node.tensor, std::move(name), flags, opener);
 }
@@ -269,7 +269,7 @@ Result<void> MountedModel::check_npy_shape(const OpenFile& file, const NewTensor
 }
 
 Result<Stale> MountedModel::stage_npy(const OpenFile& file) {
-  PendingContent& content = *file.content;
+  PendingFile& content = *file.content;
   NewTensor& made = *content.new_tensor();
   auto form = made.form();
   RETURN_IF_ERROR(form);

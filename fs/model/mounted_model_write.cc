@@ -85,7 +85,7 @@ Result<OpenFile*> MountedModel::open(Ino ino, int flags, pid_t opener) {
 
   const FileKind kind = access == O_WRONLY ? FileKind::Isolated : FileKind::Shared;
   auto content = kind == FileKind::Shared ? shared_content(node) : nullptr;
-  if (!content || content->has_failed) content = std::make_shared<PendingContent>(model_, node.tensor);
+  if (!content || content->has_failed) content = std::make_shared<PendingFile>(model_, node.tensor);
   // Another open may have added a content since the check above: the file may get that one.
   OpenFile* const opened = add_open(node.ino, flags, opener, kind, std::move(content));
   if (opened->kind == FileKind::Shared) may_be_cached_[number_of(node.tensor)] = true;
@@ -94,8 +94,8 @@ Result<OpenFile*> MountedModel::open(Ino ino, int flags, pid_t opener) {
 
 Result<Stale> MountedModel::write(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
                                   Caller caller, const std::function<void()>& accept) {
-  const std::shared_ptr<PendingContent> kept = file.content;
-  PendingContent& content = *kept;
+  const std::shared_ptr<PendingFile> kept = file.content;
+  PendingFile& content = *kept;
   file.is_untouched = false;
   if (file.kind == FileKind::Shared) may_be_cached_[number_of(content.tensor())] = true;
   if (accept && file.kind == FileKind::Isolated && !file.is_synchronous && !file.appends) {
@@ -133,9 +133,9 @@ Result<void> MountedModel::write_back(Ino ino, std::span<const std::byte> from, 
                      offset);
 }
 
-std::optional<Result<void>> MountedModel::write_beside(PendingContent& content,
-                                                       std::span<const std::byte> from, std::uint64_t offset,
-                                                       Caller caller, const std::function<void()>& accept) {
+std::optional<Result<void>> MountedModel::write_beside(PendingFile& content, std::span<const std::byte> from,
+                                                       std::uint64_t offset, Caller caller,
+                                                       const std::function<void()>& accept) {
   const auto range = ByteRange::checked(offset, from.size());
   if (!range) return std::nullopt;
   content.mutex.lock_beside(*range);
@@ -164,7 +164,7 @@ std::optional<Result<void>> MountedModel::write_beside(PendingContent& content,
   return refuse_write(content, std::move(*content.failure));
 }
 
-Result<void> MountedModel::stage_write(PendingContent& content, std::span<const std::byte> from,
+Result<void> MountedModel::stage_write(PendingFile& content, std::span<const std::byte> from,
                                        std::uint64_t offset) {
   if (content.failure) return tl::unexpected(*content.failure);
   Result<void> staged = content.write(from, offset);
@@ -172,7 +172,7 @@ Result<void> MountedModel::stage_write(PendingContent& content, std::span<const 
   return staged ? staged : refuse_write(content, std::move(staged).error());
 }
 
-tl::unexpected<Error> MountedModel::refuse_write(PendingContent& content, Error why) {
+tl::unexpected<Error> MountedModel::refuse_write(PendingFile& content, Error why) {
   // After a refused write a program may still close as if nothing were missing. The bytes that came before
   // must not be committed as the whole content, so the content fails. The failure is noted before the reply:
   // the writer may already have got a reply of success.
@@ -186,7 +186,7 @@ tl::unexpected<Error> MountedModel::refuse_write(PendingContent& content, Error 
 }
 
 Result<void> MountedModel::resize(OpenFile& file, std::uint64_t size_bytes, Caller caller) {
-  PendingContent& content = *file.content;
+  PendingFile& content = *file.content;
   file.is_untouched = false;
   const MutexLock lock(content.mutex);
   // In a transaction a file may be rewritten after a refusal. All other files need a new open.

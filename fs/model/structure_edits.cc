@@ -46,7 +46,7 @@ void StructureEdits::note_half_done(std::uint32_t shard) const {
 bool StructureEdits::has_staged_place(TensorId tensor) const {
   bool has_stage = mounted_.transactions_.needs_place(tensor);
   mounted_.open_files_.visit([&](const OpenFile& file) {
-    const PendingContent& content = *file.content;
+    const PendingFile& content = *file.content;
     if (file.kind == FileKind::Grouped) return;  // the transaction has told
     has_stage = has_stage || (content.tensor() == tensor && content.has_stage() && content.made() == nullptr);
   });

@@ -69,7 +69,7 @@ Result<NewTensor::Form> retyped(std::string_view name, NewTensor::Form now, std:
   return now;
 }
 
-Result<void> set_form(const PendingContent& content, std::string_view key, const std::string& value) {
+Result<void> set_form(const PendingFile& content, std::string_view key, const std::string& value) {
   NewTensor* const made = content.new_tensor();
   if (made == nullptr) return fail(ErrorCode::InvalidArgument, EPERM, "a checkpoint has no dtype");
   if (key == "dtype") {

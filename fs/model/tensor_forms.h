@@ -10,7 +10,7 @@
 #include "core/base/error.h"
 #include "core/format/dtype.h"
 #include "fs/write/new_tensor.h"
-#include "fs/write/open_file.h"
+#include "fs/write/pending_file.h"
 
 namespace stfs {
 
@@ -26,6 +26,6 @@ Result<NewTensor::Form> retyped(std::string_view name, NewTensor::Form now, std:
                                 const std::string& value);
 /// Sets `dtype` or `shape` of a content that becomes a tensor. The caller holds the content's mutex, or the
 /// content is a draft's. EPERM for a checkpoint.
-Result<void> set_form(const PendingContent& content, std::string_view key, const std::string& value);
+Result<void> set_form(const PendingFile& content, std::string_view key, const std::string& value);
 
 }  // namespace stfs

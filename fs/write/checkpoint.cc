@@ -168,7 +168,7 @@ void Checkpoint::note_committed() {
 }
 
 void Checkpoint::keep() {
-  NewContent::keep();
+  PendingBytes::keep();
   // All bytes have arrived, so rewriting does not begin any more.
   may_rewrite_ = false;
   head_ = std::string();

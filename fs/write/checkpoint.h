@@ -44,12 +44,12 @@
 #include "fs/read/tensor_reader.h"
 #include "fs/read/tensor_states.h"
 #include "fs/write/archive_stream.h"
-#include "fs/write/new_content.h"
+#include "fs/write/pending_bytes.h"
 
 namespace stfs {
 
 /// Its owner serializes the calls.
-class Checkpoint final : public NewContent {
+class Checkpoint final : public PendingBytes {
  public:
   /// Fails if the archive may not be rewritten now, with the reason for the log.
   using CheckRewriting = std::function<Result<void>(const Checkpoint&)>;

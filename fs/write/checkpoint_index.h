@@ -11,12 +11,12 @@
 
 #include "core/base/error.h"
 #include "fs/base/user_counts.h"
-#include "fs/write/new_content.h"
+#include "fs/write/pending_bytes.h"
 
 namespace stfs {
 
 /// The owner serializes the calls.
-class CheckpointIndex final : public NewContent {
+class CheckpointIndex final : public PendingBytes {
  public:
   /// @param bytes  counts the text for the user who writes it. Must outlive this object.
   explicit CheckpointIndex(UserCounts& bytes) : bytes_(bytes) {}

@@ -14,7 +14,7 @@ constexpr std::chrono::seconds kPatience{2};  // drafts.h
 
 /// True if the draft waits for another name. Its close does not end it.
 bool is_kept(const Drafts::Draft& draft) {
-  const NewContent* const made = draft.content->made();
+  const PendingBytes* const made = draft.content->made();
   return made != nullptr && made->is_kept();
 }
 

@@ -17,7 +17,7 @@
 #include "core/format/tensor_id.h"
 #include "fs/base/user_counts.h"
 #include "fs/tree/inode_table.h"
-#include "fs/write/open_file.h"
+#include "fs/write/pending_file.h"
 #include "fs/write/staged_changes.h"
 
 namespace stfs {
@@ -29,7 +29,7 @@ class Drafts {
     Ino ino = 0;
     Ino directory = 0;
     std::string file_name{};
-    std::shared_ptr<PendingContent> content{};
+    std::shared_ptr<PendingFile> content{};
     /// The version of the tensor that a file in a transaction changes, from the time when the file was
     /// opened.
     TensorVersion base{};

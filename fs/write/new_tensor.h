@@ -21,7 +21,7 @@
 #include "core/commit/staging.h"
 #include "core/format/dtype.h"
 #include "core/tensor/npy.h"
-#include "fs/write/new_content.h"
+#include "fs/write/pending_bytes.h"
 #include "fs/write/scratch_bytes.h"
 #include "fs/write/staged_bytes.h"
 
@@ -39,7 +39,7 @@ struct TensorForm {
 };
 
 /// Any thread may call size_bytes() and the functions for the form or the name.
-class NewTensor final : public NewContent {
+class NewTensor final : public PendingBytes {
  public:
   /// @param name    the name of the tensor.
   /// @param is_npy  true if the file begins with a NumPy header, which has dtype and shape.
@@ -58,7 +58,7 @@ class NewTensor final : public NewContent {
   [[nodiscard]] std::string name() const;
   [[nodiscard]] bool is_npy() const { return is_npy_; }
 
-  NewTensor* tensor() override { return this; }
+  NewTensor* new_tensor() override { return this; }
   [[nodiscard]] std::string label() const override;
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset) override;
   Result<void> resize(std::uint64_t size_bytes) override;

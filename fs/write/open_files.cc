@@ -12,7 +12,7 @@ OpenFile* OpenFiles::add(std::unique_ptr<OpenFile> file) {
   const MutexLock lock(mutex_);
   if (file->kind == FileKind::Shared) {
     // A failed content stays with its own descriptors, which must get its error, until they are closed.
-    std::shared_ptr<PendingContent>& shared = shared_[file->ino];
+    std::shared_ptr<PendingFile>& shared = shared_[file->ino];
     if (!shared) ++shared_count_;
     if (!shared || shared->has_failed) shared = file->content;
     file->content = shared;
@@ -24,7 +24,7 @@ OpenFile* OpenFiles::add(std::unique_ptr<OpenFile> file) {
   return opened;
 }
 
-bool OpenFiles::leave(PendingContent& content) {
+bool OpenFiles::leave(PendingFile& content) {
   const MutexLock lock(mutex_);
   return --content.descriptors == 0;
 }
@@ -39,7 +39,7 @@ void OpenFiles::remove(OpenFile* file) {
   files_.erase(file);
 }
 
-std::shared_ptr<PendingContent> OpenFiles::shared_content(Ino ino) const {
+std::shared_ptr<PendingFile> OpenFiles::shared_content(Ino ino) const {
   if (shared_count_.load(std::memory_order_acquire) == 0) return nullptr;
   const MutexLock lock(mutex_);
   const auto found = shared_.find(ino);
@@ -63,7 +63,7 @@ Result<OpenFile*> OpenFiles::just_opened(Ino ino, pid_t opener) const {
   return newest != nullptr && newest->ino == ino && newest->is_untouched ? newest : nullptr;
 }
 
-bool OpenFiles::is_open_elsewhere(const PendingContent& content, pid_t process) const {
+bool OpenFiles::is_open_elsewhere(const PendingFile& content, pid_t process) const {
   const MutexLock lock(mutex_);
   return std::ranges::any_of(files_, [&](const auto& open) {
     const OpenFile& file = *open.first;
@@ -77,7 +77,7 @@ void OpenFiles::visit(const std::function<void(OpenFile&)>& visit) const {
   for (const auto& [key, file] : files_) visit(*file);
 }
 
-void OpenFiles::keep_mtime(PendingContent& content, struct timespec mtime) {
+void OpenFiles::keep_mtime(PendingFile& content, struct timespec mtime) {
   const MutexLock lock(mutex_);
   content.mtime = mtime;
   content.keeps_mtime = true;
@@ -92,7 +92,7 @@ void OpenFiles::keep_mtime(Ino ino, struct timespec mtime) {
   }
 }
 
-std::optional<struct timespec> OpenFiles::kept_mtime(const PendingContent& content) const {
+std::optional<struct timespec> OpenFiles::kept_mtime(const PendingFile& content) const {
   const MutexLock lock(mutex_);
   return content.keeps_mtime ? std::optional(content.mtime) : std::nullopt;
 }

@@ -129,7 +129,7 @@ void StagedChanges::tidy(TensorId tensor) {
 }
 
 void StagedChanges::make(TensorId tensor, std::string_view file_name, std::string name,
-                         std::shared_ptr<PendingContent> content) {
+                         std::shared_ptr<PendingFile> content) {
   StagedTensor& staged = tensors_[tensor];
   staged.is_new = true;
   staged.content = std::move(content);

@@ -27,7 +27,7 @@
 #include "fs/base/versioned.h"
 #include "fs/tree/tensor_tree.h"
 #include "fs/write/new_tensor.h"
-#include "fs/write/open_file.h"
+#include "fs/write/pending_file.h"
 
 namespace stfs {
 
@@ -54,8 +54,8 @@ struct StagedTensor {
   std::optional<TensorId> replaces;
   /// The form that an attribute has given to the unchanged bytes.
   std::optional<NewTensor::Form> form;
-  std::shared_ptr<PendingContent> content;  // null: no bytes are staged
-  TensorVersion base;                       // the version of content's tensor, unless new
+  std::shared_ptr<PendingFile> content;  // null: no bytes are staged
+  TensorVersion base;                    // the version of content's tensor, unless new
   unsigned writers = 0;
 
   [[nodiscard]] bool has_other_name() const { return is_new || name != base_name; }
@@ -70,7 +70,7 @@ struct StagedTensor {
 /// Not synchronized. Copies share the contents.
 class StagedChanges {
  public:
-  using Contents = std::vector<std::shared_ptr<PendingContent>>;
+  using Contents = std::vector<std::shared_ptr<PendingFile>>;
 
   /// Model and tree must outlive this object.
   StagedChanges(const Versioned<Model>& model, const TensorTree& tree) : model_(&model), tree_(&tree) {}
@@ -104,7 +104,7 @@ class StagedChanges {
   void tidy(TensorId tensor);
   /// Adds a tensor that the model does not have. The file name must be free.
   void make(TensorId tensor, std::string_view file_name, std::string name,
-            std::shared_ptr<PendingContent> content);
+            std::shared_ptr<PendingFile> content);
   // These functions add contents to `dropped` that are not staged any more; the caller calls forget() for
   // them.
   /// Does what rm does (above).

@@ -65,7 +65,7 @@ Result<void> TransactionDirectory::commit_patches(const Begun& committing, const
   };
   // This first check runs before the turn: it reads tensors while other commits run.
   RETURN_IF_ERROR(look());
-  each([](PendingContent& content) { content.park(); });
+  each([](PendingFile& content) { content.park(); });
   const auto attempt = [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
     RETURN_IF_ERROR(look());
     const std::scoped_lock group_lock(committing.group->mutex);
@@ -79,7 +79,7 @@ Result<void> TransactionDirectory::commit_patches(const Begun& committing, const
   auto committed = guard_memory([&] { return calls.in_turn(shards, in_one, look, attempt); });
   if (!committed) {
     const bool has_ended = committing.group->is_empty();
-    each([&](PendingContent& content) {
+    each([&](PendingFile& content) {
       if (has_ended) {
         content.end(committed.error());
       } else {
@@ -98,7 +98,7 @@ Result<void> TransactionDirectory::commit_edit(const Begun& committing, const Ca
   for (const auto& [tensor, staged] : committing.staged.tensors()) {
     if (!staged.content) continue;
     const std::scoped_lock content_lock(staged.content->mutex);
-    PendingContent& content = *staged.content;
+    PendingFile& content = *staged.content;
     if (content.failure) return tl::unexpected(*content.failure);
     if (!content.is_dirty()) continue;
     if (!staged.is_new) patched.push_back(tensor);

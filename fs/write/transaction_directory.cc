@@ -274,14 +274,14 @@ void TransactionDirectory::show_committed(std::uint64_t number, std::string_view
   committed_.pop_front();
 }
 
-Result<std::shared_ptr<PendingContent>> TransactionDirectory::open(Ino ino, bool is_for_writing) {
+Result<std::shared_ptr<PendingFile>> TransactionDirectory::open(Ino ino, bool is_for_writing) {
   const TensorId id = tensor(ino);
   auto base = is_for_writing ? base_of(ino) : Result<TensorVersion>(TensorVersion{});
   RETURN_IF_ERROR(base);
   const MutexLock lock(mutex_);
   Begun* const begun = begun_at(ino);
   if (begun == nullptr) return fail(ErrorCode::ArchiveChanged, ESTALE, "the transaction has ended");
-  if (!is_for_writing) return std::shared_ptr<PendingContent>();
+  if (!is_for_writing) return std::shared_ptr<PendingFile>();
   if (begun->is_committing) return refuse(EBUSY, "the transaction is being committed");
   StagedTensor* staged = begun->staged.at(id);
   if (staged != nullptr ? staged->fate != StagedTensor::Fate::Stays : !model_->has(id))
@@ -291,14 +291,14 @@ Result<std::shared_ptr<PendingContent>> TransactionDirectory::open(Ino ino, bool
     staged = &begun->staged.stage(id);
   }
   if (!staged->content) {
-    staged->content = std::make_shared<PendingContent>(model_, id, begun->group);
+    staged->content = std::make_shared<PendingFile>(model_, id, begun->group);
     staged->base = std::move(*base);
   }
   ++staged->writers;
   return staged->content;
 }
 
-std::shared_ptr<PendingContent> TransactionDirectory::content(Ino ino) const {
+std::shared_ptr<PendingFile> TransactionDirectory::content(Ino ino) const {
   const auto staged = this->staged(ino);
   return staged ? staged->content : nullptr;
 }

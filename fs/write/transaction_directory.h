@@ -50,7 +50,7 @@
 #include "fs/tree/directory.h"
 #include "fs/tree/inode_table.h"
 #include "fs/tree/tensor_tree.h"
-#include "fs/write/open_file.h"
+#include "fs/write/pending_file.h"
 #include "fs/write/staged_changes.h"
 #include "fs/write/transaction_edit.h"
 
@@ -146,7 +146,7 @@ class TransactionDirectory final : public Directory {
   /// taken.
   struct Made {
     Ino ino = 0;
-    std::shared_ptr<PendingContent> content;
+    std::shared_ptr<PendingFile> content;
   };
   Result<Made> create(Ino directory, std::string_view file_name, std::string name, TensorId tensor,
                       Archive& beside);
@@ -193,9 +193,9 @@ class TransactionDirectory final : public Directory {
   /// Opens a file. For reading: returns null. For writing: returns the content that all descriptors of the
   /// file share. The first open for writing notes the tensor's version, which must be the same at the commit.
   /// ESTALE if the transaction has ended; EBUSY for writing during the commit.
-  Result<std::shared_ptr<PendingContent>> open(Ino ino, bool is_for_writing);
+  Result<std::shared_ptr<PendingFile>> open(Ino ino, bool is_for_writing);
   /// The file's content, or null if the file was never opened for writing.
-  [[nodiscard]] std::shared_ptr<PendingContent> content(Ino ino) const;
+  [[nodiscard]] std::shared_ptr<PendingFile> content(Ino ino) const;
   void close(Ino ino);
   /// Notes that the kernel's page cache may hold bytes of this file. Call before the bytes are read.
   void note_read(Ino ino);

@@ -121,7 +121,7 @@ Result<void> TransactionEdit::fill(ModelEdit& edit, const CopyPatched& copy_patc
   for (const Put& put : puts_) {
     Staging* const stage = edit.stage(put.staged->name);
     if (stage == nullptr) continue;  // it has no bytes
-    PendingContent& content = *put.staged->content;
+    PendingFile& content = *put.staged->content;
     const ContentLock::Reading reading(content.mutex);
     if (!put.staged->is_made()) {
       RETURN_IF_ERROR(copy_patched(content, *stage));

@@ -34,7 +34,7 @@ class TransactionEdit {
   /// Adds all changes to the edit. Call after check().
   Result<void> apply(ModelEdit& edit) const;
   /// Stages all bytes of a tensor of the model that the transaction has patched.
-  using CopyPatched = std::function<Result<void>(PendingContent& content, Staging& to)>;
+  using CopyPatched = std::function<Result<void>(PendingFile& content, Staging& to)>;
   /// Writes the bytes of tensors that get new bytes.
   Result<void> fill(ModelEdit& edit, const CopyPatched& copy_patched) const;
 

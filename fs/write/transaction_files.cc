@@ -177,8 +177,8 @@ Result<TransactionDirectory::Made> TransactionDirectory::create(Ino directory, s
   if (begun->staged.find(file_name)) return refuse_file(EEXIST, "there is a tensor of that name");
   RETURN_IF_ERROR(check_share(*begun));
   if (!begun->new_bytes) begun->new_bytes = std::make_shared<StagingFile>(beside);
-  auto content = std::make_shared<PendingContent>(model_, tensor,
-                                                  std::make_unique<NewTensor>(name, false, begun->new_bytes));
+  auto content = std::make_shared<PendingFile>(model_, tensor,
+                                               std::make_unique<NewTensor>(name, false, begun->new_bytes));
   begun->staged.make(tensor, file_name, std::move(name), content);
   begun->staged.at(tensor)->writers = 1;
   return Made{.ino = file_of(place_of(directory).number, tensor), .content = std::move(content)};

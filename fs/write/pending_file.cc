@@ -1,10 +1,10 @@
-#include "fs/write/open_file.h"
+#include "fs/write/pending_file.h"
 
 #include <utility>
 
 namespace stfs {
 
-Result<Staging*> PendingContent::stage() {
+Result<Staging*> PendingFile::stage() {
   if (staged_ != nullptr) return staged_;
   if (!group_)
     group_ = std::make_shared<TransactionGroup>(
@@ -19,13 +19,13 @@ Result<Staging*> PendingContent::stage() {
   return stage;
 }
 
-void PendingContent::remake(std::unique_ptr<NewContent> made) {
+void PendingFile::remake(std::unique_ptr<PendingBytes> made) {
   forget();
   owned_ = std::move(made);
   made_ = owned_.get();
 }
 
-Result<void> PendingContent::write(std::span<const std::byte> from, std::uint64_t offset) {
+Result<void> PendingFile::write(std::span<const std::byte> from, std::uint64_t offset) {
   if (made()) {
     has_stage_ = true;
     return made()->write(from, offset);
@@ -34,7 +34,7 @@ Result<void> PendingContent::write(std::span<const std::byte> from, std::uint64_
   return stage ? (*stage)->write(from, offset) : pass_on(std::move(stage));
 }
 
-Result<void> PendingContent::resize(std::uint64_t size_bytes) {
+Result<void> PendingFile::resize(std::uint64_t size_bytes) {
   if (made()) {
     has_stage_ = true;
     return made()->resize(size_bytes);
@@ -43,13 +43,13 @@ Result<void> PendingContent::resize(std::uint64_t size_bytes) {
   return stage ? (*stage)->resize(size_bytes) : pass_on(std::move(stage));
 }
 
-Result<void> PendingContent::read(std::span<std::byte> to, std::uint64_t offset,
-                                  const Staging::ReadBase& read_base) {
+Result<void> PendingFile::read(std::span<std::byte> to, std::uint64_t offset,
+                               const Staging::ReadBase& read_base) {
   if (made()) return made()->read(to, offset);
   return staged_ != nullptr ? staged_->read(to, offset, read_base) : read_base(to, offset);
 }
 
-Result<Committers::Patch> PendingContent::complete() {
+Result<Committers::Patch> PendingFile::complete() {
   const auto pieces = staged_->pieces();
   RETURN_IF_ERROR(pieces);
   Committers::Patch patch{.place = staged_->target()};
@@ -57,8 +57,8 @@ Result<Committers::Patch> PendingContent::complete() {
   return patch;
 }
 
-Result<void> PendingContent::commit(const TransactionGroup::OptionsOf& options_of,
-                                    const TransactionGroup::LockOf& lock_of) {
+Result<void> PendingFile::commit(const TransactionGroup::OptionsOf& options_of,
+                                 const TransactionGroup::LockOf& lock_of) {
   const auto options_with_readers = [&](std::uint32_t shard) {
     auto options = options_of(shard);
     if (options) options->before_stages_end = [this] { mutex.send_readers_out(); };
@@ -67,7 +67,7 @@ Result<void> PendingContent::commit(const TransactionGroup::OptionsOf& options_o
   return group_->commit(options_with_readers, lock_of);
 }
 
-void PendingContent::end_commit(const Result<void>& done) {
+void PendingFile::end_commit(const Result<void>& done) {
   if (done) {
     forget();
   } else if (group_->is_empty()) {
@@ -75,17 +75,17 @@ void PendingContent::end_commit(const Result<void>& done) {
   }
 }
 
-void PendingContent::park() {
+void PendingFile::park() {
   parked_ = std::exchange(staged_, nullptr);
   show_size();
 }
 
-void PendingContent::unpark() {
+void PendingFile::unpark() {
   staged_ = std::exchange(parked_, nullptr);
   show_size();
 }
 
-void PendingContent::forget() {
+void PendingFile::forget() {
   if (made()) made()->forget();
   if (is_grouped_ && staged_ != nullptr) {
     const std::scoped_lock lock(group_->mutex);
@@ -101,34 +101,34 @@ void PendingContent::forget() {
   writers.clear();
 }
 
-void PendingContent::note_failure(Error why) {
+void PendingFile::note_failure(Error why) {
   failure = std::move(why);
   has_failed = true;
 }
 
-void PendingContent::fail(Error why) {
+void PendingFile::fail(Error why) {
   forget();
   note_failure(std::move(why));
 }
 
-void PendingContent::end(Error why) {
+void PendingFile::end(Error why) {
   staged_ = parked_ = nullptr;
   fail(std::move(why));
 }
 
-void PendingContent::retry() {
+void PendingFile::retry() {
   failure.reset();
   has_failed = false;
 }
 
-void PendingContent::note_committed() {
+void PendingFile::note_committed() {
   made()->note_committed();
   has_stage_ = false;
   writers.clear();
   was_refused = false;
 }
 
-void PendingContent::note_write(Caller caller) {
+void PendingFile::note_write(Caller caller) {
   writers.note(caller);
   was_refused = false;
   keeps_mtime = false;

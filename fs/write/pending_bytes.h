@@ -17,15 +17,15 @@ class Checkpoint;
 class NewTensor;
 
 /// The owner serializes the calls.
-class NewContent {
+class PendingBytes {
  public:
-  NewContent() = default;
-  virtual ~NewContent() = default;
-  NewContent(const NewContent&) = delete;
-  NewContent& operator=(const NewContent&) = delete;
+  PendingBytes() = default;
+  virtual ~PendingBytes() = default;
+  PendingBytes(const PendingBytes&) = delete;
+  PendingBytes& operator=(const PendingBytes&) = delete;
 
   /// At most one of these is not null.
-  virtual NewTensor* tensor() { return nullptr; }
+  virtual NewTensor* new_tensor() { return nullptr; }
   virtual Checkpoint* checkpoint() { return nullptr; }
   /// A label for messages: "tensor "NAME"".
   [[nodiscard]] virtual std::string label() const = 0;
