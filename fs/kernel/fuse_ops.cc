@@ -430,7 +430,7 @@ void set_open_flags(Ino ino, OpenFile* file, fuse_file_info& fi) {
   const bool is_new = file != nullptr && file->kind == FileKind::New;
   const bool is_isolated = file != nullptr && file->kind == FileKind::Isolated;
   // The bytes of a checkpoint are written in order, and are not read back.
-  const bool is_checkpoint = is_new && file->content && file->content->made()->checkpoint() != nullptr;
+  const bool is_checkpoint = is_new && file->content && file->content->checkpoint() != nullptr;
   fi.direct_io = is_isolated || is_checkpoint || (is_new && (fi.flags & O_ACCMODE) == O_WRONLY) ? 1 : 0;
   const Ino local = InodeSpace::local(ino);
   const bool is_of_source = PretrainedDirectory::owns(local);

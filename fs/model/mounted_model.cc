@@ -100,8 +100,9 @@ std::shared_ptr<PendingFile> MountedModel::shared_content(const Node& node) cons
 }
 
 std::string MountedModel::label_of(const PendingFile& content) const {
-  if (content.made() == nullptr) return reader_.label_of(content.tensor());
-  return fmt::format("{}: {}", model_->path().string(), content.made()->label());
+  const auto& path =
+      content.patch() != nullptr ? model_->archive_of(content.tensor()).path() : model_->path();
+  return fmt::format("{}: {}", path.string(), content.label());
 }
 
 Archive& MountedModel::archive_for_new() const {

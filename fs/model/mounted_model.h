@@ -24,7 +24,7 @@
 //
 // Any thread may call any function. Locks are taken in this order:
 //   StructureEdits' mutex    one edit of the structure at a time
-//   PendingFile::mutex    guards one writer's pending bytes; readers may enter during its commit
+//   PendingFile::mutex       guards one writer's pending bytes; readers may enter during its commit
 //   Committer::turn          one attempt to commit, or one check for foreign changes, of a shard at a time; a
 //                            large commit lends it to small ones of other tensors (write/commit_turn.h)
 //   TransactionGroup::mutex  guards the stages of a transaction
@@ -331,7 +331,7 @@ class MountedModel {
   [[nodiscard]] std::optional<std::pair<TensorId, TensorId>> ids_of_shard(std::uint32_t shard) const;
   /// All tensors of a shard.
   [[nodiscard]] Stale stale_shard(std::uint32_t shard, Stale::What what) const;
-  /// The pending content that the page cache of this file shows, if any. Only for tensors.
+  /// The pending file that the page cache of this file shows, if any. Only for tensors.
   [[nodiscard]] std::shared_ptr<PendingFile> shared_content(const Node& node) const;
   /// The name of the tensor that has this file in a directory of the tree. EILSEQ if no tensor can have this
   /// file name.
@@ -446,8 +446,8 @@ class MountedModel {
   // mounted_model_close.cc. The caller holds the content's mutex:
   [[nodiscard]] CloseFacts facts_of_close(const OpenFile& file, Owner owner, pid_t closer) const;
   Result<Stale> commit_if_dirty(const OpenFile& file);
-  /// Commits the bytes of a file that a program has made, or of a checkpoint.
-  Result<Stale> commit_new(const OpenFile& file);
+  /// Commits whole bytes, as their kind needs it.
+  Result<Stale> commit(const OpenFile& file);
   [[nodiscard]] Error wrong_size(const PendingFile& content) const;
   /// The error for content whose writer was killed, or may have been killed.
   [[nodiscard]] Error killed(const PendingFile& content, pid_t closer, Ending ending) const
@@ -456,27 +456,25 @@ class MountedModel {
 
   // mounted_model_commit.cc. The caller holds the content's mutex. Commits wait for the disk and for other
   // processes' locks:
-  /// Commits the pending bytes of a tensor. @return what the kernel must forget.
+  /// Commits a TensorPatch. @return what the kernel must forget.
   /// @param form  the form that the bytes are meant for, or null. ESTALE if the tensor has another form at
   ///              the commit.
-  Result<Stale> commit_content(const OpenFile& file, const TensorForm* form = nullptr);
+  Result<Stale> commit_patch(const OpenFile& file, const TensorForm* form = nullptr);
   /// Commits new bytes for the whole tensor.
   /// @param fill  writes the bytes.
   Result<Stale> commit_in_place(TensorId tensor, const std::function<Result<void>(Staging&)>& fill,
                                 const TensorForm* form = nullptr);
   /// Stages all bytes of a content for another place in the archive.
   Result<void> copy_content(PendingFile& content, Staging& to) const;
-  /// Notes that a tensor has just been committed.
-  void note_content_commit(const PendingFile& content);
+  /// Notes that a patch has just been committed.
+  void note_patched(const PendingFile& content);
   /// ESTALE if another program has deleted the tensor, or has given it another dtype or shape.
   [[nodiscard]] Result<void> check_commit_target(const PendingFile& content, const TensorForm* form) const;
-  /// True if an edit has given the tensor another place since its bytes were staged.
-  [[nodiscard]] bool is_elsewhere(PendingFile& content) const;
-  /// Acts as commit_content(), in the tensor's present place after an edit has moved the tensor.
+  /// Acts as commit_patch(), in the tensor's present place after an edit has moved the tensor.
   Result<Stale> commit_elsewhere(PendingFile& content, const TensorForm* form);
-  /// Acts as commit_content(), in the place that the bytes were staged for.
+  /// Acts as commit_patch(), in the place that the bytes were staged for.
   Result<Stale> commit_stage(const OpenFile& file, const TensorForm* form);
-  /// Acts as commit_content() for a tensor of the base of a delta: the delta gets the tensor.
+  /// Acts as commit_patch() for a tensor of the base of a delta: the delta gets the tensor.
   Result<Stale> commit_copy(const OpenFile& file, const TensorForm* form);
 
   // mounted_model_tree.cc. Directories have inode numbers of the model:

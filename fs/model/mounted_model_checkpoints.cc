@@ -115,17 +115,17 @@ Result<std::vector<LockedDraft>> shards_of(const ModelIndex& index, const Drafts
   std::uint64_t tensors = 0;
   for (const std::string& name : index.shards()) {
     auto draft = drafts.find(directory, name);
-    if (!draft || draft->content->made()->checkpoint() == nullptr)
+    if (!draft || draft->content->checkpoint() == nullptr)
       return refuse_shards(fmt::format("its index names {}, which was not written before", in_quotes(name)));
     const PendingFile& content = *shards.emplace_back(std::move(*draft)).draft.content;
     if (content.failure) return tl::unexpected(*content.failure);
-    const Checkpoint& saved = *content.made()->checkpoint();
+    const Checkpoint& saved = *content.checkpoint();
     RETURN_IF_ERROR(saved.check());
     tensors += saved.header().tensors.size();
   }
   for (std::uint32_t at = 0; at < index.size(); ++at) {
     const auto [tensor, shard] = index[at];
-    if (shards[shard].draft.content->made()->checkpoint()->header().tensors.find(tensor)) continue;
+    if (shards[shard].draft.content->checkpoint()->header().tensors.find(tensor)) continue;
     return refuse_shards(fmt::format("tensor {} is not in {}, which its index names", in_quotes(tensor),
                                      in_quotes(index.shards()[shard])));
   }
@@ -170,8 +170,7 @@ Result<OpenFile*> MountedModel::open_checkpoint(const Node& node, int flags, pid
   RETURN_IF_ERROR(check_caller_writes_all());
   if ((flags & O_ACCMODE) != O_WRONLY)
     return fail(ErrorCode::ReadOnly, EROFS, "a checkpoint is written as a whole: open it for writing only");
-  auto content =
-      std::make_shared<PendingFile>(model_, TensorId{~std::uint32_t{0}}, make_checkpoint(false, false));
+  auto content = std::make_shared<PendingFile>(TensorId{~std::uint32_t{0}}, make_checkpoint(false, false));
   const bool is_alone = drafts_.add(
       {.ino = node.ino, .directory = 0, .file_name = std::to_string(node.ino), .content = content});
   if (!is_alone) return fail(ErrorCode::Busy, EBUSY, "another program is writing a checkpoint");
@@ -195,8 +194,8 @@ Result<CreatedFile> MountedModel::create_checkpoint(Ino directory, std::string_v
   } else {
     made = make_checkpoint(true, is_name_of_shard(name));
   }
-  made->count_for(std::move(*share));
-  auto content = std::make_shared<PendingFile>(model_, InodeTable::tensor(ino), std::move(made));
+  auto content = std::make_shared<PendingFile>(InodeTable::tensor(ino), std::move(made));
+  content->count_for(std::move(*share));
   if (!drafts_.add({.ino = ino, .directory = directory, .file_name = std::string(name), .content = content}))
     return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
   auto shown = status_of(node_of(ino));
@@ -227,9 +226,9 @@ Result<Outdated> MountedModel::rename_checkpoint(Ino directory, std::string_view
   }
   const std::scoped_lock lock(draft->content->mutex);
   if (draft->content->failure) return tl::unexpected(*draft->content->failure);
-  if (draft->content->made()->checkpoint() == nullptr)
+  if (draft->content->checkpoint() == nullptr)
     return fail(ErrorCode::InvalidArgument, EPERM, "an index of shards can't be renamed to the model");
-  Checkpoint& saved = *draft->content->made()->checkpoint();
+  Checkpoint& saved = *draft->content->checkpoint();
   if (auto whole = saved.check(); !whole) {
     whole.error().errno_value = ENODATA;  // as for a transaction: mv(1) misreads EINVAL
     return pass_on(std::move(whole));
@@ -242,7 +241,7 @@ Result<Outdated> MountedModel::rename_checkpoint(Ino directory, std::string_view
 
 Result<Outdated> MountedModel::commit_checkpoint(PendingFile& content) {
   const auto pin = epochs_.pin();
-  Checkpoint* const saved = content.made()->checkpoint();
+  Checkpoint* const saved = content.checkpoint();
   Outdated found;
   auto committed =
       saved == nullptr ? commit_checkpoint_shards(content, found) : commit_whole_checkpoint(*saved, found);
@@ -256,14 +255,14 @@ Result<Outdated> MountedModel::commit_checkpoint(PendingFile& content) {
 }
 
 Result<void> MountedModel::commit_checkpoint_shards(PendingFile& content, Outdated& found) {
-  const auto parsed = parse_model_index(dynamic_cast<CheckpointIndex&>(*content.made()).text());
+  const auto parsed = parse_model_index(content.checkpoint_index()->text());
   const auto own = drafts_.find(InodeTable::ino_of_tensor(content.tensor()));
   RETURN_IF_ERROR(parsed);
   if (!own) return refuse_shards("its index was deleted");
   auto shards = shards_of(*parsed, drafts_, own->directory);
   RETURN_IF_ERROR(shards);
   Files files;
-  for (const auto& [shard, lock] : *shards) files.push_back(shard.content->made()->checkpoint());
+  for (const auto& [shard, lock] : *shards) files.push_back(shard.content->checkpoint());
   RETURN_IF_ERROR(edit_to_checkpoint(files, found.stale));
   log::info("{}: checkpoint of {} files saved: {} of {} tensors differed", model_->path().string(),
             files.size(), changed_in(files).size(), parsed->size());
@@ -308,10 +307,8 @@ Result<void> MountedModel::check_rewriting(const Checkpoint& saved) const {
   if (model.delta()) return no("the mount has a delta");
   if (transactions_.is_any_open()) return no("a transaction is open");
   bool is_alone = true;
-  open_files_.visit([&](const OpenFile& file) {
-    const PendingBytes* const made = file.content->made();
-    is_alone = is_alone && made != nullptr && made == static_cast<const PendingBytes*>(&saved);
-  });
+  open_files_.visit(
+      [&](const OpenFile& file) { is_alone = is_alone && file.content->checkpoint() == &saved; });
   return is_alone ? Result<void>() : no("a program has another file of the model open for writing");
 }
 

@@ -12,8 +12,10 @@
 namespace stfs {
 namespace {
 
-bool waits_for_name(const PendingFile& content) {
-  return content.made() != nullptr && content.made()->waits_for_name();
+/// Returns a checkpoint that a rename commits; null for other bytes.
+Checkpoint* waiting_checkpoint(const PendingFile& content) {
+  Checkpoint* const saved = content.checkpoint();
+  return saved != nullptr && saved->waits_for_name() ? saved : nullptr;
 }
 
 /// Returns what happens to bytes that are not committed.
@@ -50,9 +52,8 @@ Result<Stale> MountedModel::flush(OpenFile& file, Owner owner, pid_t closer) {
   adopt_form(content);
   // The rename has committed the checkpoint, but could not wait until the kernel had forgotten the old
   // content.
-  Checkpoint* const saved = content.made() == nullptr ? nullptr : content.made()->checkpoint();
-  if (saved != nullptr && saved->waits_for_name() && saved->is_committed())
-    return stale(file.ino, Stale::What::Content);
+  const Checkpoint* const saved = waiting_checkpoint(content);
+  if (saved != nullptr && saved->is_committed()) return stale(file.ino, Stale::What::Content);
   const CloseFacts facts = facts_of_close(file, owner, closer);
   switch (decide(facts)) {
     case CloseDecision::Wait: return Stale{};
@@ -72,7 +73,7 @@ Result<Stale> MountedModel::flush(OpenFile& file, Owner owner, pid_t closer) {
     case CloseDecision::Fail: break;
   }
   content.fail(wrong_size(content));
-  if (content.made() != nullptr)
+  if (content.patch() == nullptr)
     log::warning("{}: {}: {}", label_of(content), fate_of(content), content.failure->message);
   return tl::unexpected(*content.failure);
 }
@@ -100,19 +101,19 @@ Result<Stale> MountedModel::sync(OpenFile& file) {
     auto synced = made->scratch()->sync();
     return synced ? Result<Stale>(Stale{}) : pass_on(std::move(synced));
   }
-  return waits_for_name(content) ? Result<Stale>(Stale{}) : commit_if_dirty(file);
+  return waiting_checkpoint(content) != nullptr ? Result<Stale>(Stale{}) : commit_if_dirty(file);
 }
 
 Result<Stale> MountedModel::commit_if_dirty(const OpenFile& file) {
   PendingFile& content = *file.content;
   if (!content.is_dirty()) return Stale{};
   if (!content.is_whole()) return tl::unexpected(wrong_size(content));
-  if (waits_for_name(content)) {
-    content.made()->keep();
+  if (Checkpoint* const saved = waiting_checkpoint(content)) {
+    saved->keep();
     content.accept();
     return Stale{};
   }
-  auto committed = content.made() != nullptr ? commit_new(file) : commit_content(file);
+  auto committed = commit(file);
   if (!committed) {
     content.was_refused = true;
     // After a failure past the commit point no bytes are pending any more.
@@ -122,18 +123,17 @@ Result<Stale> MountedModel::commit_if_dirty(const OpenFile& file) {
   return committed;
 }
 
-Result<Stale> MountedModel::commit_new(const OpenFile& file) {
+Result<Stale> MountedModel::commit(const OpenFile& file) {
   PendingFile& content = *file.content;
-  if (content.new_tensor() == nullptr) {  // a checkpoint, or the index of its shards
-    auto found = commit_checkpoint(content);
-    RETURN_IF_ERROR(found);
-    for (const Stale& one : found->stale) tell_stale_(one);
-    if (!found->entries.empty()) tell_outdated_({.stale = {}, .entries = std::move(found->entries)});
-    // The caller waits until this notice is handled, and so until the earlier notices are handled.
-    return stale(file.ino, Stale::What::Content);
-  }
-  if (transactions_.is_hidden(file.ino)) return stage_npy(file);
-  return commit_draft(file);
+  if (content.patch() != nullptr) return commit_patch(file);
+  if (content.new_tensor() != nullptr)
+    return transactions_.is_hidden(file.ino) ? stage_npy(file) : commit_draft(file);
+  auto found = commit_checkpoint(content);
+  RETURN_IF_ERROR(found);
+  for (const Stale& one : found->stale) tell_stale_(one);
+  if (!found->entries.empty()) tell_outdated_({.stale = {}, .entries = std::move(found->entries)});
+  // The caller waits until this notice is handled, and so until the earlier notices are handled.
+  return stale(file.ino, Stale::What::Content);
 }
 
 Stale MountedModel::release(OpenFile* file) {
@@ -144,7 +144,8 @@ Stale MountedModel::release(OpenFile* file) {
     const bool is_last = open_files_.leave(content);
     if (is_last && !content.failure) adopt_form(content);
     // A file that was made and never written becomes an empty tensor.
-    if (is_last && content.made() != nullptr && !content.failure) content.made()->note_end();
+    NewTensor* const made = content.new_tensor();
+    if (is_last && made != nullptr && !content.failure) made->note_end();
     if (is_last && file->kind != FileKind::Grouped) apply_form(content);
     ReleaseFacts facts{.content = content_of(content),
                        .kind = file->kind,
@@ -167,7 +168,7 @@ Stale MountedModel::release(OpenFile* file) {
         content.fail(
             {ErrorCode::WrongSize, EINVAL, label_of(content) + ": its NumPy file was not written whole"});
       } else {
-        content.forget();
+        content.drop();
       }
       left = stale(file->ino, is_in_page_cache(*file) ? Stale::What::Content : Stale::What::Nothing);
     }
@@ -198,7 +199,7 @@ void MountedModel::abandon_pending() {
     if (!file.content->is_dirty()) return;
     log::warning("{}: {}: {} bytes were staged and not closed when the mount ended", label_of(*file.content),
                  fate_of(*file.content), file.content->size_bytes());
-    file.content->forget();
+    file.content->drop();
   });
   for (const std::string& name : drafts_.kept()) {
     log::warning("{}: dropped: {} had not got a name that a checkpoint can have when the mount ended",
@@ -207,19 +208,14 @@ void MountedModel::abandon_pending() {
 }
 
 Error MountedModel::wrong_size(const PendingFile& content) const {
-  if (content.made() != nullptr) {
-    auto right = content.made()->check();
-    return right ? Error{ErrorCode::WrongSize, EINVAL, "not written"} : std::move(right).error();
-  }
-  const Tensor tensor = model_->tensor(content.tensor());
-  const std::string_view advice =
-      check_editable()
-          ? "; for another size, set user.safetensors.dtype or .shape while the file is open and "
-            "nothing is written yet, or write a NumPy file to .safetensors/npy"
-          : "";
-  return {ErrorCode::WrongSize, EINVAL,
-          fmt::format("{} bytes were written, {} {} needs {}{}", content.size_bytes(), name_of(tensor.dtype),
-                      shape_text(tensor.shape), tensor.data.size_bytes, advice)};
+  auto whole = content.check();
+  if (whole) return {ErrorCode::WrongSize, EINVAL, "not written"};
+  Error why = std::move(whole).error();
+  if (content.patch() != nullptr && check_editable())
+    why.message +=
+        "; for another size, set user.safetensors.dtype or .shape while the file is open and "
+        "nothing is written yet, or write a NumPy file to .safetensors/npy";
+  return why;
 }
 
 ForeignChanges::Change MountedModel::check_for_change(std::uint32_t shard) {

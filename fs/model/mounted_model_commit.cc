@@ -12,14 +12,15 @@
 
 namespace stfs {
 
-Result<Stale> MountedModel::commit_content(const OpenFile& file, const TensorForm* form) {
+Result<Stale> MountedModel::commit_patch(const OpenFile& file, const TensorForm* form) {
   PendingFile& content = *file.content;
   Result<Stale> committed;
   const auto done = structure_.following([&]() -> Result<void> {
     RETURN_IF_ERROR(check_commit_target(content, form));
-    committed = content.is_copy()       ? commit_copy(file, form)
-                : is_elsewhere(content) ? commit_elsewhere(content, form)
-                                        : commit_stage(file, form);
+    const TensorPatch& patch = *content.patch();
+    committed = patch.is_copy()        ? commit_copy(file, form)
+                : patch.is_elsewhere() ? commit_elsewhere(content, form)
+                                       : commit_stage(file, form);
     return committed ? Result<void>() : tl::unexpected(committed.error());
   });
   return done ? committed : tl::unexpected(done.error());
@@ -51,39 +52,35 @@ Result<void> MountedModel::check_commit_target(const PendingFile& content, const
                           label, name_of(another.dtype), shape_text(another.shape)));
 }
 
-bool MountedModel::is_elsewhere(PendingFile& content) const {
-  const Staging* const stage = content.staged();
-  return stage != nullptr && stage->target() != model_->file_range(content.tensor());
-}
-
 Result<Stale> MountedModel::commit_elsewhere(PendingFile& content, const TensorForm* form) {
   const auto fill = [&](Staging& stage) { return copy_content(content, stage); };
   auto committed = commit_in_place(content.tensor(), fill, form);
-  if (committed) content.forget();
+  if (committed) content.note_committed();
   return committed;
 }
 
 Result<Stale> MountedModel::commit_stage(const OpenFile& file, const TensorForm* form) {
   PendingFile& content = *file.content;
   // An attempt that failed past its commit point has ended the stage.
-  if (content.staged() == nullptr)
-    return content.failure ? tl::unexpected(*content.failure) : Result<Stale>();
-  const auto patch = content.complete();
-  RETURN_IF_ERROR(patch);
-  ShardWriter writer(*this, {content.shard()}, *patch);
+  TensorPatch& patch = *content.patch();
+  if (patch.staged() == nullptr) return content.failure ? tl::unexpected(*content.failure) : Result<Stale>();
+  const auto changed = patch.complete();
+  RETURN_IF_ERROR(changed);
+  ShardWriter writer(*this, {patch.shard()}, *changed);
   {
     const AdmittedReaders readers(content.mutex);
     while (writer.take_turns()) {
       writer.end_attempt(guard_memory([&]() -> Result<void> {
         RETURN_IF_ERROR(check_commit_target(content, form));
-        auto done = content.commit(writer.options_of(), lock_of());
-        if (done) note_content_commit(content);
+        auto done = patch.commit(content.mutex, writer.options_of(), lock_of());
+        if (done) note_patched(content);
         return done;
       }));
     }
   }
   auto& committed = writer.result();
-  content.end_commit(committed);
+  if (committed) content.note_committed();
+  if (!committed && patch.has_ended()) content.fail(committed.error());
   if (!committed) {
     // If the commit has failed past its commit point, reads get the new bytes from the journal.
     tell_stale_(stale(InodeTable::ino_of_tensor(content.tensor()), Stale::What::Content));
@@ -117,15 +114,15 @@ Result<Stale> MountedModel::commit_copy(const OpenFile& file, const TensorForm* 
     Staging* const stage = edit.stage(model_->tensor(tensor).name);
     return stage == nullptr ? Result<void>() : copy_content(content, *stage);
   };
-  // pieces() completes the stage. The stage does not change any more, so readers may enter.
-  RETURN_IF_ERROR(content.staged()->pieces());
+  // The stage does not change any more, so readers may enter.
+  RETURN_IF_ERROR(content.patch()->complete());
   auto outdated = guard_memory([&] {
     const AdmittedReaders readers(content.mutex);
     return structure_.edit(change);
   });
   RETURN_IF_ERROR(outdated);
   if (const auto mtime = open_files_.kept_mtime(content)) states_.set_mtime(tensor, *mtime);
-  content.forget();
+  content.note_committed();
   tell_outdated_(*outdated);
   const bool is_in_cache = file.kind != FileKind::Shared && may_be_cached_[number_of(tensor)].exchange(false);
   return stale(InodeTable::ino_of_tensor(tensor),
@@ -144,17 +141,19 @@ Result<void> MountedModel::copy_content(PendingFile& content, Staging& to) const
 Result<Stale> MountedModel::commit_in_place(TensorId tensor,
                                             const std::function<Result<void>(Staging&)>& fill,
                                             const TensorForm* form) {
-  OpenFile patch;
-  patch.ino = InodeTable::ino_of_tensor(tensor);
-  patch.content = std::make_shared<PendingFile>(model_, tensor);
-  const std::scoped_lock lock(patch.content->mutex);
-  RETURN_IF_ERROR(patch.content->resize(0));
-  RETURN_IF_ERROR(fill(**patch.content->stage()));
-  patch.kind = FileKind::Isolated;
-  return commit_content(patch, form);
+  auto bytes = std::make_unique<TensorPatch>(model_, tensor);
+  TensorPatch& patch = *bytes;
+  OpenFile file;
+  file.ino = InodeTable::ino_of_tensor(tensor);
+  file.kind = FileKind::Isolated;
+  file.content = std::make_shared<PendingFile>(tensor, std::move(bytes));
+  const std::scoped_lock lock(file.content->mutex);
+  RETURN_IF_ERROR(file.content->resize(0));
+  RETURN_IF_ERROR(fill(**patch.stage()));
+  return commit_patch(file, form);
 }
 
-void MountedModel::note_content_commit(const PendingFile& content) {
+void MountedModel::note_patched(const PendingFile& content) {
   const TensorId tensor = content.tensor();
   states_.note_commit(tensor, model_->archive_of(tensor).identity().mtime_ns,
                       open_files_.kept_mtime(content));

@@ -21,6 +21,7 @@
 #include "fs/model/mounted_model.h"
 #include "fs/model/tensor_forms.h"
 #include "fs/tree/names.h"
+#include "fs/write/checkpoint.h"
 
 namespace stfs {
 namespace {
@@ -55,14 +56,14 @@ Result<CreatedFile> MountedModel::create_draft(const Node& directory, std::strin
   return make_draft({.ino = Views::kNpyFiles + number_of(id),
                      .directory = directory.ino,
                      .file_name = std::string(name),
-                     .content = std::make_shared<PendingFile>(model_, id, std::move(made))},
+                     .content = std::make_shared<PendingFile>(id, std::move(made))},
                     flags, opener);
 }
 
 Result<CreatedFile> MountedModel::make_draft(Drafts::Draft draft, int flags, pid_t opener) {
   auto share = draft_counts_.take(requesting_user());
   RETURN_IF_ERROR(share);
-  draft.content->made()->count_for(std::move(*share));
+  draft.content->count_for(std::move(*share));
   if (!drafts_.add(draft)) return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
   return show_draft(std::move(draft), flags, opener);
 }
@@ -85,9 +86,9 @@ Result<OpenFile*> MountedModel::open_draft(Drafts::Draft draft, TensorId tensor,
     if (!draft.content) {
       auto made = std::make_unique<NewTensor>(std::move(name), true, archive_for_new());
       made->note_replaces(model_->place(tensor).shard);
-      draft.content = std::make_shared<PendingFile>(model_, tensor, std::move(made));
+      draft.content = std::make_shared<PendingFile>(tensor, std::move(made));
     }
-    draft.content->made()->count_for(std::move(*share));
+    draft.content->count_for(std::move(*share));
     known = drafts_.add(draft) ? std::move(draft) : drafts_.find(draft.ino);
     if (!known) return fail(ErrorCode::Busy, EBUSY, "another program has just closed it");
   }
@@ -358,7 +359,8 @@ void MountedModel::adopt_form(PendingFile& content) const {
 void MountedModel::end_draft(const OpenFile& file) {
   PendingFile& content = *file.content;
   const MutexLock lock(content.mutex);
-  if (content.made()->is_kept() || content.descriptors != 0) return;
+  const Checkpoint* const saved = content.checkpoint();
+  if ((saved != nullptr && saved->is_kept()) || content.descriptors != 0) return;
   NewTensor* const made = content.new_tensor();
   if (made == nullptr || !made->is_scratch()) return drafts_.remove(file.ino);
   content.retry();
@@ -393,7 +395,7 @@ Result<bool> MountedModel::form_open_content(PendingFile& content, const std::st
   if (content.failure || content.is_closed) return false;
   // A NumPy file has its form in its header, and its close gives the form to the tensor.
   if (content.new_tensor() != nullptr && content.new_tensor()->is_npy()) return false;
-  if (content.made() == nullptr) {
+  if (content.patch() != nullptr) {
     if (content.is_dirty() && content.size_bytes() != 0) return false;
     auto made = std::make_unique<NewTensor>(name, false, archive_for_new());
     made->set_dtype(dtype);

@@ -12,6 +12,7 @@
 #include "fs/base/log.h"
 #include "fs/model/mounted_model.h"
 #include "fs/model/tensor_forms.h"
+#include "fs/write/checkpoint.h"
 
 namespace stfs {
 namespace {
@@ -36,9 +37,9 @@ Result<Outdated> MountedModel::remove_file(Ino parent, std::string_view name) {
   const Node directory = node_of(parent);
   RETURN_IF_ERROR(check_caller(directory, S_IWOTH));
   const auto made = drafts_.find(directory.ino, name);
-  if (made && made->content->made()->checkpoint() != nullptr) {
+  if (Checkpoint* const saved = made ? made->content->checkpoint() : nullptr) {
     RETURN_IF_ERROR(check_caller_writes_all());
-    made->content->made()->forget();
+    saved->drop();
     made->content->is_unlinked = true;
     drafts_.remove(made->ino);
     return Outdated{};

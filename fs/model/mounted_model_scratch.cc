@@ -111,7 +111,7 @@ std::optional<Drafts::Draft> MountedModel::add_scratch(Ino directory, std::strin
   Drafts::Draft draft{.ino = InodeTable::ino_of_tensor(id),
                       .directory = directory,
                       .file_name = std::string(name),
-                      .content = std::make_shared<PendingFile>(model_, id, std::move(made)),
+                      .content = std::make_shared<PendingFile>(id, std::move(made)),
                       .share = std::move(share)};
   for (const std::string_view key : {"dtype", "shape"}) {
     // Another program may have written anything there.

@@ -103,9 +103,8 @@ Result<void> MountedModel::set_staged_form(const Node& node, std::string_view ke
     RETURN_IF_ERROR(formed);
     if (*formed) return {};
   }
-  NewTensor* const made =
-      staged && staged->is_new && staged->is_made() ? staged->content->new_tensor() : nullptr;
-  if (made != nullptr && !made->has_whole_form()) {
+  NewTensor* const made = staged ? staged->new_tensor() : nullptr;
+  if (made != nullptr && staged->is_new && !made->has_whole_form()) {
     const auto dtype = made->dtype();
     auto shape = made->shape();
     RETURN_IF_ERROR(set_form(*staged->content, key, value));
@@ -127,10 +126,9 @@ Result<void> MountedModel::set_staged_form(const Node& node, std::string_view ke
                          fmt::format("tensor {}: {} {} needs {} bytes, its data has {}", in_quotes(name),
                                      name_of(wanted->dtype), shape_text(wanted->shape), *due, *size_bytes));
   }
-  if (!staged || !staged->is_made()) return transactions_.set_form(node.ino, std::move(*wanted));
-  NewTensor& formed = *staged->content->new_tensor();
-  formed.set_dtype(wanted->dtype);
-  formed.set_shape(std::move(wanted->shape));
+  if (made == nullptr) return transactions_.set_form(node.ino, std::move(*wanted));
+  made->set_dtype(wanted->dtype);
+  made->set_shape(std::move(wanted->shape));
   return {};
 }
 
@@ -166,7 +164,7 @@ Result<Outdated> MountedModel::rename_transaction(Ino from, std::string_view nam
           },
       .note_committed =
           [&](const TransactionDirectory::Contents& contents) {
-            for (const auto& content : contents) note_content_commit(*content);
+            for (const auto& content : contents) note_patched(*content);
             note_stale(contents);
           },
       // If the commit has failed past its commit point, reads get the new bytes from the journal.
@@ -210,9 +208,10 @@ Result<void> MountedModel::commit_edits(const TransactionEdit& staged, Outdated&
   std::vector<TensorId> patched;
   for (const TransactionEdit::Put& put : staged.puts()) {
     // Files keep their numbers, except an existing tensor whose new content may have another size.
-    const bool is_another = put.staged->is_made() && !put.staged->is_new;
+    const bool is_patch = put.staged->new_tensor() == nullptr;
+    const bool is_another = !is_patch && !put.staged->is_new;
     change.ids.emplace(put.staged->name, is_another ? give_id() : put.tensor);
-    if (!put.staged->is_made()) patched.push_back(put.tensor);
+    if (is_patch) patched.push_back(put.tensor);
   }
   auto edited = structure_.edit(change);
   RETURN_IF_ERROR(edited);
@@ -236,7 +235,7 @@ Result<CreatedFile> MountedModel::create_staged_npy(Ino directory, std::string_v
   return make_draft({.ino = transactions_.npy_file(directory, id),
                      .directory = directory,
                      .file_name = std::string(name),
-                     .content = std::make_shared<PendingFile>(model_, id, std::move(made))},
+                     .content = std::make_shared<PendingFile>(id, std::move(made))},
                     flags, opener);
 }
 
@@ -249,7 +248,7 @@ Result<OpenFile*> MountedModel::open_staged_npy(const Node& node, int flags, pid
   made->note_replaces(model_->has(node.tensor) ? model_->place(node.tensor).shard : model_->top());
   return open_draft({.ino = node.ino,
                      .directory = transactions_.npy_directory(node.ino),
-                     .content = std::make_shared<PendingFile>(model_, node.tensor, std::move(made)),
+                     .content = std::make_shared<PendingFile>(node.tensor, std::move(made)),
                      .base = std::move(*base)},
                     node.tensor, std::move(name), flags, opener);
 }

@@ -85,7 +85,10 @@ Result<OpenFile*> MountedModel::open(Ino ino, int flags, pid_t opener) {
 
   const FileKind kind = access == O_WRONLY ? FileKind::Isolated : FileKind::Shared;
   auto content = kind == FileKind::Shared ? shared_content(node) : nullptr;
-  if (!content || content->has_failed) content = std::make_shared<PendingFile>(model_, node.tensor);
+  if (!content || content->has_failed) {
+    auto patch = std::make_unique<TensorPatch>(model_, node.tensor);
+    content = std::make_shared<PendingFile>(node.tensor, std::move(patch));
+  }
   // Another open may have added a content since the check above: the file may get that one.
   OpenFile* const opened = add_open(node.ino, flags, opener, kind, std::move(content));
   if (opened->kind == FileKind::Shared) may_be_cached_[number_of(node.tensor)] = true;
@@ -121,10 +124,7 @@ Result<void> MountedModel::write_back(Ino ino, std::span<const std::byte> from, 
   may_be_cached_[number_of(content->tensor())] = true;
   const MutexLock lock(content->mutex);
   RETURN_IF_ERROR(load_base(*content, node.ino));
-  // The kernel writes back whole pages. Bytes after the tensor's end are not bytes of the tensor. A new
-  // tensor gets the size of its file.
-  const std::uint64_t end =
-      content->made() ? content->size_bytes() : model_->file_range(content->tensor()).size_bytes;
+  const std::uint64_t end = content->mapped_bytes();  // the kernel writes back whole pages
   if (offset >= end) return {};
   content->writers.note_unnamed();
   content->was_refused = false;

@@ -48,7 +48,8 @@ bool StructureEdits::has_staged_place(TensorId tensor) const {
   mounted_.open_files_.visit([&](const OpenFile& file) {
     const PendingFile& content = *file.content;
     if (file.kind == FileKind::Grouped) return;  // the transaction has told
-    has_stage = has_stage || (content.tensor() == tensor && content.has_stage() && content.made() == nullptr);
+    has_stage =
+        has_stage || (content.tensor() == tensor && content.has_bytes() && content.patch() != nullptr);
   });
   return has_stage;
 }
@@ -93,7 +94,7 @@ bool StructureEdits::is_read_elsewhere() const {
 bool StructureEdits::is_being_written(TensorId tensor) const {
   bool is_written = mounted_.transactions_.has(tensor);
   mounted_.open_files_.visit([&](const OpenFile& file) {
-    is_written = is_written || (file.content->tensor() == tensor && file.content->has_stage());
+    is_written = is_written || (file.content->tensor() == tensor && file.content->has_bytes());
   });
   return is_written;
 }

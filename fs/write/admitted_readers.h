@@ -1,4 +1,4 @@
-// Admits readers of a pending content while its holder commits the content.
+// Admits readers of a pending file while the holder of its lock commits the file.
 #pragma once
 
 #include "fs/write/content_lock.h"

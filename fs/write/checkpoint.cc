@@ -151,13 +151,14 @@ Result<void> Checkpoint::keep_new(std::uint32_t position, std::span<const std::b
 
 Result<void> Checkpoint::resize(std::uint64_t size_bytes) {
   if (size_bytes == 0) {
-    forget();
+    drop();
     return {};
   }
   return stream_.resize(size_bytes);
 }
 
-Result<void> Checkpoint::read(std::span<std::byte>, std::uint64_t) const {
+Result<void> Checkpoint::read(std::span<std::byte> /*to*/, std::uint64_t /*offset*/,
+                              const Staging::ReadBase& /*read_base*/) const {
   return fail(ErrorCode::InvalidArgument, EOPNOTSUPP, "a checkpoint can't be read while it is written");
 }
 
@@ -168,13 +169,13 @@ void Checkpoint::note_committed() {
 }
 
 void Checkpoint::keep() {
-  PendingBytes::keep();
+  is_kept_ = true;
   // All bytes have arrived, so rewriting does not begin any more.
   may_rewrite_ = false;
   head_ = std::string();
 }
 
-void Checkpoint::forget() {
+void Checkpoint::drop() {
   file_.reset();
   share_.reset();
   group_.reset();

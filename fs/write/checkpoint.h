@@ -67,16 +67,19 @@ class Checkpoint final : public PendingBytes {
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset) override;
   Result<void> resize(std::uint64_t size_bytes) override;
   /// EOPNOTSUPP if not all bytes are kept.
-  Result<void> read(std::span<std::byte> to, std::uint64_t offset) const override;
+  Result<void> read(std::span<std::byte> to, std::uint64_t offset,
+                    const Staging::ReadBase& read_base) const override;
   [[nodiscard]] std::uint64_t size_bytes() const override { return stream_.size_bytes(); }
   [[nodiscard]] bool is_dirty() const override { return size_bytes() != 0 && !is_committed_ && !is_kept_; }
   [[nodiscard]] Result<void> check() const override { return stream_.check(); }
   void note_committed() override;
-  void keep() override;
+  /// True if a rename commits it, to a name that it can have.
+  [[nodiscard]] bool waits_for_name() const { return waits_for_name_; }
+  /// Keeps a whole checkpoint until it is renamed. It is not dirty any more.
+  void keep();
+  [[nodiscard]] bool is_kept() const { return is_kept_; }
   [[nodiscard]] bool is_committed() const { return is_committed_; }
-  void forget() override;
-
-  [[nodiscard]] bool waits_for_name() const override { return waits_for_name_; }
+  void drop() override;
 
   /// A tensor of the checkpoint.
   struct Saved {
@@ -141,6 +144,7 @@ class Checkpoint final : public PendingBytes {
   std::uint64_t differing_bytes_ = 0;
   std::optional<JournalFile> rewritten_;
   Writeback writeback_;  // of rewritten_
+  bool is_kept_ = false;
   bool is_committed_ = false;
 };
 

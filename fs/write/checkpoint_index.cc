@@ -30,7 +30,7 @@ Result<void> CheckpointIndex::resize(std::uint64_t size_bytes) {
 Result<void> CheckpointIndex::set_size(std::size_t size_bytes) {
   constexpr std::size_t kStepBytes = 1 << 20;
   if (size_bytes == 0) {
-    forget();
+    drop();
     return {};
   }
   while (counted_bytes_ < size_bytes) {
@@ -43,13 +43,14 @@ Result<void> CheckpointIndex::set_size(std::size_t size_bytes) {
   return {};
 }
 
-void CheckpointIndex::forget() {
+void CheckpointIndex::drop() {
   text_ = std::string();
   shares_.clear();
   counted_bytes_ = 0;
 }
 
-Result<void> CheckpointIndex::read(std::span<std::byte> to, std::uint64_t offset) const {
+Result<void> CheckpointIndex::read(std::span<std::byte> to, std::uint64_t offset,
+                                   const Staging::ReadBase& /*read_base*/) const {
   std::memcpy(to.data(), text_.data() + offset, to.size());
   return {};
 }

@@ -21,17 +21,19 @@ class CheckpointIndex final : public PendingBytes {
   /// @param bytes  counts the text for the user who writes it. Must outlive this object.
   explicit CheckpointIndex(UserCounts& bytes) : bytes_(bytes) {}
 
+  CheckpointIndex* checkpoint_index() override { return this; }
   [[nodiscard]] std::string label() const override { return "the index of the checkpoint"; }
   /// EFBIG if the text is longer than any index. EDQUOT if the user has too many bytes of such text.
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset) override;
   Result<void> resize(std::uint64_t size_bytes) override;
-  Result<void> read(std::span<std::byte> to, std::uint64_t offset) const override;
+  Result<void> read(std::span<std::byte> to, std::uint64_t offset,
+                    const Staging::ReadBase& read_base) const override;
   [[nodiscard]] std::uint64_t size_bytes() const override { return text_.size(); }
   [[nodiscard]] bool is_dirty() const override { return !text_.empty() && !is_committed_; }
   /// EINVAL if the text is no index.
   [[nodiscard]] Result<void> check() const override;
   void note_committed() override { is_committed_ = true; }
-  void forget() override;
+  void drop() override;
 
   [[nodiscard]] const std::string& text() const { return text_; }
 

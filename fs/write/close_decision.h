@@ -45,7 +45,7 @@
 
 namespace stfs {
 
-/// The role of the closing process in the pending content.
+/// The role of the closing process for the pending bytes.
 enum class Closer : std::uint8_t {
   Bystander,  // wrote nothing, and did not open the descriptor, or no bytes came through it
   Opener,     // opened the descriptor; other processes wrote all bytes

@@ -1,4 +1,4 @@
-// The lock of a pending content. The lock is exclusive, with two exceptions: writes to different places run
+// The lock of a pending file. The lock is exclusive, with two exceptions: writes to different places run
 // in parallel, and readers may enter while a commit holds the lock.
 //
 // A parallel write takes the lock with lock_beside(), notes its bytes in the stage, and steps aside while it

@@ -6,6 +6,7 @@
 
 #include "core/base/mutex.h"
 #include "core/tensor/npy.h"
+#include "fs/write/checkpoint.h"
 
 namespace stfs {
 namespace {
@@ -14,8 +15,8 @@ constexpr std::chrono::seconds kPatience{2};  // drafts.h
 
 /// True if the draft waits for another name. Its close does not end it.
 bool is_kept(const Drafts::Draft& draft) {
-  const PendingBytes* const made = draft.content->made();
-  return made != nullptr && made->is_kept();
+  const Checkpoint* const saved = draft.content->checkpoint();
+  return saved != nullptr && saved->is_kept();
 }
 
 }  // namespace

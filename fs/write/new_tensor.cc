@@ -67,7 +67,7 @@ std::uint64_t NewTensor::size_bytes() const {
 }
 
 bool NewTensor::is_dirty() const {
-  return is_scratch_ ? has_whole_form() && !waits_for_name_ : is_dirty_ && !is_kept_;
+  return is_scratch_ ? has_whole_form() && !waits_for_name_ : is_dirty_;
 }
 
 std::int64_t NewTensor::mtime_ns() const {
@@ -89,7 +89,6 @@ void NewTensor::leave_scratch() {
 
 void NewTensor::note_change() {
   is_dirty_ = has_news_ = true;
-  is_kept_ = false;
   mtime_ns_ = now_ns();
   drop_adopted_form();
 }
@@ -123,7 +122,7 @@ Result<void> NewTensor::resize(std::uint64_t size_bytes) {
   note_change();
   if (scratch_) return scratch_->resize(size_bytes);
   if (size_bytes == 0) {
-    forget_bytes();  // no shared byte is left to copy
+    drop_bytes();  // no shared byte is left to copy
     base_.reset();
   }
   RETURN_IF_ERROR(unshare());
@@ -137,16 +136,16 @@ Result<void> NewTensor::read(std::span<std::byte> to, std::uint64_t offset) cons
   return scratch_ ? scratch_->read(to, offset) : bytes_->read(to, begin_ + offset);
 }
 
-void NewTensor::forget_bytes() {
+void NewTensor::drop_bytes() {
   bytes_ = std::make_shared<StagedBytes>(bytes_->file());
   begin_ = 0;
 }
 
-void NewTensor::forget() {
+void NewTensor::drop() {
   is_dirty_ = false;
   drop_adopted_form();
   if (scratch_) return;
-  forget_bytes();
+  drop_bytes();
   size_bytes_ = 0;
 }
 

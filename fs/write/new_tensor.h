@@ -53,7 +53,6 @@ class NewTensor final : public PendingBytes {
   NewTensor(std::string name, const ScratchDirectory& directory, std::string file_name);
   /// @param is_possible  true if a tensor can have the name. If false, the file waits for another name.
   void take_name(std::string name, bool is_possible);
-  [[nodiscard]] bool waits_for_name() const override { return waits_for_name_; }
 
   [[nodiscard]] std::string name() const;
   [[nodiscard]] bool is_npy() const { return is_npy_; }
@@ -62,7 +61,11 @@ class NewTensor final : public PendingBytes {
   [[nodiscard]] std::string label() const override;
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset) override;
   Result<void> resize(std::uint64_t size_bytes) override;
-  Result<void> read(std::span<std::byte> to, std::uint64_t offset) const override;
+  Result<void> read(std::span<std::byte> to, std::uint64_t offset,
+                    const Staging::ReadBase& /*read_base*/) const override {
+    return read(to, offset);
+  }
+  Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
   [[nodiscard]] std::uint64_t size_bytes() const override;
   /// A scratch file is dirty when it has a dtype and a shape, so its close commits it.
   [[nodiscard]] bool is_dirty() const override;
@@ -76,12 +79,12 @@ class NewTensor final : public PendingBytes {
   /// @param shard  of the tensor. The program has the right to write this shard, and maybe no other one.
   void note_replaces(std::uint32_t shard) { replaced_shard_ = shard; }
   [[nodiscard]] std::optional<std::uint32_t> replaced_shard() const { return replaced_shard_; }
-  /// Notes that the last byte is written. A file that was made but never written is whole without bytes.
-  void note_end() override {
+  /// Call when no descriptor is left. A file that was made but never written is whole without bytes.
+  void note_end() {
     if (!is_committed_ && !is_npy_ && !replaced_shard_ && !is_scratch()) is_dirty_ = true;
   }
   /// Drops the bytes. The bytes of a scratch file stay.
-  void forget() override;
+  void drop() override;
 
   // Any thread may call:
   /// True if this is a scratch file that is no tensor yet.
@@ -134,7 +137,7 @@ class NewTensor final : public PendingBytes {
   [[nodiscard]] Result<Form> npy_form() const;
   void note_change();
   void drop_adopted_form();
-  void forget_bytes();
+  void drop_bytes();
   /// Copies size_bytes() before a change if another tensor shares the bytes.
   Result<void> unshare();
 

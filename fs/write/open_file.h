@@ -1,14 +1,14 @@
 // The open descriptors of files, and their kinds.
 //
 //   Reader    O_RDONLY             A descriptor without state; its reads come from the archive.
-//   Isolated  O_WRONLY             A descriptor with its own pending content. It bypasses the page cache, so
-//                                  no other process sees the content before the commit.
-//   Shared    O_RDWR               All O_RDWR descriptors of the tensor share one pending content, because
-//                                  they share the kernel's page cache with each other and with the readers
-//                                  of the tensor.
-//   New       a file that is no tensor yet   All descriptors share one pending content (new_tensor.h).
-//   Grouped   in a transaction's   All descriptors of this file share one pending content. Only the commit of
-//             directory            the transaction commits it.
+//   Isolated  O_WRONLY             A descriptor with its own PendingFile. It bypasses the page cache, so no
+//                                  other process sees the bytes before the commit.
+//   Shared    O_RDWR               All O_RDWR descriptors of the tensor share one PendingFile, because they
+//                                  share the kernel's page cache with each other and with the readers of the
+//                                  tensor.
+//   New       a file that is no tensor yet   All descriptors share one PendingFile.
+//   Grouped   in a transaction's   All descriptors of this file share one PendingFile. Only the commit of the
+//             directory            transaction commits it.
 #pragma once
 
 #include <sys/types.h>

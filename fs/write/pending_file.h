@@ -1,6 +1,8 @@
-// The pending content of the descriptors that write a file (open_file.h).
+// A file whose bytes a program has written, and that are not committed yet. The descriptors that write it
+// share one PendingFile (open_file.h): it is their `content`. It has their lock and their failure. Its
+// PendingBytes have the bytes, and are of another kind when the file gets another form (remake()).
 //
-// States of pending content:
+// States of a pending file:
 //
 //   clean -> dirty            write, resize
 //   dirty -> clean            close or fsync: committed
@@ -8,70 +10,56 @@
 //                             later call fails with the reason
 #pragma once
 
-#include <sys/types.h>
 #include <time.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <span>
+#include <string>
+#include <utility>
 
 #include "core/base/error.h"
-#include "core/commit/transaction.h"
-#include "core/model/model.h"
-#include "core/model/transaction_group.h"
+#include "core/commit/staging.h"
+#include "core/format/tensor_id.h"
 #include "fs/base/user_counts.h"
-#include "fs/base/versioned.h"
-#include "fs/tree/inode_table.h"
-#include "fs/write/committers.h"
 #include "fs/write/content_lock.h"
 #include "fs/write/new_tensor.h"
+#include "fs/write/pending_bytes.h"
+#include "fs/write/tensor_patch.h"
 #include "fs/write/writers.h"
 
 namespace stfs {
 
 class PendingFile {
  public:
-  /// @param model   must outlive the content.
-  /// @param group   the group to stage in. Null: each commit is a separate transaction.
-  PendingFile(const Versioned<Model>& model, TensorId tensor,
-              std::shared_ptr<TransactionGroup> group = nullptr)
+  PendingFile(TensorId tensor, std::unique_ptr<PendingBytes> bytes)
       : tensor_(tensor),
-        model_(model),
-        tensor_bytes_(model->tensor(tensor).data.size_bytes),
-        shown_size_bytes_(tensor_bytes_),
-        is_grouped_(group != nullptr),
-        group_(std::move(group)) {}
+        first_(std::move(bytes)),
+        bytes_(first_.get()),
+        shown_size_bytes_(first_->size_bytes()) {}
 
-  /// Makes the content of a tensor that the model does not have.
-  PendingFile(const Versioned<Model>& model, TensorId tensor, std::unique_ptr<PendingBytes> made)
-      : tensor_(tensor),
-        model_(model),
-        tensor_bytes_(0),
-        shown_size_bytes_(0),
-        is_grouped_(false),
-        owned_(std::move(made)),
-        made_(owned_.get()) {}
-
+  /// The id of the tensor of the model, or the id that the new file has got.
   [[nodiscard]] TensorId tensor() const { return tensor_; }
-  /// The new content; null for the content of a tensor of the model.
-  [[nodiscard]] PendingBytes* made() const { return made_; }
-  /// The tensor that is being made; null if no tensor is being made.
-  [[nodiscard]] NewTensor* new_tensor() const {
-    PendingBytes* const made = made_;
-    return made == nullptr ? nullptr : made->new_tensor();
-  }
-  /// Makes this the content of a tensor that gets another size, dtype or shape. Call only while no byte is
-  /// staged.
-  void remake(std::unique_ptr<PendingBytes> made);
+  // The bytes, as the subclass that they are; null for another one. Needs no mutex.
+  [[nodiscard]] TensorPatch* patch() const { return bytes().patch(); }
+  [[nodiscard]] NewTensor* new_tensor() const { return bytes().new_tensor(); }
+  [[nodiscard]] Checkpoint* checkpoint() const { return bytes().checkpoint(); }
+  [[nodiscard]] CheckpointIndex* checkpoint_index() const { return bytes().checkpoint_index(); }
+  /// Drops a patch, and makes this the content of a tensor that gets another size, dtype or shape.
+  void remake(std::unique_ptr<NewTensor> made);
+  /// A label for messages: "tensor "NAME"".
+  [[nodiscard]] std::string label() const { return bytes().label(); }
   /// True if a new file was deleted before it became a tensor. Then no bytes are committed.
   std::atomic<bool> is_unlinked = false;
   /// The process that opened the only descriptor has closed it after it was written. Guarded by the mutex.
   bool is_closed = false;
-  /// The number of descriptors that share this content; guarded by the mutex of OpenFiles.
+  /// The number of descriptors that share this file; guarded by the mutex of OpenFiles.
   std::atomic<unsigned> descriptors = 0;
+  /// Counts this file for its user until its end. Call before other threads can reach the file.
+  void count_for(UserCounts::Share share) { user_share_ = std::move(share); }
 
   /// Guards the members below. Taken before a shard's turn and the tensor's lock (mounted_model.h).
   ContentLock mutex;
@@ -86,85 +74,57 @@ class PendingFile {
   std::atomic<bool> keeps_mtime = false;
   struct timespec mtime {};
 
-  // These act as the functions of Staging. The first write begins a stage, so an open without a write costs
-  // nothing.
+  // These act as the functions of PendingBytes:
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
   Result<void> resize(std::uint64_t size_bytes);
-  Result<void> read(std::span<std::byte> to, std::uint64_t offset, const Staging::ReadBase& read_base);
-
-  /// Returns the stage. Begins a stage if none exists. Not for a new tensor.
-  Result<Staging*> stage();
-  /// True if the stage is of a tensor of the base of a delta (TransactionGroup::stage()).
-  [[nodiscard]] bool is_copy() const { return is_copy_; }
-  /// True if bytes are staged or being committed. Needs no mutex.
-  [[nodiscard]] bool has_stage() const { return has_stage_; }
-  /// The stage, or null while nothing is pending.
-  [[nodiscard]] Staging* staged() const { return staged_; }
-  [[nodiscard]] std::uint64_t size_bytes() const {
-    return made() ? made()->size_bytes() : staged_ ? staged_->size_bytes() : tensor_bytes_;
+  Result<void> read(std::span<std::byte> to, std::uint64_t offset, const Staging::ReadBase& read_base) const {
+    return bytes().read(to, offset, read_base);
   }
+  [[nodiscard]] std::uint64_t size_bytes() const { return bytes().size_bytes(); }
+  [[nodiscard]] std::uint64_t mapped_bytes() const { return bytes().mapped_bytes(); }
+  [[nodiscard]] bool is_dirty() const { return bytes().is_dirty() && !is_unlinked; }
+  [[nodiscard]] Result<void> check() const { return bytes().check(); }
+  [[nodiscard]] bool is_whole() const { return check().has_value(); }
+  void note_committed();
+  /// The file is clean then.
+  void drop();
+
+  /// True if bytes are pending or being committed. Needs no mutex.
+  [[nodiscard]] bool has_bytes() const { return has_bytes_; }
   /// The size at the last call of show_size(). Needs no mutex.
   [[nodiscard]] std::uint64_t shown_size_bytes() const { return shown_size_bytes_; }
   void show_size() { shown_size_bytes_ = size_bytes(); }
-  [[nodiscard]] bool is_dirty() const {
-    return made() ? made()->is_dirty() && !is_unlinked : staged_ != nullptr && staged_->is_dirty();
-  }
-  [[nodiscard]] bool is_whole() const {
-    return made() ? made()->check().has_value() : staged_ == nullptr || staged_->is_whole();
-  }
-
-  // A commit of content outside a transaction's directory calls complete(), then commit() once or more, then
-  // end_commit(). Between the first and the last call readers may enter (admitted_readers.h), so they wait
-  // neither for the disk nor for another process's lock.
-  /// Completes the stage, which stays unchanged until end_commit(). @return the part of the stage's shard
-  /// that the commit changes.
-  Result<Committers::Patch> complete();
-  [[nodiscard]] std::uint32_t shard() const { return staged_place_.shard; }
-  /// Makes one attempt, with the shard's turn. Makes the readers leave before it ends the stage.
-  Result<void> commit(const TransactionGroup::OptionsOf& options_of, const TransactionGroup::LockOf& lock_of);
-  /// After success nothing is pending. After a failure everything is still pending. The exception is a
-  /// failure past the commit point: then the bytes are in the journal, and the content ends as in end().
-  void end_commit(const Result<void>& done);
-  /// Hides the stage while the group commits, because the commit ends the stage. While it is hidden, reads
-  /// return the archive's bytes. unpark() restores the stage after a refused commit.
+  // TensorPatch::park(), unpark(), staged(). Other bytes have no stage.
   void park();
   void unpark();
-  /// Drops the staged bytes: the content is the archive's content again.
-  void forget();
-  /// Makes every later call fail with this error. The stage stays until fail(), because other threads may be
-  /// using it.
-  void note_failure(Error why);
-  /// Drops the staged bytes, and makes every later call fail with this error.
-  void fail(Error why);
+  [[nodiscard]] Staging* staged() const { return patch() == nullptr ? nullptr : patch()->staged(); }
 
-  /// Acts as fail(), for a commit that has already ended the stage.
-  void end(Error why);
+  /// Makes every later call fail with this error. The bytes stay until fail(), because other threads may be
+  /// using them.
+  void note_failure(Error why);
+  /// Drops the bytes, and makes every later call fail with this error.
+  void fail(Error why);
   /// Clears the failure, so that the writer may begin again.
   void retry();
 
-  /// Call before new bytes are staged.
+  /// Call before new bytes are written.
   void note_write(Caller caller);
-  /// Call when the new content was committed, or staged in a transaction.
-  void note_committed();
   /// Accepts the pending bytes: the end of a writer does not drop them any more.
   void accept() { writers.clear(); }
 
  private:
-  const uid_t user_ = requesting_user();  // the user who opened it first
+  [[nodiscard]] PendingBytes& bytes() const { return *bytes_; }
+  /// Notes that no bytes are pending.
+  void note_clean();
+
   const TensorId tensor_;
-  const Versioned<Model>& model_;
-  const std::uint64_t tensor_bytes_;
+  // Threads without the mutex may still use the first bytes after remake(), so both live as long as the file.
+  const std::unique_ptr<PendingBytes> first_;
+  std::unique_ptr<PendingBytes> remade_;
+  std::atomic<PendingBytes*> bytes_;
   std::atomic<std::uint64_t> shown_size_bytes_;
-  const bool is_grouped_;
-  std::unique_ptr<PendingBytes> owned_;
-  std::atomic<PendingBytes*> made_ = nullptr;  // points to owned_; may be read without the mutex
-  std::shared_ptr<TransactionGroup> group_;
-  Staging* staged_ = nullptr;
-  // The tensor's place when the stage began. An edit may move the tensor from a base to a delta.
-  TensorPlace staged_place_;
-  bool is_copy_ = false;
-  std::atomic<bool> has_stage_ = false;
-  Staging* parked_ = nullptr;
+  std::atomic<bool> has_bytes_ = false;
+  UserCounts::Share user_share_;
 };
 
 }  // namespace stfs

@@ -71,7 +71,7 @@ std::string StagedChanges::name(TensorId tensor) const {
 
 Result<NewTensor::Form> StagedChanges::form(TensorId tensor) const {
   const StagedTensor* const staged = at(tensor);
-  if (staged != nullptr && staged->is_made()) return staged->content->new_tensor()->form();
+  if (staged != nullptr && staged->new_tensor() != nullptr) return staged->new_tensor()->form();
   if (staged != nullptr && staged->form) return *staged->form;
   const Tensor& now = (*model_)->tensor(tensor);
   if (now.shape.size() > kMostDimensionsInAttribute)
@@ -82,7 +82,7 @@ Result<NewTensor::Form> StagedChanges::form(TensorId tensor) const {
 
 bool StagedChanges::has_npy(TensorId tensor) const {
   const StagedTensor* const staged = at(tensor);
-  if (staged != nullptr && (staged->is_made() || staged->form)) return true;
+  if (staged != nullptr && (staged->new_tensor() != nullptr || staged->form)) return true;
   return (*model_)->tensor(tensor).shape.size() <= kMaxNpyRank;
 }
 
@@ -90,7 +90,7 @@ bool StagedChanges::has_structure() const {
   return !metadata_.empty() || std::ranges::any_of(tensors_, [](const auto& entry) {
     const StagedTensor& staged = entry.second;
     return staged.fate != StagedTensor::Fate::Stays || staged.has_other_name() || staged.form ||
-           staged.is_made();
+           staged.new_tensor() != nullptr;
   });
 }
 
@@ -106,7 +106,7 @@ StagedTensor& StagedChanges::stage(TensorId tensor) {
 }
 
 void StagedChanges::adopt_form(const StagedTensor& made) const {
-  NewTensor* const file = made.is_new && made.is_made() ? made.content->new_tensor() : nullptr;
+  NewTensor* const file = made.is_new ? made.new_tensor() : nullptr;
   if (file == nullptr || file->has_form()) return;
   for (const auto& [tensor, staged] : tensors_) {
     const bool had_name =

@@ -63,8 +63,8 @@ struct StagedTensor {
   [[nodiscard]] bool is_listed() const {
     return fate == Fate::Stays && (has_other_name() || form.has_value() || content != nullptr);
   }
-  /// True if its bytes are in a file that may have another size than the tensor.
-  [[nodiscard]] bool is_made() const { return content != nullptr && content->made() != nullptr; }
+  /// The staged bytes, if they may have another size than the tensor; else null.
+  [[nodiscard]] NewTensor* new_tensor() const { return content == nullptr ? nullptr : content->new_tensor(); }
 };
 
 /// Not synchronized. Copies share the contents.
@@ -105,8 +105,7 @@ class StagedChanges {
   /// Adds a tensor that the model does not have. The file name must be free.
   void make(TensorId tensor, std::string_view file_name, std::string name,
             std::shared_ptr<PendingFile> content);
-  // These functions add contents to `dropped` that are not staged any more; the caller calls forget() for
-  // them.
+  // These functions add contents to `dropped` that are not staged any more; the caller calls drop() for them.
   /// Does what rm does (above).
   void remove(TensorId tensor, Contents& dropped);
   /// Does what mv does. Replaces the tensor that has the file name. If no tensor has it, `name` is the new

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/format/json_string.h"
 #include "fs/write/transaction_directory.h"
@@ -31,9 +32,9 @@ bool TransactionDirectory::is_edit(const Begun& committing) const {
   return committing.staged.has_structure() ||
          std::ranges::any_of(committing.staged.tensors(), [this](const auto& entry) {
            const std::scoped_lock content_lock(entry.second.content->mutex);
-           const Staging* const stage = entry.second.content->staged();
-           if (stage == nullptr || !model_->ids().position(entry.first)) return false;
-           return entry.second.content->is_copy() || stage->target() != model_->file_range(entry.first);
+           const TensorPatch* const patch = entry.second.content->patch();
+           if (patch == nullptr || !model_->ids().position(entry.first)) return false;
+           return patch->is_copy() || patch->is_elsewhere();
          });
 }
 
@@ -81,7 +82,7 @@ Result<void> TransactionDirectory::commit_patches(const Begun& committing, const
     const bool has_ended = committing.group->is_empty();
     each([&](PendingFile& content) {
       if (has_ended) {
-        content.end(committed.error());
+        content.fail(committed.error());
       } else {
         content.unpark();
       }
@@ -102,13 +103,8 @@ Result<void> TransactionDirectory::commit_edit(const Begun& committing, const Ca
     if (content.failure) return tl::unexpected(*content.failure);
     if (!content.is_dirty()) continue;
     if (!staged.is_new) patched.push_back(tensor);
-    if (staged.is_made()) {
-      RETURN_IF_ERROR(content.made()->check());
-    } else if (!content.is_whole()) {
-      return fail(ErrorCode::WrongSize, EINVAL,
-                  fmt::format("tensor {}: {} bytes were written, it needs {}", in_quotes(staged.name),
-                              content.size_bytes(), model_->tensor(tensor).data.size_bytes));
-    }
+    if (auto whole = content.check(); !whole)
+      return tl::unexpected(std::move(whole).error().within("tensor " + in_quotes(staged.name)));
   }
   const TransactionEdit edit(committing.name, model_, committing.staged,
                              [&] { return check_for_conflicts(committing, patched); });

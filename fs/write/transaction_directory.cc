@@ -69,7 +69,7 @@ Node TransactionDirectory::node(Ino ino) const {
     return {.ino = ino, .kind = Node::Kind::StagedDirectory};
   }
   const StagedTensor* const staged = begun->second.staged.at(tensor(ino));
-  const bool is_made = staged != nullptr && staged->is_made();
+  const bool is_made = staged != nullptr && staged->new_tensor() != nullptr;
   if (!is_made && !model_->has(tensor(ino))) return {};  // a new one that was removed
   if (is_hidden(ino)) return {.ino = ino, .kind = Node::Kind::StagedNpy, .tensor = tensor(ino)};
   return {.ino = ino, .kind = is_made ? Node::Kind::Draft : Node::Kind::Staged, .tensor = tensor(ino)};
@@ -291,7 +291,8 @@ Result<std::shared_ptr<PendingFile>> TransactionDirectory::open(Ino ino, bool is
     staged = &begun->staged.stage(id);
   }
   if (!staged->content) {
-    staged->content = std::make_shared<PendingFile>(model_, id, begun->group);
+    staged->content =
+        std::make_shared<PendingFile>(id, std::make_unique<TensorPatch>(model_, id, begun->group));
     staged->base = std::move(*base);
   }
   ++staged->writers;
@@ -316,14 +317,15 @@ void TransactionDirectory::close(Ino ino) {
     StagedTensor* const staged = begun == nullptr ? nullptr : begun->staged.at(tensor(ino));
     if (staged == nullptr) return;
     if (staged->writers == 1) begun->staged.adopt_form(*staged);
-    if (--staged->writers == 0 && staged->is_made() && !staged->is_new && !staged->content->is_dirty()) {
+    if (--staged->writers == 0 && staged->new_tensor() != nullptr && !staged->is_new &&
+        !staged->content->is_dirty()) {
       // The tensor got another form for a write, but no bytes were written.
       unused.push_back(std::exchange(staged->content, nullptr));
       begun->staged.tidy(tensor(ino));
     }
     closes_.notify_all();
   }
-  forget(unused);
+  drop(unused);
 }
 
 void TransactionDirectory::note_read(Ino ino) {

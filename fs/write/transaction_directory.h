@@ -275,7 +275,7 @@ class TransactionDirectory final : public Directory {
   Result<Found> find_closed(Ino directory, std::string_view file_name) REQUIRES(mutex_);
 
   /// Drops contents that are not staged any more. Takes their mutexes, so the caller holds none of them.
-  static void forget(const Contents& dropped);
+  static void drop(const Contents& dropped);
   /// Waits until the files are closed, at most two seconds. The kernel sends the RELEASE after close(2) has
   /// returned, so a program that closes a file and moves the transaction immediately must not be refused.
   void wait_for_closes(const std::function<bool()>& are_closed) REQUIRES(mutex_);

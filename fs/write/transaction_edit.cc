@@ -42,7 +42,7 @@ Result<void> TransactionEdit::check() const {
       if (!model.ids().position(tensor)) return conflict(entry.base_name, "deleted or replaced");
       const Tensor now = model.tensor(tensor);
       if (now.name != entry.base_name) return conflict(entry.base_name, "renamed");
-      if ((entry.form || entry.is_made()) && !has_form(now, entry.base_form))
+      if ((entry.form || entry.new_tensor() != nullptr) && !has_form(now, entry.base_form))
         return conflict(entry.base_name, "given another dtype or shape");
     }
     if (entry.fate != Fate::Stays || !entry.has_other_name()) continue;
@@ -69,7 +69,7 @@ Result<void> TransactionEdit::check() const {
 }
 
 Result<NewTensor::Form> TransactionEdit::form_of(const Put& put) const {
-  if (put.staged->is_made()) return put.staged->content->new_tensor()->form();
+  if (const NewTensor* const made = put.staged->new_tensor()) return made->form();
   if (put.staged->form) return *put.staged->form;
   const Tensor now = model_->tensor(put.tensor);
   return NewTensor::Form{.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}};
@@ -78,8 +78,8 @@ Result<NewTensor::Form> TransactionEdit::form_of(const Put& put) const {
 Result<void> TransactionEdit::check_forms() const {
   std::string formless;
   for (const Put& put : puts_) {
-    const bool is_formless =
-        put.staged->is_new && put.staged->is_made() && !put.staged->content->new_tensor()->has_whole_form();
+    const NewTensor* const made = put.staged->new_tensor();
+    const bool is_formless = put.staged->is_new && made != nullptr && !made->has_whole_form();
     if (is_formless) formless += (formless.empty() ? "" : ", ") + in_quotes(put.staged->name);
   }
   if (formless.empty()) return {};
@@ -102,7 +102,7 @@ Result<void> TransactionEdit::apply(ModelEdit& edit) const {
   }
   RETURN_IF_ERROR(edit.rename(renamings));
   for (const auto& [tensor, entry] : staged_.tensors()) {
-    if (entry.fate != Fate::Stays || !entry.form || entry.is_made()) continue;
+    if (entry.fate != Fate::Stays || !entry.form || entry.new_tensor() != nullptr) continue;
     RETURN_IF_ERROR(edit.reinterpret(entry.name, entry.form->dtype, entry.form->shape));
   }
   RETURN_IF_ERROR(check_forms());
@@ -123,13 +123,14 @@ Result<void> TransactionEdit::fill(ModelEdit& edit, const CopyPatched& copy_patc
     if (stage == nullptr) continue;  // it has no bytes
     PendingFile& content = *put.staged->content;
     const ContentLock::Reading reading(content.mutex);
-    if (!put.staged->is_made()) {
+    const NewTensor* const made = put.staged->new_tensor();
+    if (made == nullptr) {
       RETURN_IF_ERROR(copy_patched(content, *stage));
       continue;
     }
     auto form = form_of(put);
     RETURN_IF_ERROR(form);
-    RETURN_IF_ERROR(content.new_tensor()->copy_to(*stage, *form));
+    RETURN_IF_ERROR(made->copy_to(*stage, *form));
   }
   return {};
 }
@@ -138,7 +139,7 @@ std::vector<TensorId> TransactionEdit::touched() const {
   std::vector<TensorId> touched;
   for (const auto& [tensor, entry] : staged_.tensors()) {
     const bool is_patched =
-        !entry.is_made() && entry.fate == Fate::Stays && !entry.has_other_name() && !entry.form;
+        entry.new_tensor() == nullptr && entry.fate == Fate::Stays && !entry.has_other_name() && !entry.form;
     if (!entry.is_new && !is_patched) touched.push_back(tensor);
   }
   return touched;

@@ -29,16 +29,16 @@ tl::unexpected<Error> no_such_tensor() {
 /// Returns a new file without a form, which an editor makes to rename it over another file; null for others.
 NewTensor* plain_file(StagedTensor* staged) {
   if (staged == nullptr || !staged->is_new) return nullptr;
-  NewTensor* const made = staged->content->new_tensor();
+  NewTensor* const made = staged->new_tensor();
   return made->has_form() ? nullptr : made;
 }
 
 }  // namespace
 
-void TransactionDirectory::forget(const Contents& dropped) {
+void TransactionDirectory::drop(const Contents& dropped) {
   for (const auto& content : dropped) {
     const MutexLock lock(content->mutex);
-    content->forget();
+    content->drop();
   }
 }
 
@@ -111,7 +111,7 @@ Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view n
     RETURN_IF_ERROR(is_known ? Result<void>() : check_share(*found->begun));
     staged.remove(*found->tensor, dropped);
   }
-  forget(dropped);
+  drop(dropped);
   return {};
 }
 
@@ -154,7 +154,7 @@ Result<void> TransactionDirectory::rename_file(Ino directory, std::string_view f
     }
     staged.rename(*tensor, new_file_name, name.value_or(""), dropped);
   }
-  forget(dropped);
+  drop(dropped);
   return {};
 }
 
@@ -177,8 +177,8 @@ Result<TransactionDirectory::Made> TransactionDirectory::create(Ino directory, s
   if (begun->staged.find(file_name)) return refuse_file(EEXIST, "there is a tensor of that name");
   RETURN_IF_ERROR(check_share(*begun));
   if (!begun->new_bytes) begun->new_bytes = std::make_shared<StagingFile>(beside);
-  auto content = std::make_shared<PendingFile>(model_, tensor,
-                                               std::make_unique<NewTensor>(name, false, begun->new_bytes));
+  auto content =
+      std::make_shared<PendingFile>(tensor, std::make_unique<NewTensor>(name, false, begun->new_bytes));
   begun->staged.make(tensor, file_name, std::move(name), content);
   begun->staged.at(tensor)->writers = 1;
   return Made{.ino = file_of(place_of(directory).number, tensor), .content = std::move(content)};

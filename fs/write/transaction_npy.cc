@@ -81,9 +81,8 @@ Result<void> TransactionDirectory::put_npy(Ino file, Npy npy) {
       }
     }
     RETURN_IF_ERROR(known != nullptr ? Result<void>() : check_share(*begun));
-    const auto content = std::make_shared<PendingFile>(model_, id, std::move(npy.data));
+    const auto content = std::make_shared<PendingFile>(id, std::move(npy.data));
     if (npy.failure) content->fail(std::move(*npy.failure));
-    content->show_size();
     if (known == nullptr && !model_->has(id)) {
       changes.make(id, file_name, std::move(npy.name), content);
       return {};
