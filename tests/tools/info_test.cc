@@ -1,5 +1,9 @@
 // stfs info: the totals agree with the archive, in text and in JSON.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
@@ -132,4 +136,17 @@ TEST_CASE("whoever names a directory hears of another whole model beside its ind
     CHECK(contains(told.err,
                    R"(also holds the model "consolidated.safetensors", which the index does not name)"));
   }
+}
+
+TEST_CASE("of very many problems of an index a thousand are told", "[tools][info]") {
+  const test::TemporaryDirectory directory;
+  directory.write("1.safetensors",
+                  test::archive_bytes(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"));
+  std::string map = R"("a":"1.safetensors")";
+  for (int at = 0; at < 1100; ++at) map += fmt::format(R"(,"gone{}":"1.safetensors")", at);
+  const auto told = run_verb(
+      tools::info, {directory.write("model.safetensors.index.json", R"({"weight_map":{)" + map + "}}")});
+  CHECK(told.code == 1);
+  CHECK(std::count(told.err.begin(), told.err.end(), '\n') == 1001);
+  CHECK(contains(told.err, ": 100 more problems"));
 }

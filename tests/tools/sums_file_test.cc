@@ -6,6 +6,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
+#include "tools/text/json_document.h"
 
 using namespace stfs;
 using tools::read_sums;
@@ -108,6 +109,10 @@ TEST_CASE("a file that is no record says where and why", "[tools][sums_file]") {
   CHECK(record.fault(with(R"({"a":{"dtype":8}})")) ==
         "byte 37: tensor \"a\": dtype is not a dtype of the format");
   CHECK(record.fault(with(R"({"a":{"shape":8}})")) == "byte 37: tensor \"a\": shape is not an array");
+  std::string ones = "1";
+  for (std::size_t at = 0; at < tools::kMostJsonDimensions; ++at) ones += ",1";
+  CHECK(record.fault(with(R"({"a":{"shape":[)" + ones + "]}}")).find("has too many dimensions") !=
+        std::string::npos);
   for (const char* dimension : {"-1", "1.5", "\"1\"", "[]", "18446744073709551616", "null"}) {
     CAPTURE(dimension);
     CHECK(record.fault(with(R"({"a":{"shape":[)" + std::string(dimension) + "]}}")) ==

@@ -3,12 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <ostream>
 #include <string>
 
 #include "core/model/neighbours.h"
 #include "tools/target/journal_text.h"
 #include "tools/text/printable.h"
+#include "tools/text/quantity.h"
 
 namespace stfs::tools {
 
@@ -31,8 +34,15 @@ int report_not_shown(Streams& streams, const Model& model) {
 }
 
 int report_problems(Streams& streams, const Model& model) {
-  for (const ModelProblem& problem : model.problems())
+  // An index can have millions of problems.
+  constexpr std::size_t kMost = 1000;
+  const auto problems = model.problems();
+  for (const ModelProblem& problem : problems.first(std::min(problems.size(), kMost)))
     report_failure(streams, fmt::format("{}: {}", model.path().string(), problem.message));
+  if (problems.size() > kMost) {
+    report_failure(streams, fmt::format("{}: {} more problems", model.path().string(),
+                                        grouped(problems.size() - kMost)));
+  }
   const int code = report_not_shown(streams, model);
   return model.problems().empty() ? code : kFailed;
 }

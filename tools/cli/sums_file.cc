@@ -15,6 +15,7 @@
 #include "core/format/json_syntax.h"
 #include "core/format/tensor_index.h"
 #include "core/storage/file.h"
+#include "tools/text/json_document.h"
 
 namespace stfs::tools {
 namespace {
@@ -99,6 +100,8 @@ class SumsReader {
           const std::size_t dimension_at = json_.position();
           const auto dimension = json_.take_whole_number();
           if (!dimension) return wrong(dimension_at, "a dimension is not a whole number");
+          if (tensor.shape.size() == kMostJsonDimensions)
+            return wrong(dimension_at, "has too many dimensions");
           tensor.shape.push_back(*dimension);
           return {};
         });
