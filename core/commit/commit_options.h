@@ -32,8 +32,8 @@ struct CommitOptions {
   std::function<void()> before_stages_end;
   /// Called with (bytes done, bytes in all) from time to time while the commit seals and applies.
   std::function<void(std::uint64_t, std::uint64_t)> on_progress;
-  /// Called with the size of each piece that is copied within the archive before the edit (compaction.h). An
-  /// error ends the commit with nothing changed.
+  /// Called with the size of each piece that is copied within the archive before the edit (compaction.h), and
+  /// with 0 while the copies are planned. An error ends the commit with nothing changed.
   std::function<Result<void>(std::uint64_t)> on_copy{};
   /// Called from time to time while the commit seals and applies a large patch, at moments when other commits
   /// of this Archive may run. These commits change other blocks, have is_beside set, run one after the other,

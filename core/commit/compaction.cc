@@ -18,6 +18,7 @@ namespace stfs {
 namespace {
 
 constexpr std::uint64_t kRoomPerTensorBytes = 32;  // the digits of its offsets
+constexpr std::uint64_t kUnitsPerHeaderByte = 8;   // of PlanningEffort
 
 std::uint64_t first_gap_bytes(const Arrangement& now) {
   const auto gaps = gaps_of(now);
@@ -27,22 +28,40 @@ std::uint64_t first_gap_bytes(const Arrangement& now) {
 class Compaction {
  public:
   /// Fails with HeaderTooLarge (EFBIG).
-  static Result<Compaction> of(const ArchiveVersion& version, Gaps gaps) {
+  /// @param left  gaps that stay. The header may have taken the place of some of them.
+  static Result<Compaction> of(const ArchiveVersion& version, std::span<const ByteRange> left) {
     Compaction made(version);
     auto header = made.format(made.now_);
     RETURN_IF_ERROR(header);
     made.now_.least_data_at = kHeaderLengthBytes + header->json.size();
-    if (gaps == Gaps::Cheap) leave_costly_gaps(made.now_);
-    made.gaps_ = gaps;
+    for (const ByteRange gap : left) made.now_.blocks.push_back({{0, gap}, 1, true});
+    cut_fillers_below(made.now_);
+    made.now_.sort();
     return made;
+  }
+  /// Leaves the gaps that an edit does not close. Returns the error of the check.
+  Result<void> leave_costly(const PlanningEffort::Check& check) {
+    PlanningEffort effort(check, kMostPlanningUnits);
+    leave_costly_gaps(now_, effort);
+    gaps_ = Gaps::Cheap;
+    return effort.result();
   }
 
   /// Plans the next step, and applies it to the arrangement.
-  Result<std::optional<EditLayout>> next() {
-    auto moves = next_moves(now_);
+  /// @param effort  without a limit.
+  Result<std::optional<EditLayout>> next(PlanningEffort& effort) {
+    auto moves = next_moves(now_, effort);
+    RETURN_IF_ERROR(effort.result());
     if (!moves) return std::optional<EditLayout>();
     auto header = format(moves->after);
     RETURN_IF_ERROR(header);
+    // In parts, because a caller may count the checks.
+    for (std::uint64_t units = kUnitsPerHeaderByte * header->json.size(); units > 0 && effort.goes_on();) {
+      const std::uint64_t part = std::min(units, PlanningEffort::kUnitsPerCheck);
+      effort.add(part);
+      units -= part;
+    }
+    RETURN_IF_ERROR(effort.result());
     const std::uint64_t least_bytes = kHeaderLengthBytes + header->json.size();
     if (least_bytes > moves->after.data_at) {
       auto roomy = make_room(least_bytes);
@@ -71,6 +90,13 @@ class Compaction {
 
   [[nodiscard]] ArchiveEdit take_edit() && { return std::move(edit_); }
   [[nodiscard]] std::uint64_t size_bytes() const { return now_.size_bytes; }
+  [[nodiscard]] std::vector<ByteRange> fillers() const {
+    std::vector<ByteRange> all;
+    for (const Block& block : now_.blocks) {
+      if (block.is_filler) all.push_back(block.range);
+    }
+    return all;
+  }
   /// Returns the size of all gaps, including fillers that stay.
   [[nodiscard]] std::uint64_t gap_bytes() const {
     std::uint64_t total = 0;
@@ -97,16 +123,27 @@ class Compaction {
     now_.sort();
   }
 
+  /// Removes the parts of fillers that are in the header's place.
+  static void cut_fillers_below(Arrangement& arrangement) {
+    const std::uint64_t data_at = arrangement.data_at;
+    std::erase_if(arrangement.blocks,
+                  [&](const Block& block) { return block.is_filler && block.range.end() <= data_at; });
+    for (Block& block : arrangement.blocks) {
+      if (block.is_filler && block.range.offset < data_at)
+        block.range = {data_at, block.range.end() - data_at};
+    }
+  }
+
   /// Moves the first tensors to the end, through the journal: the header has no room for the digits of other
   /// places.
   [[nodiscard]] Result<Moves> make_room(std::uint64_t least_bytes) const {
     Moves moves{.after = now_, .copies = {}, .placed = {}};
     Arrangement& after = moves.after;
-    std::erase_if(after.blocks, &Block::is_filler);
     const std::uint64_t room_bytes = kHeaderRoomBytes + kRoomPerTensorBytes * now_.blocks.size();
     const auto data_at = data_offset_with_room(least_bytes, room_bytes);
     RETURN_IF_ERROR(data_at);
     after.data_at = *data_at;
+    cut_fillers_below(after);
     std::uint64_t end = std::max(now_.size_bytes, after.data_at);
     for (std::size_t at = 0; at < after.blocks.size(); ++at) {
       const Block& block = after.blocks[at];
@@ -143,13 +180,19 @@ std::uint64_t bytes_written_by(const EditLayout& layout) {
 
 }  // namespace
 
-Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version, Gaps gaps) {
+Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version, Gaps gaps,
+                                               const PlanningEffort::Check& check) {
   return guard_memory([&]() -> Result<CompactionForecast> {
     CompactionForecast forecast;
-    auto compaction = Compaction::of(version, gaps);
+    auto compaction = Compaction::of(version, {});
     RETURN_IF_ERROR(compaction);
+    if (gaps == Gaps::Cheap) {
+      RETURN_IF_ERROR(compaction->leave_costly(check));
+      forecast.left = compaction->fillers();
+    }
+    PlanningEffort effort(check);
     for (;;) {
-      auto layout = compaction->next();
+      auto layout = compaction->next(effort);
       RETURN_IF_ERROR(layout);
       if (!*layout) break;
       ++forecast.steps;
@@ -167,11 +210,14 @@ Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version, Ga
   });
 }
 
-Result<std::optional<CompactionStep>> next_compaction_step(const ArchiveVersion& version, Gaps gaps) {
+Result<std::optional<CompactionStep>> next_compaction_step(const ArchiveVersion& version,
+                                                           std::span<const ByteRange> left,
+                                                           const PlanningEffort::Check& check) {
   return guard_memory([&]() -> Result<std::optional<CompactionStep>> {
-    auto compaction = Compaction::of(version, gaps);
+    auto compaction = Compaction::of(version, left);
     RETURN_IF_ERROR(compaction);
-    auto layout = compaction->next();
+    PlanningEffort effort(check);
+    auto layout = compaction->next(effort);
     RETURN_IF_ERROR(layout);
     if (!*layout) return std::optional<CompactionStep>();
     return std::optional(CompactionStep{std::move(*compaction).take_edit(), std::move(**layout)});
@@ -187,9 +233,10 @@ Result<void> check_alone(const Archive& archive, bool uses_locks) {
                           reader ? fmt::format("process {}", *reader) : "another process, or a mount,"));
 }
 
-Result<bool> compact_once(Archive& archive, const CommitOptions& options, Gaps gaps) {
+Result<bool> compact_once(Archive& archive, const CommitOptions& options, std::span<const ByteRange> left) {
   const auto version = archive.version();
-  auto step = next_compaction_step(*version, gaps);
+  const auto check = [&options] { return options.on_copy ? options.on_copy(0) : Result<void>(); };
+  auto step = next_compaction_step(*version, left, check);
   if (!step) return tl::unexpected(std::move(step).error().within(archive.path().string()));
   if (!*step) return false;
   RETURN_IF_ERROR(archive.open_for_writing());
@@ -203,9 +250,10 @@ Result<bool> compact_once(Archive& archive, const CommitOptions& options, Gaps g
   return true;
 }
 
-Result<void> close_cheap_gaps(Archive& archive, std::uint64_t steps, const CommitOptions& options) {
-  for (std::uint64_t step = 0; step < steps; ++step) {
-    const auto done = compact_once(archive, options, Gaps::Cheap);
+Result<void> close_cheap_gaps(Archive& archive, const CompactionForecast& forecast,
+                              const CommitOptions& options) {
+  for (std::uint64_t step = 0; step < forecast.steps; ++step) {
+    const auto done = compact_once(archive, options, forecast.left);
     RETURN_IF_ERROR(done);
     if (!*done) break;
   }

@@ -19,15 +19,21 @@
 // the gap moves to the end. Some tensors move in the same way if a small filler would need too many steps.
 //
 // A header without room to name other places gets room first, as in every edit (commit/archive_edit.h).
+//
+// An edit closes gaps only if that is cheap. The forecast decides this once, for all steps of the series.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "core/archive/archive.h"
+#include "core/base/byte_range.h"
 #include "core/base/error.h"
 #include "core/commit/archive_edit.h"
 #include "core/commit/commit_options.h"
+#include "core/commit/planning_effort.h"
 
 namespace stfs {
 
@@ -43,20 +49,26 @@ struct CompactionForecast {
   std::uint64_t needed_bytes = 0;  // the most disk space that a step takes until it has ended
   std::uint64_t freed_bytes = 0;   // by which the archive becomes shorter; 0 if room in its header takes more
   std::uint64_t left_bytes = 0;    // the size of the fillers that stay
+  std::vector<ByteRange> left{};   // the places of the gaps that cost too much: absolute, ascending
 };
 
 /// Plans all steps. Changes nothing. No steps: the archive is compact.
-/// @return HeaderTooLarge (EFBIG).
-Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version, Gaps gaps = Gaps::All);
+/// @param check  called from time to time, also between steps.
+/// @return HeaderTooLarge (EFBIG), or the error of the check.
+Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version, Gaps gaps = Gaps::All,
+                                               const PlanningEffort::Check& check = {});
 
 /// The plan of one step.
 struct CompactionStep {
   ArchiveEdit edit;
   EditLayout layout;
 };
-/// Plans the next step. Nothing: the archive is compact.
+/// Plans the next step. Nothing: no gap can be closed.
+/// @param left  gaps that stay. The archive has not been edited since the forecast, other than by its steps.
+/// @return as forecast_compaction().
 Result<std::optional<CompactionStep>> next_compaction_step(const ArchiveVersion& version,
-                                                           Gaps gaps = Gaps::All);
+                                                           std::span<const ByteRange> left = {},
+                                                           const PlanningEffort::Check& check = {});
 
 /// Busy (EBUSY): another process has the archive open, and expects its tensors at their places.
 Result<void> check_alone(const Archive& archive, bool uses_locks);
@@ -64,11 +76,15 @@ Result<void> check_alone(const Archive& archive, bool uses_locks);
 /// Makes the next step in a separate transaction. Afterwards, no reader in this process may use the version
 /// before: it names places whose bytes are overwritten. Between two steps, a caller that opens the archive
 /// again for each step lets other processes edit it.
-/// @return false: the archive is compact. Busy (EBUSY): another process has the archive open. Otherwise the
+/// @param left  as in next_compaction_step().
+/// @return false: no gap can be closed. Busy (EBUSY): another process has the archive open. Otherwise the
 ///   errors of a Transaction's commit and of CommitOptions::on_copy.
-Result<bool> compact_once(Archive& archive, const CommitOptions& options, Gaps gaps = Gaps::All);
+Result<bool> compact_once(Archive& archive, const CommitOptions& options,
+                          std::span<const ByteRange> left = {});
 
 /// Makes the steps of a forecast with Gaps::Cheap, one after the other. Returns the errors of compact_once().
-Result<void> close_cheap_gaps(Archive& archive, std::uint64_t steps, const CommitOptions& options);
+/// Call it directly after the forecast.
+Result<void> close_cheap_gaps(Archive& archive, const CompactionForecast& forecast,
+                              const CommitOptions& options);
 
 }  // namespace stfs

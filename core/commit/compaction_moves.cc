@@ -19,8 +19,12 @@ constexpr std::uint64_t kCheapPadding = 256;  // padding must save this many tim
 
 // For costly gaps:
 constexpr std::uint64_t kAlwaysMovedBytes = 1ULL << 30U;
-constexpr unsigned kMostSteps = 10'000;  // planned steps
-constexpr unsigned kMostTried = 64;      // gaps
+constexpr unsigned kMostSteps = 10'000;                    // planned steps
+constexpr unsigned kMostTried = 64;                        // gaps
+constexpr std::uint64_t kMostHeaderBytes = 512ULL << 20U;  // in all steps
+
+// For PlanningEffort: a step copies and sorts all blocks.
+constexpr std::uint64_t kStepUnitsPerBlock = 16;
 
 /// Moves down into the gap as many tensors as fit beside each other.
 Moves slide(const Arrangement& now, const Gap& gap) {
@@ -155,7 +159,7 @@ std::uint64_t most_padding_over(const Arrangement& now, const Gap& gap, std::uin
   return std::min(kMostPaddingBytes - std::min(padding_bytes, kMostPaddingBytes), rest_bytes / kCheapPadding);
 }
 
-std::optional<Moves> close(const Arrangement& now, const Gap& gap, bool is_only_gap) {
+std::optional<Moves> close(const Arrangement& now, const Gap& gap, bool is_only_gap, PlanningEffort& effort) {
   if (gap.next == now.blocks.size()) {
     Moves cut{.after = now, .copies = {}, .placed = {}};
     cut.after.size_bytes = gap.begin;
@@ -164,6 +168,7 @@ std::optional<Moves> close(const Arrangement& now, const Gap& gap, bool is_only_
   const Block& next = now.blocks[gap.next];
   std::uint64_t rest_bytes = 0;
   std::size_t behind_fillers = gap.next;
+  if (!effort.add(now.blocks.size() - gap.next)) return std::nullopt;
   for (std::size_t at = gap.next; at < now.blocks.size(); ++at) {
     rest_bytes += now.blocks[at].range.size_bytes;
     if (now.blocks[at].is_filler) behind_fillers = at + 1;
@@ -174,8 +179,8 @@ std::optional<Moves> close(const Arrangement& now, const Gap& gap, bool is_only_
   // Otherwise the tensors behind the gap stay if a later gap can't be closed without them.
   const bool may_fill = gap.end % kLargestAlignment == 0 || is_only_gap || !may_slide;
   const auto filling = !may_fill   ? std::nullopt
-                       : may_slide ? best_fit(now, gap, gap.next + 1, rest_bytes / 2, slack_bytes)
-                                   : best_fit(now, gap, behind_fillers, rest_bytes, slack_bytes);
+                       : may_slide ? best_fit(now, gap, gap.next + 1, rest_bytes / 2, slack_bytes, effort)
+                                   : best_fit(now, gap, behind_fillers, rest_bytes, slack_bytes, effort);
   if (filling) return fill(now, gap, *filling);
   if (!may_slide) return std::nullopt;
   if (next.place_from(gap.begin) >= next.range.offset) return move_ragged(now, gap);
@@ -185,13 +190,18 @@ std::optional<Moves> close(const Arrangement& now, const Gap& gap, bool is_only_
 }
 
 /// Returns true if all gaps can be closed, and if that is cheap.
-bool is_cheap(Arrangement now) {
+bool is_cheap(Arrangement now, PlanningEffort& effort) {
+  const std::vector<Gap> gaps = gaps_of(now);
   std::uint64_t gap_bytes = 0;
-  for (const Gap& gap : gaps_of(now)) gap_bytes += gap.size_bytes();
+  for (const Gap& gap : gaps) gap_bytes += gap.size_bytes();
   const std::uint64_t most_bytes = most_moved_bytes(gap_bytes);
+  const std::uint64_t most_steps =
+      std::min<std::uint64_t>(kMostSteps, kMostHeaderBytes / std::max<std::uint64_t>(now.least_data_at, 1));
+  if (gaps.size() > most_steps) return false;  // nearly always, a gap needs a step of its own
   std::uint64_t moved_bytes = 0;
-  for (unsigned step = 0; step < kMostSteps; ++step) {
-    auto moves = next_moves(now);
+  for (std::uint64_t step = 0; step < most_steps; ++step) {
+    auto moves = next_moves(now, effort);
+    if (!effort.goes_on()) return false;
     if (!moves) return gaps_of(now).empty();
     moved_bytes += moves->moved_bytes();
     if (moved_bytes > most_bytes) return false;
@@ -209,10 +219,13 @@ Arrangement with_fillers(const Arrangement& now, const std::vector<Gap>& gaps) {
 
 }  // namespace
 
-std::optional<Moves> next_moves(const Arrangement& now) {
+std::optional<Moves> next_moves(const Arrangement& now, PlanningEffort& effort) {
+  effort.add(kStepUnitsPerBlock * now.blocks.size());
   const std::vector<Gap> gaps = gaps_of(now);
   for (const Gap& gap : gaps) {
-    if (auto moves = close(now, gap, gaps.size() == 1)) return moves;
+    auto moves = close(now, gap, gaps.size() == 1, effort);
+    if (!effort.goes_on()) break;
+    if (moves) return moves;
   }
   return std::nullopt;
 }
@@ -221,15 +234,15 @@ std::uint64_t most_moved_bytes(std::uint64_t gap_bytes) {
   return std::max(2 * gap_bytes, kAlwaysMovedBytes);
 }
 
-void leave_costly_gaps(Arrangement& now) {
-  if (is_cheap(now)) return;
+void leave_costly_gaps(Arrangement& now, PlanningEffort& effort) {
+  if (is_cheap(now, effort)) return;
   std::vector<Gap> left = gaps_of(now);
   std::erase_if(left, [&](const Gap& gap) { return gap.next == now.blocks.size(); });
   unsigned tried = 0;
-  for (std::size_t at = left.size(); at > 0 && tried < kMostTried; --at, ++tried) {
+  for (std::size_t at = left.size(); at > 0 && tried < kMostTried && effort.goes_on(); --at, ++tried) {
     std::vector<Gap> others = left;
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(at - 1));
-    if (is_cheap(with_fillers(now, others))) left = std::move(others);
+    if (is_cheap(with_fillers(now, others), effort)) left = std::move(others);
   }
   now = with_fillers(now, left);
 }

@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::size_t kMostSums = 4096;
 constexpr std::size_t kMostAdditions = 500'000;
+constexpr std::uint64_t kUnitsPerAddition = 4;  // of PlanningEffort
 
 /// The step that reached a sum.
 struct Reached {
@@ -42,7 +43,8 @@ std::optional<std::vector<std::size_t>> in_order(const Arrangement& now, const G
 }  // namespace
 
 std::optional<std::vector<std::size_t>> best_fit(const Arrangement& now, const Gap& gap, std::size_t first,
-                                                 std::uint64_t most_bytes, std::uint64_t slack_bytes) {
+                                                 std::uint64_t most_bytes, std::uint64_t slack_bytes,
+                                                 PlanningEffort& effort) {
   const std::uint64_t wanted = gap.size_bytes();
   Sums sums;
   std::vector<std::uint64_t> reached = {0};
@@ -52,11 +54,11 @@ std::optional<std::vector<std::size_t>> best_fit(const Arrangement& now, const G
     const std::size_t block = at - 1;
     const std::uint64_t size_bytes = now.blocks[block].range.size_bytes;
     seen_bytes += size_bytes;
-    if (seen_bytes > most_bytes) return std::nullopt;
+    if (seen_bytes > most_bytes || !effort.add(1)) return std::nullopt;
     if (size_bytes > wanted) continue;
     const std::size_t count = reached.size();
     additions += count;
-    if (additions > kMostAdditions) return std::nullopt;
+    if (additions > kMostAdditions || !effort.add(count * kUnitsPerAddition)) return std::nullopt;
     for (std::size_t of = 0; of < count; ++of) {
       const std::uint64_t sum = reached[of] + size_bytes;
       if (sum > wanted) continue;

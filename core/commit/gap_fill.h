@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/commit/arrangement.h"
+#include "core/commit/planning_effort.h"
 
 namespace stfs {
 
@@ -17,6 +18,7 @@ namespace stfs {
 /// @param slack_bytes  this much of the beginning of the gap may stay free.
 /// @return positions of blocks, in the order in which they fill the gap up to its end.
 std::optional<std::vector<std::size_t>> best_fit(const Arrangement& now, const Gap& gap, std::size_t first,
-                                                 std::uint64_t most_bytes, std::uint64_t slack_bytes);
+                                                 std::uint64_t most_bytes, std::uint64_t slack_bytes,
+                                                 PlanningEffort& effort);
 
 }  // namespace stfs

@@ -349,9 +349,10 @@ Result<void> ModelEdit::begin(bool uses_locks) {
   });
 }
 
-Result<bool> ModelEdit::begin_compaction(std::uint32_t shard, Gaps gaps) {
+Result<bool> ModelEdit::begin_compaction(std::uint32_t shard, std::span<const ByteRange> left,
+                                         const PlanningEffort::Check& check) {
   return guard_memory([&]() -> Result<bool> {
-    auto step = next_compaction_step(model_->version(shard), gaps);
+    auto step = next_compaction_step(model_->version(shard), left, check);
     if (!step) return tl::unexpected(std::move(step).error().within(model_->archive(shard).path().string()));
     if (!*step) return false;
     const ArchiveEdit edit = (*step)->edit;

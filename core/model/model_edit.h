@@ -85,8 +85,10 @@ class ModelEdit {
   /// Plans the edit and makes its journals.
   Result<void> begin(bool uses_locks);
   /// Makes this edit the next step of a compaction of one shard (commit/compaction.h), and nothing else.
+  /// @param left, check  as in next_compaction_step().
   /// @return false: no gap is left to close.
-  Result<bool> begin_compaction(std::uint32_t shard, Gaps gaps);
+  Result<bool> begin_compaction(std::uint32_t shard, std::span<const ByteRange> left,
+                                const PlanningEffort::Check& check);
   /// Returns the pending content of a tensor of put(). Null for other tensors, and for a tensor without
   /// bytes.
   [[nodiscard]] Staging* stage(std::string_view name);

@@ -19,6 +19,7 @@
 #include "core/base/error.h"
 #include "core/base/mutex.h"
 #include "core/base/name_hash.h"
+#include "core/commit/compaction.h"
 #include "core/journal/file_lock.h"
 #include "core/model/model_edit.h"
 #include "fs/base/versioned.h"
@@ -144,11 +145,17 @@ class StructureEdits {
   // structure_edits_gaps.cc, which closes gaps:
   /// @param steps  gets the number of steps that were carried out.
   Result<void> close_gaps_of(std::uint32_t shard, const Archive& archive, bool is_end, std::uint64_t& steps);
+  /// The plan of one call of close_gaps_of().
+  struct GapPlan {
+    std::vector<ByteRange> left;                  // the gaps that stay
+    std::shared_ptr<const ArchiveHeader> header;  // of the archive after the last step
+    PlanningEffort::Check check;
+  };
   /// Carries out the next step that closes a gap of a shard.
   /// @return false: no step is left. Busy (EBUSY): the step can't be done now.
-  Result<bool> close_gap(std::uint32_t shard, bool is_end, Outdated& outdated);
-  /// True if a call waits that changes the shard.
-  [[nodiscard]] bool is_waited_for(std::uint32_t shard) const;
+  Result<bool> close_gap(std::uint32_t shard, bool is_end, GapPlan& plan, Outdated& outdated);
+  /// Busy (EBUSY): a call waits that changes the shard.
+  [[nodiscard]] Result<void> check_waiting(std::uint32_t shard) const;
   /// True if a program may read a tensor of Model::removed(), or a file that shows it.
   [[nodiscard]] bool is_open(TensorId removed) const;
   /// Lets edits use the bytes of those tensors of Model::removed() that no program has open, and removes

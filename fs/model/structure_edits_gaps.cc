@@ -11,6 +11,7 @@
 #include "core/commit/compaction.h"
 #include "fs/base/log.h"
 #include "fs/model/mounted_model.h"
+#include "fs/read/cancellation.h"
 
 namespace stfs {
 namespace {
@@ -77,11 +78,17 @@ Result<void> StructureEdits::close_gaps_of(std::uint32_t shard, const Archive& a
   if (!has_filler(*version)) return {};
   if (!mounted_.options_.closes_gaps)
     return fail(ErrorCode::InvalidArgument, EOPNOTSUPP, "compact=off was given");
-  const auto forecast = forecast_compaction(*version, Gaps::Cheap);
+  const auto check = [this, shard, is_end]() -> Result<void> {
+    if (is_end) return {};
+    if (Cancellation::is_end()) return fail(ErrorCode::Busy, EBUSY, "the mount ends");
+    return check_waiting(shard);
+  };
+  auto forecast = forecast_compaction(*version, Gaps::Cheap, check);
   RETURN_IF_ERROR(forecast);
+  GapPlan plan{.left = std::move(forecast->left), .header = version->header, .check = check};
   while (steps < forecast->steps) {
     Outdated outdated;
-    const auto closed = close_gap(shard, is_end, outdated);
+    const auto closed = close_gap(shard, is_end, plan, outdated);
     mounted_.tell_outdated_(outdated);
     RETURN_IF_ERROR(closed);
     if (!*closed) break;
@@ -90,7 +97,7 @@ Result<void> StructureEdits::close_gaps_of(std::uint32_t shard, const Archive& a
   return {};
 }
 
-Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, Outdated& outdated) {
+Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, GapPlan& plan, Outdated& outdated) {
   const Epochs::Pin pin = mounted_.epochs_.pin();
   const MutexLock structure(mutex_);
   Archive& archive = mounted_.model_->archive(shard);
@@ -98,24 +105,22 @@ Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, Outdate
       mounted_.model_->removed(), [&](const auto& removed) { return removed.second.place.shard == shard; });
   if (has_kept_bytes && !is_end)
     return fail(ErrorCode::Busy, EBUSY, "a program still has a deleted tensor open");
+  if (archive.version()->header != plan.header)
+    return fail(ErrorCode::Busy, EBUSY, "a program has changed the model");
   bool is_closed = false;
   ShardWriter writer(mounted_, {shard});
   const auto attempt = [&]() REQUIRES(mutex_) -> Result<void> {
     mounted_.committers_.of(shard).retire_journal();
     auto edit = ModelEdit::of(*mounted_.model_);
     RETURN_IF_ERROR(edit);
-    const auto begun = edit->begin_compaction(shard, Gaps::Cheap);
+    const auto begun = edit->begin_compaction(shard, plan.left, plan.check);
     RETURN_IF_ERROR(begun);
     if (!*begun) return {};
     RETURN_IF_ERROR(check_alone(archive, mounted_.options_.commit.uses_locks));
     const auto with_stop = [&](std::uint32_t at) {
       auto options = writer.options(at);
-      if (options && !is_end) {
-        options->on_copy = [this, shard](std::uint64_t) -> Result<void> {
-          if (!is_waited_for(shard)) return {};
-          return fail(ErrorCode::Busy, EBUSY, "a program changes the model");
-        };
-      }
+      if (options && !is_end)
+        options->on_copy = [this, shard](std::uint64_t) { return check_waiting(shard); };
       return options;
     };
     for (const FixedEntry& entry : Views::kEntries) {
@@ -134,11 +139,13 @@ Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, Outdate
   }
   for (const auto& [changed, others] : writer.foreign()) mounted_.tell_stale_(others);
   RETURN_IF_ERROR(done);
+  plan.header = archive.version()->header;
   return is_closed;
 }
 
-bool StructureEdits::is_waited_for(std::uint32_t shard) const {
-  return waiting_edits_ > 0 || mounted_.committers_.of(shard).is_waited_for();
+Result<void> StructureEdits::check_waiting(std::uint32_t shard) const {
+  if (waiting_edits_ == 0 && !mounted_.committers_.of(shard).is_waited_for()) return {};
+  return fail(ErrorCode::Busy, EBUSY, "a program changes the model");
 }
 
 }  // namespace stfs

@@ -13,6 +13,18 @@ namespace {
 
 using Random = std::mt19937_64;
 
+std::optional<Moves> next_moves(const Arrangement& now) {
+  PlanningEffort effort;
+  return stfs::next_moves(now, effort);
+}
+
+/// Returns the effort.
+std::uint64_t leave_costly_gaps(Arrangement& now) {
+  PlanningEffort effort({}, kMostPlanningUnits);
+  stfs::leave_costly_gaps(now, effort);
+  return effort.units();
+}
+
 std::uint64_t below(Random& random, std::uint64_t end) {
   return random() % end;
 }
@@ -129,12 +141,13 @@ Arrangement llama_8b() {
   return model;
 }
 
-/// Whether an edit that removes `count` tensors closes the gaps that they leave.
+/// Whether an edit that removes `count` tensors closes the gaps that they leave, with a small part of the
+/// effort that is allowed.
 bool is_closed_without(const Arrangement& model, std::size_t first, std::size_t count) {
   Arrangement now = model;
   const auto begin = now.blocks.begin() + static_cast<std::ptrdiff_t>(first);
   now.blocks.erase(begin, begin + static_cast<std::ptrdiff_t>(count));
-  leave_costly_gaps(now);
+  CHECK(leave_costly_gaps(now) < kMostPlanningUnits / 50);
   return std::ranges::none_of(now.blocks, &Block::is_filler);
 }
 
@@ -285,4 +298,54 @@ TEST_CASE("the header's padding takes a gap of a 256th of the tensors behind it,
     CHECK((moves->moved_bytes() == 0) == (more == 0));
     CHECK((moves->after.data_at == 4096 + gap_bytes) == (more == 0));
   }
+}
+
+namespace {
+
+/// Tensors of random sizes, the first ones with gaps before them.
+Arrangement with_many_gaps(std::uint32_t tensors, std::uint32_t gaps, std::uint64_t header_bytes) {
+  Random random(1);
+  Arrangement now{
+      .least_data_at = header_bytes, .data_at = header_bytes, .size_bytes = header_bytes, .blocks = {}};
+  for (std::uint32_t at = 0; at < tensors; ++at) {
+    if (at < gaps) now.size_bytes += 8 * (1 + below(random, 1000));
+    const std::uint64_t size_bytes = 8 * (1 + below(random, 1000));
+    now.blocks.push_back({{at, {now.size_bytes, size_bytes}}, 1, false});
+    now.size_bytes += size_bytes;
+  }
+  return now;
+}
+
+}  // namespace
+
+TEST_CASE("the plan for an archive with thousands of gaps ends, and leaves gaps", "[core][compaction]") {
+  // The small header allows so many steps that the first try needs all of the effort.
+  for (const std::uint64_t header_bytes : {20'000, 2'000'000}) {
+    Arrangement now = with_many_gaps(20'000, 10'000, header_bytes);
+    const std::uint64_t units = leave_costly_gaps(now);
+    CHECK(units > kMostPlanningUnits);
+    CHECK(units < kMostPlanningUnits + 1'000'000);
+    CHECK(std::ranges::count_if(now.blocks, &Block::is_filler) > 9900);
+    PlanningEffort effort;
+    while (auto moves = stfs::next_moves(now, effort)) now = std::move(moves->after);
+    CHECK(effort.units() < kMostPlanningUnits);
+    CHECK(gaps_of(now).empty());
+  }
+}
+
+TEST_CASE("gaps that would need many steps stay if each step writes a large header", "[core][compaction]") {
+  for (const std::uint64_t header_bytes : {40'000, 4'000'000, 8'000'000}) {
+    Arrangement now = with_many_gaps(1000, 100, header_bytes);
+    leave_costly_gaps(now);
+    CHECK(std::ranges::any_of(now.blocks, &Block::is_filler) == (header_bytes == 8'000'000));
+  }
+}
+
+TEST_CASE("a failed check ends the planning", "[core][compaction]") {
+  Arrangement now = with_many_gaps(20'000, 10'000, 2'000'000);
+  PlanningEffort effort([] { return fail(ErrorCode::System, EINTR, "enough"); });
+  stfs::leave_costly_gaps(now, effort);
+  CHECK_FALSE(effort.result());
+  CHECK(effort.units() < 2 * PlanningEffort::kUnitsPerCheck);
+  CHECK_FALSE(stfs::next_moves(now, effort));
 }

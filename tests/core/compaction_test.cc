@@ -1,6 +1,9 @@
 // The steps of a compaction: which bytes each step copies to which place, and that the steps end.
 #include "core/commit/compaction.h"
 
+#include <fmt/format.h>
+
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -220,4 +223,78 @@ TEST_CASE("a compaction waits for other readers to end, and a callback ends it",
   CHECK(ended.error().errno_value == EINTR);
   CHECK(scene.open()->version()->header->content.fillers.size() == 1);
   CHECK(scene.compact() == 1);
+}
+
+TEST_CASE("gaps that a plan leaves stay in their places in all steps", "[core][compaction]") {
+  const CompactionScene scene({300, 9000, 41, 7000, 3000, 800});
+  scene.remove("ace");
+  const auto fillers_now = [&scene] {
+    const auto version = scene.open()->version();
+    std::vector<ByteRange> fillers;
+    for (const ByteRange filler : version->header->content.fillers)
+      fillers.push_back(version->file_range(filler));
+    return fillers;
+  };
+  REQUIRE(fillers_now().size() == 3);
+  const std::vector<ByteRange> left = {fillers_now().front()};
+  std::uint64_t steps = 0;
+  while (compact_once(*scene.open(), {}, left).value()) REQUIRE(++steps < 100);
+  CHECK(steps > 0);
+  CHECK(fillers_now() == left);
+  CHECK(scene.compact() > 0);
+}
+
+namespace {
+
+/// Writes an archive of empty space, in which half of the tensors have a filler before them.
+std::string write_many_gaps(const TemporaryDirectory& directory, std::uint64_t tensors) {
+  std::string json = "{";
+  std::uint64_t end = 0;
+  const auto add = [&](const std::string& name, std::uint64_t size_bytes) {
+    json += fmt::format(R"({}"{}":{{"dtype":"U8","shape":[{}],"data_offsets":[{},{}]}})",
+                        json.size() > 1 ? "," : "", name, size_bytes, end, end + size_bytes);
+    end += size_bytes;
+  };
+  for (std::uint64_t at = 0; at < tensors; ++at) {
+    if (at % 2 == 0) add(fmt::format("__safetensorsfs.free.{}", at), 8 * (1 + at * 7919 % 1000));
+    add(fmt::format("t{}", at), 8 * (1 + at * 104'729 % 1000));
+  }
+  json += "}";
+  json.append(65'536 - json.size() % 8, ' ');
+  const std::string path = directory.write("many.safetensors", archive_bytes(json, ""));
+  std::filesystem::resize_file(path, 8 + json.size() + end);
+  return path;
+}
+
+}  // namespace
+
+TEST_CASE("thousands of gaps are planned once, and a check ends each plan", "[core][compaction]") {
+  const TemporaryDirectory directory;
+  const std::string path = write_many_gaps(directory, 20'000);
+  const auto archive = Archive::open(path, Access::ReadWrite).value();
+  const auto before = archive->version();
+  CommitOptions options;
+  options.on_copy = [](std::uint64_t) -> Result<void> { return fail(ErrorCode::System, EINTR, "enough"); };
+  const auto check = [&options] { return options.on_copy(0); };
+  for (const Gaps gaps : {Gaps::All, Gaps::Cheap}) {
+    const auto ended = forecast_compaction(*before, gaps, check);
+    REQUIRE_FALSE(ended);
+    CHECK(ended.error().errno_value == EINTR);
+  }
+  CHECK_FALSE(next_compaction_step(*before, {}, check));
+  const auto stopped = compact_once(*archive, options);
+  REQUIRE_FALSE(stopped);
+  CHECK(stopped.error().errno_value == EINTR);
+  CHECK(archive->version() == before);
+
+  const auto forecast = forecast_compaction(*before, Gaps::Cheap).value();
+  CHECK(forecast.steps > 0);
+  CHECK(forecast.steps < 256);
+  CHECK(forecast.left.size() > 9'900);
+  REQUIRE(close_cheap_gaps(*archive, forecast, {}));
+  const auto after = archive->version();
+  CHECK(after->tensors().size() == 20'000);
+  std::vector<ByteRange> fillers;
+  for (const ByteRange filler : after->header->content.fillers) fillers.push_back(after->file_range(filler));
+  CHECK(fillers == forecast.left);
 }

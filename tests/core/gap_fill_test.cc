@@ -92,7 +92,8 @@ std::optional<std::size_t> nearest_first(const Question& asked) {
 }
 
 std::optional<std::vector<std::size_t>> answer_to(const Question& asked) {
-  return best_fit(asked.now, asked.gap, asked.first, asked.most_bytes, asked.slack_bytes);
+  PlanningEffort effort;
+  return best_fit(asked.now, asked.gap, asked.first, asked.most_bytes, asked.slack_bytes, effort);
 }
 
 }  // namespace

@@ -18,8 +18,19 @@ std::uint64_t filler_bytes_of(const Archive& archive) {
   return total;
 }
 
+constexpr unsigned kMostChecks = 1000;  // of a plan that only tells a number, about a second
+
+Result<void> check_interrupt() {
+  return interrupted() ? fail(ErrorCode::System, EINTR, "interrupted") : Result<void>();
+}
+
 std::string why_costly(const ArchiveVersion& version) {
-  const auto all = forecast_compaction(version);
+  unsigned checks = 0;
+  const auto all = forecast_compaction(version, Gaps::All, [&checks]() -> Result<void> {
+    if (++checks > kMostChecks)
+      return fail(ErrorCode::System, E2BIG, "closing the gaps would take many steps");
+    return check_interrupt();
+  });
   if (!all) return all.error().message;
   return fmt::format("closing the gap would move {}", human_size(all->moved_bytes));
 }
@@ -34,15 +45,15 @@ std::string close_gaps_of(Archive& archive, bool keeps_space, CommitOptions opti
     return reader ? fmt::format("process {} has the archive open", *reader)
                   : "another process, or a mount, has the archive open";
   }
-  const auto forecast = forecast_compaction(*archive.version(), Gaps::Cheap);
+  const auto forecast = forecast_compaction(*archive.version(), Gaps::Cheap, check_interrupt);
   if (!forecast) return forecast.error().message;
   Progress progress(streams, forecast->moved_bytes);
   options.on_copy = [&](std::uint64_t size_bytes) -> Result<void> {
     progress.advance(size_bytes);
-    return interrupted() ? fail(ErrorCode::System, EINTR, "interrupted") : Result<void>();
+    return check_interrupt();
   };
   if (interrupted()) return "interrupted";
-  if (auto done = close_cheap_gaps(archive, forecast->steps, options); !done) return done.error().message;
+  if (auto done = close_cheap_gaps(archive, *forecast, options); !done) return done.error().message;
   left.moved_bytes += forecast->moved_bytes;
   return filler_bytes_of(archive) == 0 ? std::string() : why_costly(*archive.version());
 }

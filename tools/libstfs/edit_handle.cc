@@ -168,6 +168,6 @@ void stfs_edit::close_gaps() const {
     Archive& archive = writer->archive(changed.shard);
     if (archive.version()->header->content.fillers.empty()) continue;
     if (const auto forecast = forecast_compaction(*archive.version(), Gaps::Cheap))
-      static_cast<void>(close_cheap_gaps(archive, forecast->steps, options));
+      static_cast<void>(close_cheap_gaps(archive, *forecast, options));
   }
 }
