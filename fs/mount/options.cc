@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/base/printable.h"
+#include "core/base/version.h"
 #include "fs/mount/mount_options.h"
 
 namespace stfs {
@@ -111,7 +112,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     return wrong_usage(error.what());
   }
-  if (shows_version) return {CommandLine::Outcome::Print, "safetensorsfs " STFS_VERSION "\n", {}};
+  if (shows_version) return {CommandLine::Outcome::Print, version_line("safetensorsfs"), {}};
   if (shows_definitions) return {CommandLine::Outcome::Print, mount_option_definitions(), {}};
   if (source.empty())
     return wrong_usage("SOURCE is missing: the .safetensors file, index or directory to mount");

@@ -2,6 +2,9 @@
 // expected one.
 #include "fs/mount/options.h"
 
+#include <string>
+
+#include "core/base/version.h"
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
 
@@ -179,7 +182,7 @@ TEST_CASE("--help and --version print and mount nothing", "[fs][options]") {
   }
   for (const char* flag : {"--version", "-V"}) {
     CHECK(parse({flag}).outcome == CommandLine::Outcome::Print);
-    CHECK(parse({flag}).text == "safetensorsfs " STFS_VERSION "\n");
+    CHECK(parse({flag}).text == "safetensorsfs " + std::string(build_version()) + "\n");
   }
 }
 

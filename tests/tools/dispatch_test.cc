@@ -5,7 +5,9 @@
 #include <new>
 #include <ostream>
 #include <stdexcept>
+#include <string>
 
+#include "core/base/version.h"
 #include "tests/support/catch.h"
 #include "tests/support/tool_run.h"
 
@@ -58,7 +60,7 @@ TEST_CASE("dispatch answers help VERB by the verb's own help", "[tools][dispatch
 }
 
 TEST_CASE("dispatch prints the version", "[tools][dispatch]") {
-  CHECK(test::run_verb(run_top, {"--version"}).out == "stfs " STFS_VERSION "\n");
+  CHECK(test::run_verb(run_top, {"--version"}).out == "stfs " + std::string(build_version()) + "\n");
 }
 
 TEST_CASE("dispatch asks each verb for its definitions, and ends with the first that fails",

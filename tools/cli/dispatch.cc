@@ -9,6 +9,7 @@
 #include <new>
 #include <ostream>
 
+#include "core/base/version.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/text/near_names.h"
 #include "tools/text/printable.h"
@@ -130,7 +131,7 @@ int dispatch(std::span<const Verb> verbs, const Arguments& arguments, Streams& s
     return kDone;
   }
   if (first == "-V" || first == "--version") {
-    streams.out << "stfs " STFS_VERSION "\n";
+    streams.out << version_line("stfs");
     return kDone;
   }
   if (first == "--definitions") {  // for packaging/generate; the help does not show it

@@ -8,9 +8,11 @@
 #include <iterator>
 #include <limits>
 #include <ostream>
+#include <string>
 #include <vector>
 
 #include "core/archive/archive_writer.h"
+#include "core/base/version.h"
 #include "core/storage/file.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
@@ -53,7 +55,7 @@ struct SampleRequest {
 
 Metadata metadata_of(const SampleRequest& request) {
   Metadata metadata{{"format", "pt"},
-                    {"generator", "stfs sample " STFS_VERSION},
+                    {"generator", std::string("stfs sample ") + build_version()},
                     {"seed", std::to_string(request.seed)},
                     {"layers", std::to_string(request.size.layers)},
                     {"hidden", std::to_string(request.size.hidden)}};

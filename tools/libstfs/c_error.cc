@@ -8,6 +8,7 @@
 #include <new>
 
 #include "core/base/printable.h"
+#include "core/base/version.h"
 
 namespace stfs::interface {
 namespace {
@@ -77,7 +78,7 @@ void tell(const Error& error, stfs_error* to) {
 using namespace stfs::interface;
 
 const char* stfs_version() {
-  return STFS_VERSION;
+  return stfs::build_version();
 }
 
 const char* stfs_code_name(std::int32_t code) {

@@ -70,7 +70,7 @@ typedef struct stfs_text {
   size_t size_bytes;
 } stfs_text;
 
-/* The version of the library, "0.1.0". */
+/* The version of the library: MAJOR.MINOR.PATCH. */
 STFS_API const char* stfs_version(void);
 
 /* --- errors --- */

@@ -1,0 +1,9 @@
+#include "core/base/version.h"
+
+namespace stfs {
+
+std::string_view build_commit() {
+  return "";
+}
+
+}  // namespace stfs
