@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <utility>
 
 #include "core/storage/attribute_names.h"
@@ -39,6 +40,9 @@ Result<Outdated> MountedModel::remove_file(Ino parent, std::string_view name) {
   const auto made = drafts_.find(directory.ino, name);
   if (Checkpoint* const saved = made ? made->content->checkpoint() : nullptr) {
     RETURN_IF_ERROR(check_caller_writes_all());
+    // The kernel holds the directory's lock, so this does not wait for a commit.
+    const std::unique_lock lock(made->content->mutex, std::try_to_lock);
+    if (!lock) return refuse_change(EBUSY, "is being written or saved: try again");
     saved->drop();
     made->content->is_unlinked = true;
     drafts_.remove(made->ino);

@@ -49,6 +49,7 @@ class Saver {
     }
     return 0;
   }
+  [[nodiscard]] PendingFile& content() const { return *file_->content; }
   int resize(std::uint64_t size) { return errno_of(filesystem_.resize(*file_, size, Caller(1, ::getpid()))); }
   int close() {
     const int verdict = errno_of(filesystem_.flush(*file_, 1, ::getpid()));
@@ -308,6 +309,10 @@ TEST_CASE("a checkpoint under a temporary name counts when it is renamed", "[fs]
     Saver saver(mount, ".tmpCut");
     CHECK(saver.write(bytes.substr(0, 9000)) == 0);
     CHECK(errno_of(mount->rename(views, ".tmpCut", views, "archive.safetensors")) == ENODATA);
+    {
+      const MutexLock at_work(saver.content().mutex);  // as a commit, or a write
+      CHECK(errno_of(mount->remove_file(views, ".tmpCut")) == EBUSY);
+    }
     REQUIRE(mount->remove_file(views, ".tmpCut"));
     CHECK(errno_of(mount->lookup(views, ".tmpCut")) == ENOENT);
   }
