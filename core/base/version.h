@@ -10,8 +10,8 @@ namespace stfs {
 const char* build_version();
 
 /// The commit of the program's sources: 8 digits, and ", changed" if the sources had changes that are not
-/// committed. Empty in tests and libraries, and where the sources are no git checkout. In the programs, a source
-/// that the build writes (packaging/commit.cmake) replaces this function at the link.
+/// committed. Empty in tests and libraries, and where the sources are no git checkout. In the programs, a
+/// source that the build writes (packaging/commit.cmake) replaces this function at the link.
 std::string_view build_commit();
 
 /// The line that `PROGRAM --version` prints, such as "stfs 1.2.3 (0123abcd)". It ends in a newline.

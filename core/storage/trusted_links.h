@@ -49,8 +49,8 @@ Result<FollowedFile> follow_trusted_links(int directory, const std::string& path
                                           OtherMounts mounts = OtherMounts::Entered);
 /// Finds the file at the path, and follows the links of all users.
 Result<FollowedFile> follow_all_links(const std::string& path);
-/// Opens the directory at the path with O_PATH, and follows the links of all users. Enters another user's mount
-/// only if the path names it. Never waits for such a mount behind another user's link.
+/// Opens the directory at the path with O_PATH, and follows the links of all users. Enters another user's
+/// mount only if the path names it. Never waits for such a mount behind another user's link.
 /// @return EXDEV: a link leads into such a mount. ENOTDIR, ENOENT and others, as open(2).
 Result<UniqueFd> follow_to_directory(const std::filesystem::path& path);
 
