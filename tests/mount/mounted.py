@@ -198,7 +198,7 @@ class Mount:
                   f"its threads:\n{where_threads_wait(self.pid)}", file=sys.stderr)
             raise
 
-    def unmount(self):
+    def unmount(self, seconds=20):
         """Unmounts, waits for the daemon and returns its exit status."""
         result = None
         for _ in range(100):  # a descriptor that was just closed may still be on its way
@@ -207,7 +207,7 @@ class Mount:
                 result = subprocess.run([*self.inside, "fusermount3", "-u", str(self.path)],
                                         capture_output=True, text=True)
             if result.returncode == 0 or not self.is_mounted():
-                return self.wait()
+                return self.wait(seconds)
             time.sleep(0.02)
         raise AssertionError(f"{self.path} does not unmount: {result.stderr}")
 

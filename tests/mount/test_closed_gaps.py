@@ -143,7 +143,7 @@ def test_thousands_of_fillers_keep_no_mount_from_its_end(tmp_path, mounts):
     write_many_fillers(path, 20_000)
     mount = mounts(path)
     os.unlink(mount / "t1")
-    assert mount.unmount() == 0
+    assert mount.unmount(seconds=120) == 0  # it is seconds of work, and was hours
     assert "closing the gap would move too much" in mount.log()
     found = load_file(path)
     assert len([name for name in found if name.startswith("t")]) == 19_999
