@@ -53,7 +53,7 @@ ScratchDirectory::ScratchDirectory(const std::filesystem::path& model, std::shar
     : path_(path_of(model)), archive_(std::move(archive)), storage_(storage) {
   if (at.parent_path() == model.parent_path()) beside_ = at.filename();
   // If the shards are in another directory, only the index is in this one, and the index was just read.
-  const auto above = open_directory(storage_, model.parent_path(), LastLink::Followed);
+  const auto above = open_folder(storage_, model.parent_path());
   if (above && (beside_.empty() || has_entry(storage_, *above, beside_, *archive_)))
     above_ = above->status.identity;
 }
@@ -68,7 +68,7 @@ tl::unexpected<Error> ScratchDirectory::failed(int errno_value, const std::strin
 }
 
 Result<OpenDirectory> ScratchDirectory::opened_above() const {
-  auto above = open_directory(storage_, path_.parent_path(), LastLink::Followed);
+  auto above = open_folder(storage_, path_.parent_path());
   if (!above || (above_ && above->status.identity.same_file(*above_))) return above;
   // Some file systems of FUSE change the inode number of a directory that they have forgotten.
   if (!beside_.empty() && has_entry(storage_, *above, beside_, *archive_)) return above;

@@ -132,6 +132,17 @@ Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::pa
   return opened;
 }
 
+Result<OpenDirectory> open_folder(Storage& storage, const std::filesystem::path& path) {
+  if (!storage.is_system()) return open_directory(storage, path, LastLink::Followed);
+  auto found = follow_all_links(path / "");
+  RETURN_IF_ERROR(found);
+  OpenDirectory folder;
+  folder.fd = std::move(found->fd);
+  folder.path = fmt::format("/proc/self/fd/{}", folder.fd.get());
+  folder.status = directory_status(found->status);
+  return folder;
+}
+
 bool has_entry(Storage& storage, const OpenDirectory& directory, const std::filesystem::path& name,
                const File& file) {
   const auto own = file.status();
@@ -151,7 +162,7 @@ Result<std::shared_ptr<Storage>> storage_beside(Storage& storage, const std::fil
                                                 const File* file) {
   if (!storage.is_system() || ::access("/proc/self/fd", F_OK) != 0)
     return std::shared_ptr<Storage>(std::shared_ptr<void>(), &storage);
-  auto folder = open_directory(storage, path.parent_path(), LastLink::Followed);
+  auto folder = open_folder(storage, path.parent_path());
   RETURN_IF_ERROR(folder);
   if (file != nullptr && !has_entry(storage, *folder, path.filename(), *file)) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,

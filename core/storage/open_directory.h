@@ -39,6 +39,11 @@ enum class LastLink : std::uint8_t {
 Result<OpenDirectory> open_directory(Storage& storage, const std::filesystem::path& path,
                                      LastLink link = LastLink::Refused);
 
+/// Opens the directory that the path leads to now, whose components may be links. A storage that has kept
+/// another directory of that path (storage_beside()) has no effect. Never waits for another user's mount.
+/// The descriptor only leads to files (O_PATH).
+Result<OpenDirectory> open_folder(Storage& storage, const std::filesystem::path& path);
+
 /// Returns true if the name in the directory, which is no link, is that open file.
 bool has_entry(Storage& storage, const OpenDirectory& directory, const std::filesystem::path& name,
                const File& file);

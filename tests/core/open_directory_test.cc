@@ -55,7 +55,7 @@ TEST_CASE("a directory that was just made is told from one that another user has
 TEST_CASE("a storage of a test reaches a directory by its path", "[core][open_directory]") {
   const TemporaryDirectory place;
   WatchedStorage storage;
-  CHECK_FALSE(open_directory(storage, place.path(), LastLink::Followed)->fd);
-  CHECK(open_directory(storage, place.path(), LastLink::Followed)->path == place.path());
-  CHECK(open_directory(system_storage(), place.path(), LastLink::Followed)->fd);
+  CHECK_FALSE(open_folder(storage, place.path())->fd);
+  CHECK(open_folder(storage, place.path())->path == place.path());
+  CHECK(open_folder(system_storage(), place.path())->fd);
 }
