@@ -100,6 +100,26 @@ def test_a_c_program_builds_against_what_is_installed(tmp_path, archive_path, te
     assert ran.stdout.split()[1] == str(int(tensors["odd"].sum(dtype="u8")))
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no cc")
+def test_a_cmake_project_finds_what_is_installed(tmp_path):
+    if is_sanitized():
+        pytest.skip("a library with a sanitizer can't be linked into a program without")
+    root = tmp_path / "root"
+    done = subprocess.run(["cmake", "--install", BUILD], env={**os.environ, "DESTDIR": str(root)}, capture_output=True, text=True,
+                          timeout=120)
+    assert done.returncode == 0, done.stderr
+    config, = root.rglob("stfsConfig.cmake")
+    (tmp_path / "program.c").write_text("#include <stfs.h>\n#include <stdio.h>\nint main(void) { return puts(stfs_version()) < 0; }\n")
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.22)\nproject(program LANGUAGES C)\nfind_package(stfs 0.2 REQUIRED)\n"
+        "add_executable(program program.c)\ntarget_link_libraries(program PRIVATE stfs::stfs)\n")
+    for command in (["cmake", "-S", tmp_path, "-B", tmp_path / "built", f"-Dstfs_DIR={config.parent}"], ["cmake", "--build", tmp_path / "built"]):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    version = re.search(r"project\(safetensorsfs VERSION (\S+)", (REPOSITORY / "CMakeLists.txt").read_text())[1]
+    assert subprocess.run([tmp_path / "built/program"], capture_output=True, text=True).stdout == f"{version}\n"
+
+
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory):
     out = tmp_path_factory.mktemp("sdist")
