@@ -6,7 +6,7 @@ set(commit "")
 find_program(GIT git)
 # A checkout has .git itself. Sources that are unpacked below another project's checkout are not a part of it.
 if(GIT AND EXISTS "${SOURCE}/.git")
-  # The checkout may belong to another user. No lock is taken, so a commit at the same time does not fail.
+  # The checkout may belong to another user. GIT_OPTIONAL_LOCKS: another program may commit at the same time.
   set(git ${CMAKE_COMMAND} -E env GIT_OPTIONAL_LOCKS=0 ${GIT} -c "safe.directory=*")
   execute_process(COMMAND ${git} rev-parse --short=8 HEAD WORKING_DIRECTORY "${SOURCE}" OUTPUT_VARIABLE commit
     OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)

@@ -14,7 +14,7 @@ const char* build_version();
 /// source that the build writes (packaging/commit.cmake) replaces this function at the link.
 std::string_view build_commit();
 
-/// The line that `PROGRAM --version` prints, such as "stfs 1.2.3 (0123abcd)". It ends in a newline.
+/// Returns the line that `PROGRAM --version` prints, with its newline: "stfs 1.2.3 (0123abcd)".
 std::string version_line(std::string_view program);
 
 }  // namespace stfs

@@ -197,7 +197,7 @@ bool is_cheap(Arrangement now, PlanningEffort& effort) {
   const std::uint64_t most_bytes = most_moved_bytes(gap_bytes);
   const std::uint64_t most_steps =
       std::min<std::uint64_t>(kMostSteps, kMostHeaderBytes / std::max<std::uint64_t>(now.least_data_at, 1));
-  if (gaps.size() > most_steps) return false;  // nearly always, a gap needs a step of its own
+  if (gaps.size() > most_steps) return false;  // nearly each gap needs a separate step
   std::uint64_t moved_bytes = 0;
   for (std::uint64_t step = 0; step < most_steps; ++step) {
     auto moves = next_moves(now, effort);

@@ -75,7 +75,7 @@ class Checkpoint final : public PendingBytes {
   void note_committed() override;
   /// True if a rename commits it, to a name that it can have.
   [[nodiscard]] bool waits_for_name() const { return waits_for_name_; }
-  /// Keeps a whole checkpoint until it is renamed. It is not dirty any more.
+  /// Keeps a whole checkpoint until a rename. The checkpoint is not dirty any more.
   void keep();
   [[nodiscard]] bool is_kept() const { return is_kept_; }
   [[nodiscard]] bool is_committed() const { return is_committed_; }

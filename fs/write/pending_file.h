@@ -1,6 +1,6 @@
-// A file whose bytes a program has written, and that are not committed yet. The descriptors that write it
-// share one PendingFile (open_file.h): it is their `content`. It has their lock and their failure. Its
-// PendingBytes have the bytes, and are of another kind when the file gets another form (remake()).
+// A file with written bytes that are not committed yet. The descriptors that write the file share one
+// PendingFile (open_file.h calls it their `content`), with one lock and one failure. Its PendingBytes have
+// the bytes. remake() gives the file PendingBytes of another kind, because the file gets another form.
 //
 // States of a pending file:
 //

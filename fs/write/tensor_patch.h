@@ -1,5 +1,5 @@
-// New bytes for a tensor of the model. They are staged for the tensor's place, in a journal beside its
-// archive: each patch in a transaction of its own, or all patches of a transaction's directory in its group.
+// New bytes for a tensor of the model. A journal beside the archive has them, staged for the tensor's place.
+// A patch is a separate transaction, or a part of the group of a transaction's directory.
 #pragma once
 
 #include <sys/types.h>
