@@ -174,6 +174,23 @@ def test_pip_installs_the_source_distribution_into_a_fresh_environment(installed
     assert (ran.stdout, ran.stderr) == (f"{place}/stfs/__init__.py 27 cpu\n", "")
 
 
+def needed_libraries(file):
+    dynamic = subprocess.run(["readelf", "-d", file], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"NEEDED.*\[(.*)\]", dynamic)
+
+
+def are_of_every_system(libraries):
+    return libraries and all(re.match(r"lib(c|m|dl|rt|pthread)\.so|ld-linux", name) for name in libraries)
+
+
+def test_the_installed_package_brings_the_command(installed, archive_path):
+    _, python = installed
+    command = python.parent / "stfs"
+    assert are_of_every_system(needed_libraries(command)), needed_libraries(command)
+    listed = subprocess.run([command, "ls", "--names", archive_path, "odd"], capture_output=True, text=True)
+    assert (listed.stdout, listed.stderr, listed.returncode) == ("odd\n", "", 0)
+
+
 def test_the_installed_package_is_whole_and_needs_no_library(installed):
     place, _ = installed
     names = {path.name for path in (place / "stfs").iterdir()} - {"__pycache__"}
@@ -181,9 +198,7 @@ def test_the_installed_package_is_whole_and_needs_no_library(installed):
     assert names - {module} == {path.name for path in (REPOSITORY / "packaging/python/stfs").iterdir()} - {"__pycache__"}
     wheel, = place.glob("stfs-*.dist-info/WHEEL")
     assert ("-abi3-" in wheel.read_text()) == (module == "_stfs.abi3.so") == (sys.version_info >= (3, 11))
-    dynamic = subprocess.run(["readelf", "-d", place / "stfs" / module], capture_output=True, text=True, check=True).stdout
-    needed = re.findall(r"NEEDED.*\[(.*)\]", dynamic)
-    assert needed and all(re.match(r"lib(c|m|dl|rt|pthread)\.so|ld-linux", name) for name in needed), needed
+    assert are_of_every_system(needed_libraries(place / "stfs" / module))
 
 
 def test_the_installed_package_names_its_version_and_its_licence(installed):
