@@ -29,6 +29,16 @@ std::string unescaped(std::string_view field) {
   return text;
 }
 
+/// Returns the fields of a line. Only single spaces separate fields: names may contain other white space, and a
+/// field may be empty.
+std::vector<std::string_view> fields_of(std::string_view line) {
+  std::vector<std::string_view> fields;
+  for (std::size_t end = 0; (end = line.find(' ')) != line.npos; line.remove_prefix(end + 1))
+    fields.push_back(line.substr(0, end));
+  fields.push_back(line);
+  return fields;
+}
+
 template <class Number>
 std::optional<Number> number_in(std::string_view text) {
   Number number = 0;
@@ -88,22 +98,28 @@ std::optional<std::uint32_t> MountEntry::user() const {
   return number_in<std::uint32_t>(behind.substr(0, behind.find(',')));
 }
 
+std::optional<MountEntry> mount_of_line(std::string_view line) {
+  // ID PARENT MAJ:MIN ROOT MOUNTPOINT OPTIONS [TAG...] - TYPE SOURCE OPTIONS
+  constexpr std::ptrdiff_t kTagsAt = 6;
+  constexpr std::ptrdiff_t kBehindTags = 4;
+  const std::vector<std::string_view> fields = fields_of(line);
+  if (std::ssize(fields) < kTagsAt + kBehindTags) return std::nullopt;
+  const auto hyphen = std::find(fields.begin() + kTagsAt, fields.end(), "-");
+  if (fields.end() - hyphen < kBehindTags) return std::nullopt;
+  return MountEntry{.id = std::string(fields[0]),
+                    .device = std::string(fields[2]),
+                    .path = unescaped(fields[4]),
+                    .flags = std::string(fields[5]),
+                    .type = std::string(hyphen[1]),
+                    .source = unescaped(hyphen[2]),
+                    .options = std::string(hyphen[3])};
+}
+
 std::vector<MountEntry> mounts() {
   std::ifstream table("/proc/self/mountinfo");
   std::vector<MountEntry> all;
   for (std::string line; std::getline(table, line);) {
-    // ID PARENT MAJ:MIN ROOT MOUNTPOINT OPTIONS [TAG...] - TYPE SOURCE OPTIONS
-    std::istringstream words(line);
-    std::string skipped;
-    std::string path;
-    MountEntry entry;
-    words >> entry.id >> skipped >> entry.device >> skipped >> path >> entry.flags;
-    while (words >> skipped && skipped != "-") {
-    }
-    words >> entry.type >> entry.source >> entry.options;
-    entry.path = unescaped(path);
-    entry.source = unescaped(entry.source);
-    all.push_back(std::move(entry));
+    if (auto entry = mount_of_line(line)) all.push_back(std::move(*entry));
   }
   return all;
 }

@@ -37,6 +37,34 @@ TEST_CASE("every mount of this system is found at its path, the uppermost one", 
   }
 }
 
+TEST_CASE("white space in the name of a mount point separates no fields", "[core][mount_table]") {
+  const std::string forged = "/m\vrw\v-\vfuse.safetensorsfs\v/etc/FORGED\frw,user_id=0\r,group_id=0";
+  const auto mount =
+      mount_of_line("36 25 0:32 / " + forged + " rw,nosuid shared:7 - fuse.x a\\040b rw,user_id=1000");
+  REQUIRE(mount);
+  CHECK(mount->id == "36");
+  CHECK(mount->device == "0:32");
+  CHECK(mount->path == forged);
+  CHECK(mount->flags == "rw,nosuid");
+  CHECK(mount->type == "fuse.x");
+  CHECK(mount->source == "a b");
+  CHECK(mount->user() == 1000U);
+}
+
+TEST_CASE("a line of mountinfo may have any number of tags and an empty source", "[core][mount_table]") {
+  const auto mount = mount_of_line("1 2 0:3 / /m rw a:1 b:2 - tmpfs  rw");
+  REQUIRE(mount);
+  CHECK(mount->type == "tmpfs");
+  CHECK(mount->source.empty());
+  CHECK(mount->options == "rw");
+  CHECK(mount_of_line("1 2 0:3 / /m rw - tmpfs none rw")->source == "none");
+  for (const char* line :
+       {"", "1 2 0:3 / /m rw", "1 2 0:3 / /m rw - tmpfs none", "1 2 0:3 / /m - tmpfs none rw x"}) {
+    CAPTURE(line);
+    CHECK_FALSE(mount_of_line(line));
+  }
+}
+
 TEST_CASE("the mount at /proc is proc's", "[core][mount_table]") {
   const auto mount = mounted_at("/proc");
   REQUIRE(mount);

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 from archive_file import write_bytes_tensors
-from mounted import eventually
+from mounted import BUILD, eventually
 from test_journal_users import is_run_by
 from test_planted_files import MALLORY, as_mallory
 
@@ -125,3 +125,26 @@ def test_a_log_goes_on_in_its_directory(scene):
     assert mount.unmount() == 0
     assert os.listdir(scene.private) == ["keys.json"]
     assert "unmounted" in (scene.models / "logs.old/log").read_text()
+
+
+@pytest.mark.parametrize("shared", [0o777, 0o775])
+def test_the_files_of_a_private_directory_are_no_leftovers_of_a_publisher(scene, shared):
+    """A directory that a publisher has not made under its name stays as it is."""
+    published = scene.models
+    os.chown(published, 0, MALLORY)
+    published.chmod(shared)
+    shard = scene.private / "model-00001-of-00002.safetensors"
+    shutil.copy(scene.model, shard)
+    tuned = write_bytes_tensors(scene.models / "tuned.safetensors", {"t": b"other"})
+    scene.move("weight_v000001")
+    publish = [BUILD / "stfs", "diff", scene.model, tuned, "--encoding", "xor", "--version", "1", "--out", published]
+    done = is_run_by(0, 0, publish, timeout=60)
+    assert done.returncode != 0 and f"{scene.private}: has files like those of an interrupted publisher" in done.stderr
+    assert set(os.listdir(scene.private)) == {"keys.json", shard.name}
+    shutil.rmtree(scene.private)
+    done = is_run_by(0, 0, publish, timeout=60)
+    assert done.returncode == 0, done.stderr
+    # Files of a publisher that was killed before it has named the index are removed.
+    (scene.private / "model.safetensors.index.json").unlink()
+    done = is_run_by(0, 0, publish, timeout=60)
+    assert done.returncode == 0, done.stderr

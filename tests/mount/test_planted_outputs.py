@@ -4,11 +4,11 @@ import os
 import shutil
 import signal
 import stat
-import struct
 import subprocess
 
 import archive_file
 import pytest
+from access_list import let_user
 from mounted import BUILD
 from published_weights import INDEX, save
 from test_journal_users import ALICE, GROUP, is_run_by
@@ -175,16 +175,6 @@ def test_an_output_takes_no_set_id_bit_from_the_file_that_it_replaces(planted_gr
     assert os.lstat(out).st_mode & 0o7000 == 0
 
 
-def let_mallory_read(directory):
-    """Sets a default list: new files in the directory may be read and written by Mallory, as far as their group's bits allow."""
-    entries = ((0x01, 7, 2**32 - 1), (0x02, 7, MALLORY), (0x04, 7, 2**32 - 1), (0x10, 7, 2**32 - 1), (0x20, 0, 2**32 - 1))
-    packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
-    try:
-        os.setxattr(directory, "system.posix_acl_default", packed)
-    except OSError as error:
-        pytest.skip(f"no access control lists: {error}")
-
-
 def can_mallory_read(path):
     return is_run_by(MALLORY, MALLORY, ["cat", path], text=False).returncode == 0
 
@@ -202,7 +192,8 @@ def test_a_default_list_of_the_directory_opens_no_output_of_a_private_shard(plan
     if is_replaced:
         assert place.run(words, out).returncode == 0
         assert not can_mallory_read(out)
-    let_mallory_read(place.outputs)
+    # New files may be read and written by Mallory, as far as their group's bits allow.
+    let_user(MALLORY, 0o7, place.outputs, group=0o7, kind="default")
     done = place.run(words, out, *["--force"][:is_replaced])
     assert done.returncode == 0, done
     assert not can_mallory_read(out), os.getxattr(out, "system.posix_acl_access")

@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from access_list import let_user
 from archive_file import random_bytes, write_bytes_tensors
 from test_journal_users import ALICE, Shared, is_run_by
-from test_planted_files import as_mallory
+from test_planted_files import MALLORY, as_mallory
 
 pytestmark = pytest.mark.needs_root
 
@@ -95,6 +96,27 @@ def test_a_link_to_a_private_file_in_a_sticky_directory_is_refused(scene):
     os.link(source, scene.shared / "update.bin")  # where protected_hardlinks is 0, each user may make it
     done = scene.as_root("put", scene.model, "t", scene.shared / "update.bin")
     assert done.returncode != 0 and scene.model.read_bytes() == scene.before
+
+
+def test_a_file_in_a_sticky_directory_of_its_mover_is_refused(scene):
+    source = scene.private("private.bin")
+    moved = scene.shared / "own" / "update.bin"
+    as_mallory('mkdir "$1" && chmod 1777 "$1" && mv "$2" "$3"', moved.parent, source, moved)
+    done = scene.as_root("put", scene.model, "t", moved)
+    assert done.returncode != 0 and "Its directory may be written by user" in done.stderr
+    assert scene.model.read_bytes() == scene.before
+
+
+def test_a_model_with_an_access_control_list_has_more_readers_than_its_mode_says(scene):
+    scene.model.chmod(0o600)
+    let_user(MALLORY, 0o4, scene.model)
+    source = scene.private("private.bin")
+    moved = source.with_name("update.bin")
+    as_mallory('mv "$1" "$2"', source, moved)
+    done = scene.as_root("put", scene.model, "t", moved)
+    assert done.returncode != 0 and scene.model.read_bytes() == scene.before
+    moved.chmod(0o644)
+    assert scene.as_root("put", scene.model, "t", moved).returncode == 0
 
 
 def test_a_file_of_a_third_user_in_a_sticky_directory_is_refused(scene):

@@ -11,6 +11,7 @@
 
 #include "core/base/unique_fd.h"
 #include "core/storage/directory_writers.h"
+#include "core/storage/group_members.h"
 #include "core/storage/permissions.h"
 #include "core/storage/trusted_links.h"
 
@@ -18,9 +19,8 @@ namespace stfs::tools {
 namespace {
 
 /// True if a user who may not read the source may read the target. Root may read both.
+/// @param source  not everybody may read it.
 bool has_more_readers(const Permissions& target, const Permissions& source) {
-  const bool is_public = (source.mode & S_IRGRP) != 0 && (source.mode & S_IROTH) != 0;
-  if (is_public) return false;
   const bool has_same_group = target.gid == source.gid && (source.mode & S_IRGRP) != 0;
   return (target.uid != source.uid && target.uid != 0) || (target.mode & S_IROTH) != 0 ||
          ((target.mode & S_IRGRP) != 0 && !has_same_group);
@@ -29,12 +29,15 @@ bool has_more_readers(const Permissions& target, const Permissions& source) {
 Result<bool> has_more_readers(const Model& target, const File& source) {
   const auto of_source = permissions_of(source);
   RETURN_IF_ERROR(of_source);
+  const bool is_public = (of_source->mode & S_IRGRP) != 0 && (of_source->mode & S_IROTH) != 0;
+  if (is_public) return false;
   for (const auto& shard : target.shards()) {
     const File* const file = shard.archive ? shard.archive->local_file() : nullptr;
     if (file == nullptr) continue;
     const auto of_target = permissions_of(*file);
     RETURN_IF_ERROR(of_target);
-    if (has_more_readers(*of_target, *of_source)) return true;
+    // permissions_of() leaves out rights that an access control list gives to single users.
+    if (has_access_list(file->descriptor()) || has_more_readers(*of_target, *of_source)) return true;
   }
   return false;
 }
@@ -60,8 +63,10 @@ Result<void> check_source_readers(const Model& target, const File& source, const
       !is_as(of_file, at_path))
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 named + ": was moved or deleted after it was opened: try again");
-  const bool is_own = of_file.st_uid == ::geteuid() && of_file.st_nlink == 1;
-  if ((of_directory.st_mode & S_ISVTX) != 0 && is_own) return {};
+  // In /tmp and similar directories another user can't exchange this user's file. The directory's owner can.
+  const bool is_common = (of_directory.st_mode & S_ISVTX) != 0 &&
+                         (of_directory.st_uid == 0 || is_same_user(of_directory.st_uid, ::geteuid()));
+  if (is_common && of_file.st_uid == ::geteuid() && of_file.st_nlink == 1) return {};
   const auto mover = find_writer_who_may_not_read(directory.get(), source.descriptor());
   RETURN_IF_ERROR(mover);
   if (!*mover) return {};

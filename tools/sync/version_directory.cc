@@ -2,6 +2,7 @@
 #include "tools/sync/version_directory.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +12,9 @@
 #include "core/base/absolute_path.h"
 #include "core/format/json_string.h"
 #include "core/model/model_directory.h"
+#include "core/storage/group_members.h"
 #include "core/storage/lock_holder.h"
+#include "core/storage/made_directory.h"
 #include "tools/sync/publication.h"
 #include "tools/sync/version_format.h"
 
@@ -116,6 +119,7 @@ Result<std::unique_ptr<VersionDirectory>> VersionDirectory::create(const std::fi
   auto own = open_directory(storage, above->file(name));
   if (!own) return shown(own.error());
   RETURN_IF_ERROR(check_publisher(own->status.uid, above->status.uid, published / name, storage));
+  if (*is_made && own->fd) mark_made_directory(own->fd.get(), above->fd.get(), name);
   auto lock = lock_directory(*own, published / name, storage);
   RETURN_IF_ERROR(lock);  // another publisher's directory stays
   std::unique_ptr<VersionDirectory> directory(
@@ -139,16 +143,30 @@ Result<void> VersionDirectory::begin() {
   const auto published = storage_.status(published_.path);
   RETURN_IF_ERROR(published);
   mode_ = (published->mode & 0666U) | 0600U;
+  if (!std::ranges::any_of(*names, is_leftover)) return {};
+  RETURN_IF_ERROR(check_made_by_publisher());
   // The removal of an index must be durable before its shards are removed. Otherwise a loss of power could
   // leave the index without them.
-  if (std::ranges::any_of(*names, is_leftover)) {
-    RETURN_IF_ERROR(storage_.sync_directory(own_.path));
-  }
+  RETURN_IF_ERROR(storage_.sync_directory(own_.path));
   for (const std::string& name : *names) {
     if (!is_leftover(name)) continue;
     RETURN_IF_ERROR(storage_.remove(own_.file(name)));
   }
   return {};
+}
+
+Result<void> VersionDirectory::check_made_by_publisher() const {
+  if (!own_.fd || !published_.fd) return {};  // a storage of a test
+  const auto is_writer = [&](std::uint32_t user) { return user == 0 || is_same_user(user, storage_.user()); };
+  const bool is_shared = (published_.status.mode & (S_IWGRP | S_IWOTH)) != 0;
+  if (!is_shared && is_writer(published_.status.uid)) return {};  // no other user moves directories in it
+  if (made_mark_of(own_.fd.get(), published_.fd.get(), path_.filename()) == MadeMark::Valid) return {};
+  return fail(
+      ErrorCode::System, EPERM,
+      fmt::format("{}: has files like those of an interrupted publisher, but no publisher has made the "
+                  "directory under this name, and another user may have moved it there: look at its "
+                  "files, then remove it",
+                  path_.native()));
 }
 
 Result<void> VersionDirectory::told(Result<void> done) const {

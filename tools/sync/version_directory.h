@@ -80,7 +80,8 @@ class VersionDirectory {
   /// an interrupted publisher of the same version.
   /// @param storage  must outlive this object.
   /// @return EEXIST: the version has an index. Busy (EBUSY): another publisher writes this version. EPERM:
-  ///   the owner of the directory is neither this user, nor root, nor the owner of the published directory.
+  ///   the owner of the directory is neither this user, nor root, nor the owner of the published directory; or
+  ///   the directory has such files, and another user may have moved it there.
   static Result<std::unique_ptr<VersionDirectory>> create(const std::filesystem::path& published,
                                                           std::uint64_t version, Storage& storage);
 
@@ -106,6 +107,9 @@ class VersionDirectory {
       : storage_(storage), path_(std::move(path)), published_(std::move(published)), own_(std::move(own)) {}
   /// Checks that this publisher may proceed, and removes the files that another publisher has left.
   Result<void> begin();
+  /// A user who may write the published directory can give a version's name to any directory in it. EPERM if
+  /// that may have happened: the directory lacks the mark of a publisher (core/storage/made_directory.h).
+  [[nodiscard]] Result<void> check_made_by_publisher() const;
 
   Storage& storage_;
   const std::filesystem::path path_;  // for messages
