@@ -37,7 +37,8 @@ def installed(tmp_path_factory):
     "lib/systemd/system/safetensorsfs@.service", "lib/systemd/user/stfs-serve@.service",
     "lib/systemd/user/stfs-pull@.service", "share/doc/safetensorsfs/examples/pull.conf",
     "share/doc/safetensorsfs/examples/fstab", "share/doc/safetensorsfs/examples/service.conf",
-    "share/doc/safetensorsfs/examples/serve.conf", "share/doc/safetensorsfs/copyright",
+    "share/doc/safetensorsfs/examples/serve.conf", "share/doc/safetensorsfs/examples/first-steps.ipynb",
+    "share/doc/safetensorsfs/copyright",
 ])
 def test_is_installed(installed, path):
     assert (installed[1] / path).is_file()
