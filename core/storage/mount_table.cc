@@ -29,8 +29,8 @@ std::string unescaped(std::string_view field) {
   return text;
 }
 
-/// Returns the fields of a line. Only single spaces separate fields: names may contain other white space, and a
-/// field may be empty.
+/// Returns the fields of a line. Only single spaces separate fields: names may contain other white space, and
+/// a field may be empty.
 std::vector<std::string_view> fields_of(std::string_view line) {
   std::vector<std::string_view> fields;
   for (std::size_t end = 0; (end = line.find(' ')) != line.npos; line.remove_prefix(end + 1))

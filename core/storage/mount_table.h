@@ -30,8 +30,9 @@ struct MountEntry {
   [[nodiscard]] std::optional<std::uint32_t> user() const;
 };
 
-/// Parses a line of /proc/self/mountinfo. Users choose names of mount points: the kernel escapes only space, tab,
-/// newline and backslash in them. @return nothing for other lines.
+/// Parses a line of /proc/self/mountinfo. Users choose names of mount points: the kernel escapes only space,
+/// tab, newline and backslash in them.
+/// @return nothing for other lines.
 std::optional<MountEntry> mount_of_line(std::string_view line);
 
 /// Returns all mounts of this process's namespace. A later mount covers an earlier mount of the same path.

@@ -38,6 +38,7 @@ def installed(tmp_path_factory):
     "lib/systemd/user/stfs-pull@.service", "share/doc/safetensorsfs/examples/pull.conf",
     "share/doc/safetensorsfs/examples/fstab", "share/doc/safetensorsfs/examples/service.conf",
     "share/doc/safetensorsfs/examples/serve.conf", "share/doc/safetensorsfs/examples/first-steps.ipynb",
+    "share/doc/safetensorsfs/examples/pod.yaml",
     "share/doc/safetensorsfs/copyright",
 ])
 def test_is_installed(installed, path):

@@ -80,8 +80,8 @@ class VersionDirectory {
   /// an interrupted publisher of the same version.
   /// @param storage  must outlive this object.
   /// @return EEXIST: the version has an index. Busy (EBUSY): another publisher writes this version. EPERM:
-  ///   the owner of the directory is neither this user, nor root, nor the owner of the published directory; or
-  ///   the directory has such files, and another user may have moved it there.
+  ///   the owner of the directory is neither this user, nor root, nor the owner of the published directory;
+  ///   or the directory has such files, and another user may have moved it there.
   static Result<std::unique_ptr<VersionDirectory>> create(const std::filesystem::path& published,
                                                           std::uint64_t version, Storage& storage);
 
