@@ -53,14 +53,22 @@ class Walk {
     if (!at_) return failed();
     shown_ = path_.starts_with('/') ? "/" : "";
     for (;;) {
+      has_passed_ = has_passed_ || is_at_watched();
       rest_.erase(0, rest_.find_first_not_of('/'));
-      if (rest_.empty()) break;
+      if (rest_.empty() || has_passed_) break;
       RETURN_IF_ERROR(take_step());
     }
     FollowedFile found{.fd = std::move(at_)};
     if (::fstat(found.fd.get(), &found.status) != 0) return failed();
     RETURN_IF_ERROR(check(found));
     return found;
+  }
+
+  /// True if the walk reaches the directory. It then ends there.
+  bool passes(const struct stat& directory) {
+    watched_ = directory;
+    static_cast<void>(from(AT_FDCWD));
+    return has_passed_;
   }
 
  private:
@@ -71,6 +79,12 @@ class Walk {
 
   [[nodiscard]] tl::unexpected<Error> failed() const {
     return fail_system(errno, path_, links_.empty() ? "open" : "follow the link");
+  }
+
+  [[nodiscard]] bool is_at_watched() const {
+    struct stat here {};
+    return watched_ && ::fstat(at_.get(), &here) == 0 && here.st_dev == watched_->st_dev &&
+           here.st_ino == watched_->st_ino;
   }
 
   /// Goes to the next component of the rest.
@@ -137,6 +151,8 @@ class Walk {
     const ssize_t length = ::readlinkat(link.get(), "", text.data(), text.size());
     if (length <= 0) return failed();
     text.resize(static_cast<std::size_t>(length));
+    link_bytes_ += text.size();
+    if (link_bytes_ > PATH_MAX) return fail_system(ELOOP, path_, "follow the link");
     if (text.starts_with('/')) {
       at_ = UniqueFd(::open("/", kLeadsThere | O_DIRECTORY));
       if (!at_) return failed();
@@ -171,6 +187,9 @@ class Walk {
   UniqueFd at_;
   std::string shown_;  // a path of at_, for messages
   std::vector<Link> links_;
+  std::size_t link_bytes_ = 0;  // of the texts of all links
+  std::optional<struct stat> watched_;
+  bool has_passed_ = false;  // the watched directory
 };
 
 Result<FollowedFile> follow(int directory, const std::string& path, OtherMounts mounts, Links followed) {
@@ -199,6 +218,11 @@ Result<FollowedFile> follow_trusted_links(int directory, const std::string& path
 
 Result<FollowedFile> follow_all_links(const std::string& path) {
   return follow(AT_FDCWD, path, OtherMounts::Entered, Links::All);
+}
+
+bool passes_directory(const std::string& path, const struct stat& directory) {
+  const OtherMounts mounts = enters_no_foreign_mounts ? OtherMounts::NotForeign : OtherMounts::Entered;
+  return Walk(path, mounts, Links::All).passes(directory);
 }
 
 Result<UniqueFd> follow_to_directory(const std::filesystem::path& path) {

@@ -12,6 +12,9 @@
 //
 // The caller gets a descriptor, so later changes of the links have no effect.
 //
+// A chain has at most 40 links, as in the kernel, and their texts have at most PATH_MAX bytes together: a user
+// could make each link a path of thousands of names.
+//
 // Another user's mount of FUSE is not entered where another user may have chosen it: at the last name, and
 // after a link of such a user (foreign_mount.h). A path that ends in a slash enters the mount that it names.
 #pragma once
@@ -49,6 +52,9 @@ Result<FollowedFile> follow_trusted_links(int directory, const std::string& path
                                           OtherMounts mounts = OtherMounts::Entered);
 /// Finds the file at the path, and follows the links of all users.
 Result<FollowedFile> follow_all_links(const std::string& path);
+/// Returns true if a look-up of the path, with the links of all users followed, passes the directory before it
+/// ends or fails. Links and bind mounts of a directory share its device and inode number.
+bool passes_directory(const std::string& path, const struct stat& directory);
 /// Opens the directory at the path with O_PATH, and follows the links of all users. Enters another user's
 /// mount only if the path names it. Never waits for such a mount behind another user's link.
 /// @return EXDEV: a link leads into such a mount. ENOTDIR, ENOENT and others, as open(2).

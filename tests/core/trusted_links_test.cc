@@ -135,6 +135,22 @@ TEST_CASE("what is missing, loops of links and files in place of directories hav
   CHECK(follow_trusted_links(AT_FDCWD, "").error().errno_value == ENOENT);
 }
 
+TEST_CASE("the texts of all links of a chain together have the length of a path", "[core][trusted_links]") {
+  const LinkedGround ground;
+  const auto link = [&](const char* name, std::size_t length, const std::string& end) {
+    std::string target;
+    while (target.size() + end.size() < length)
+      target += target.size() + end.size() + 2 <= length ? "./" : "/";
+    std::filesystem::create_symlink(target + end, ground.root / name);
+  };
+  link("long", 3000, "private/file");
+  CHECK(ground.errno_of("long") == 0);
+  link("longer", 1096, "long");
+  CHECK(ground.errno_of("longer") == 0);
+  link("too-long", 1097, "long");
+  CHECK(ground.errno_of("too-long") == ELOOP);
+}
+
 TEST_CASE("a file behind an untrusted link is opened for who only reads", "[core][trusted_links]") {
   if (::geteuid() != 0) return note_skip("needs root, to make a link of another user");
   const LinkedGround ground;

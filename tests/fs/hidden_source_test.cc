@@ -73,6 +73,17 @@ TEST_CASE_METHOD(TwoPlaces, "a loop of links ends the check", "[fs][hidden_sourc
   CHECK_FALSE(is_hidden(link("two", "one"), out));
 }
 
+TEST_CASE_METHOD(TwoPlaces, "a chain of links that no look-up follows to its end hides nothing",
+                 "[fs][hidden_source]") {
+  constexpr int kLinks = 20'000;
+  const auto name = [](int at) { return "chain/" + std::to_string(at); };
+  static_cast<void>(made("chain"));
+  for (int at = 0; at < kLinks; ++at) link(directory / name(at + 1), name(at));
+  link(in, name(kLinks));
+  CHECK_FALSE(is_hidden(directory / name(0), in));
+  CHECK(is_hidden(directory / name(kLinks - 10), in));
+}
+
 TEST_CASE_METHOD(TwoPlaces, "shards that lie in the mount point are files of the source",
                  "[fs][hidden_source]") {
   static_cast<void>(directory.write("out/m.safetensors.index.json",

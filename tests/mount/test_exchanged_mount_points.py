@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from attacker import MALLORY, as_user
-from mounted import BINARY, PATIENCE, eventually, is_sanitized, mount_entry, unmount_by_force
+from mounted import BINARY, BUILD, PATIENCE, eventually, is_sanitized, mount_entry, unmount_by_force
 
 pytestmark = pytest.mark.needs_root
 
@@ -54,8 +54,8 @@ def make_ground():
 
 
 @pytest.fixture
-def exchange_at_mount(tmp_path):
-    """exchange_at_mount(GROUND) -> the beginning of a command, whose mount(2) comes just after the exchange."""
+def exchange_at_mount():
+    """exchange_at_mount(GROUND) -> the beginning of a command, whose mount(2) or umount2(2) comes just after the exchange."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
@@ -110,3 +110,19 @@ def test_only_our_own_mount_is_unmounted(archive, make_ground, mounts, ending):
     mount.process.wait(20 * PATIENCE)
     assert eventually(lambda: mount_entry(ground.moved) is None)
     assert mount_entry(ground.private / "mnt") is not None
+
+
+@pytest.mark.parametrize("moment", ["at the system call", "before its directory is opened"])
+def test_stfs_unmounts_the_mount_that_it_has_looked_at(archive, make_ground, mounts, exchange_at_mount, moment):
+    ground = make_ground()
+    mounts(archive.path, "ro", path=ground.point).may_die = True
+    subprocess.run(["mount", "-t", "tmpfs", "root's", ground.private / "mnt"], check=True)
+    is_early = moment != "at the system call"
+    done = subprocess.run([*exchange_at_mount(ground), *["EXCHANGED_EARLY=1"][:is_early], BUILD / "stfs", "umount", ground.point],
+                          capture_output=True, text=True, timeout=60 * PATIENCE)
+    assert mount_entry(ground.private / "mnt") is not None
+    assert (mount_entry(ground.moved) is not None) == is_early
+    assert done.returncode == is_early, done.stderr
+    assert ("a directory above it was exchanged" in done.stderr) == is_early
+    if is_early:
+        subprocess.run([BUILD / "stfs", "umount", ground.moved], check=True)

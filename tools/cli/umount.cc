@@ -4,11 +4,13 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <ctime>
@@ -93,13 +95,41 @@ int unmount_as_user(const std::string& path, std::string& why) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : EIO;
 }
 
-int unmount_once(const std::string& path, std::string& why) {
-  if (::geteuid() != 0) return unmount_as_user(path, why);
-  if (::umount2(path.c_str(), UMOUNT_NOFOLLOW) == 0) return 0;
-  const int failed = errno;
-  why = std::generic_category().message(failed);
+bool is_root_of(const MountEntry& mount, int above, const std::string& name) {
+  struct statx found {};
+  if (::statx(above, name.c_str(), AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, STATX_MNT_ID,
+              &found) != 0)
+    return false;
+  const bool has_id = (found.stx_mask & STATX_MNT_ID) != 0;  // Linux 5.8 or newer
+  return has_id ? std::to_string(found.stx_mnt_id) == mount.id
+                : fmt::format("{}:{}", found.stx_dev_major, found.stx_dev_minor) == mount.device;
+}
+
+/// Another user may exchange a directory above the mount point, so the one above it is opened once. The kernel
+/// renames no directory that is a mount point. An open mount point would keep the mount busy.
+int unmount_as_root(const MountEntry& mount) {
+  const UniqueFd above(::open(mount.path.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!above) return errno;
+  const std::string name = mount.path.filename().string();
+  if (!is_root_of(mount, above.get(), name)) return ESTALE;
+  const std::string path = fmt::format("/proc/self/fd/{}/{}", above.get(), name);
+  return ::umount2(path.c_str(), UMOUNT_NOFOLLOW) == 0 ? 0 : errno;
+}
+
+int unmount_once(const MountEntry& mount, std::string& why) {
+  if (::geteuid() != 0) return unmount_as_user(mount.path.string(), why);
+  const int failed = unmount_as_root(mount);
+  if (failed == 0) return 0;
+  why = failed == ESTALE ? "a directory above it was exchanged: `stfs mounts` shows where it is now"
+                         : std::generic_category().message(failed);
   // Root of a user namespace may lack the right, but may be the user of the mount.
-  return failed == EPERM ? unmount_as_user(path, why) : failed;
+  return failed == EPERM ? unmount_as_user(mount.path.string(), why) : failed;
+}
+
+bool is_mounted(const MountEntry& mount) {
+  return std::ranges::any_of(stfs::mounts(), [&](const MountEntry& entry) {
+    return entry.id == mount.id && entry.device == mount.device;
+  });
 }
 
 /// Returns the letter of proc_pid_stat(5); ' ' if there is no such process.
@@ -194,16 +224,20 @@ std::optional<std::string> unmount(const MountEntry& mount, Unmounted& done, Str
   const UniqueFd process(daemon ? static_cast<int>(::syscall(SYS_pidfd_open, *daemon, 0)) : -1);
   if (daemon && state_of(*daemon) == 'T') return stopped_text(*daemon);
   std::string why;
-  int failed = unmount_once(mount.path.string(), why);
+  int failed = unmount_once(mount, why);
   const auto is_busy = [&] { return failed == EBUSY || why.find("busy") != why.npos; };
   for (int tries = 1; failed != 0 && is_busy() && tries < kBusyTries; ++tries) {
     done.users = users_of(mount);
     if (!done.users.empty()) break;
     ::nanosleep(&kBusyPause, nullptr);
-    failed = unmount_once(mount.path.string(), why);
+    failed = unmount_once(mount, why);
   }
   if (failed != 0) return is_busy() ? busy_text(done.users) : why;
   done.users.clear();
+  // fusermount3 looks the path up again.
+  if (is_mounted(mount))
+    return "a directory above it was exchanged, and another mount of yours was unmounted: `stfs mounts` "
+           "shows both";
   return complete_unmount(mount, before, daemon, process, streams);
 }
 
