@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -68,11 +69,6 @@ std::vector<std::string> status_of(std::string_view process, std::string_view na
   return {};
 }
 
-bool is_guard_of(const std::vector<std::string>& words, const MountEntry& mount) {
-  return words.size() == kGuardArguments && words[0] == kGuardName && words[2] == mount.id &&
-         words[4] == mount.device;
-}
-
 /// Returns the guard's parent, if it is the process that the guard names. A guard that has lost its daemon
 /// has another parent. The daemon knows its number in its own namespace.
 std::optional<pid_t> daemon_of(const std::string& guard, const std::string& named, const MountEntry& mount) {
@@ -132,17 +128,28 @@ std::optional<MountEntry> mounted_at(const std::filesystem::path& path) {
   return found;
 }
 
-std::optional<pid_t> find_daemon(const MountEntry& mount) {
+std::vector<std::optional<pid_t>> find_daemons(std::span<const MountEntry> mounts) {
+  using Numbers = std::pair<std::string_view, std::string_view>;  // id and device
+  std::map<Numbers, std::size_t> by_numbers;
+  for (std::size_t at = 0; at < mounts.size(); ++at)
+    by_numbers.emplace(Numbers(mounts[at].id, mounts[at].device), at);
+  std::vector<std::optional<pid_t>> daemons(mounts.size());
   std::error_code failed;
   for (std::filesystem::directory_iterator entry("/proc", failed), end; !failed && entry != end;
        entry.increment(failed)) {
     const std::string process = entry->path().filename().string();
     if (!number_in<pid_t>(process)) continue;
     const std::vector<std::string> words = command_line_of(process);
-    if (!is_guard_of(words, mount)) continue;
-    if (const auto daemon = daemon_of(process, words[1], mount)) return daemon;
+    if (words.size() != kGuardArguments || words[0] != kGuardName) continue;
+    const auto found = by_numbers.find(Numbers(words[2], words[4]));
+    if (found == by_numbers.end() || daemons[found->second]) continue;
+    daemons[found->second] = daemon_of(process, words[1], mounts[found->second]);
   }
-  return std::nullopt;
+  return daemons;
+}
+
+std::optional<pid_t> find_daemon(const MountEntry& mount) {
+  return find_daemons({&mount, 1}).front();
 }
 
 }  // namespace stfs

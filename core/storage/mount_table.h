@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,9 +47,12 @@ std::optional<MountEntry> mounted_at(const std::filesystem::path& path);
 inline constexpr std::string_view kGuardName = "stfs-guard";
 inline constexpr int kGuardArguments = 7;
 
-/// Returns the process that serves the mount: the one that the mount's guard names. The guard and the process
-/// must belong to the mount's user, because another user's process could have any command line.
-/// @return nothing if the daemon has ended, or if its guard was killed.
+/// Returns the process that serves each of the mounts: the one that the mount's guard names. The guard and the
+/// process must belong to the mount's user, because another user's process could have any command line. Reads
+/// /proc once.
+/// @return nothing for a mount whose daemon has ended, or whose guard was killed.
+std::vector<std::optional<pid_t>> find_daemons(std::span<const MountEntry> mounts);
+/// Does the same for one mount.
 std::optional<pid_t> find_daemon(const MountEntry& mount);
 
 }  // namespace stfs

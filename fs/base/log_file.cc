@@ -38,7 +38,20 @@ Result<UniqueFd> LogFile::open_for_lines() const {
     return refuse_log_file(path_, EMLINK, "has several names: another user may have linked it");
   if (found.st_uid != 0 && !is_same_user(found.st_uid, ::geteuid()))
     return refuse_log_file(path_, EPERM, fmt::format("belongs to user {}", found.st_uid));
+  if (found.st_size > 0 && may_be_moved_here())
+    return refuse_log_file(
+        path_, EPERM,
+        "has bytes already, and another user may have moved it there: remove it, or choose a "
+        "directory that only you may write");
   return file;
+}
+
+bool LogFile::may_be_moved_here() const {
+  struct stat directory {};
+  if (::fstat(directory_.get(), &directory) != 0) return true;
+  const bool is_others = directory.st_uid != 0 && !is_same_user(directory.st_uid, ::geteuid());
+  const bool is_shared = (directory.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (directory.st_mode & S_ISVTX) == 0;
+  return is_others || is_shared;
 }
 
 Result<std::unique_ptr<LogFile>> LogFile::open(std::filesystem::path path) {

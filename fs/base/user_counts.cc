@@ -24,8 +24,19 @@ struct UserCounts::Counts {
   }
 };
 
+/// All models of a mount count together: a user may add many models to a mounted directory.
+std::shared_ptr<UserCounts::Counts> UserCounts::counts_of(const std::string& what) {
+  static Mutex mutex;
+  static std::map<std::string, std::weak_ptr<Counts>> known;
+  const MutexLock lock(mutex);
+  std::weak_ptr<Counts>& shared = known[what];
+  auto counts = shared.lock();
+  if (!counts) shared = counts = std::make_shared<Counts>();
+  return counts;
+}
+
 UserCounts::UserCounts(std::string what, std::size_t most)
-    : what_(std::move(what)), most_(most), counts_(std::make_shared<Counts>()) {}
+    : what_(std::move(what)), most_(most), counts_(counts_of(what_)) {}
 
 Result<UserCounts::Share> UserCounts::take_within(std::size_t most, uid_t user, std::size_t amount) {
   {

@@ -15,7 +15,7 @@
 
 namespace stfs {
 
-/// The limits of one user in a mount of one model. A request for more gives EDQUOT, and is logged.
+/// The limits of one user in a mount. A request for more gives EDQUOT, and is logged.
 struct UserLimits {
   std::size_t transactions = 1000;  // open transactions
   std::size_t staged = 1 << 18;     // tensors, and keys of metadata, in all open transactions
@@ -42,7 +42,8 @@ struct UserLimits {
   std::size_t header_bytes = std::size_t{1} << 29U;
 };
 
-/// Any thread may call.
+/// Counts objects of one kind for each user. All UserCounts of this process with the same name of the kind share
+/// their counts, because the process serves one mount. Any thread may call.
 class UserCounts {
  public:
   /// An object of a user. The object is counted until its last copy is destroyed, which may be later than the
@@ -63,6 +64,7 @@ class UserCounts {
 
  private:
   struct Counts;
+  static std::shared_ptr<Counts> counts_of(const std::string& what);
   const std::string what_;
   const std::size_t most_;
   const std::shared_ptr<Counts> counts_;

@@ -1,5 +1,6 @@
 #include "fs/read/source_tree.h"
 
+#include <limits.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -54,6 +55,8 @@ Result<Ino> SourceTree::find(Ino directory, std::string_view name) {
 }
 
 Result<Ino> SourceTree::number_of(const std::string& path) const {
+  // Each name is kept with its path. A program can go down deeper, one directory after the other.
+  if (path.size() >= PATH_MAX) return fail_system(ENAMETOOLONG, path.substr(0, NAME_MAX), "look up");
   const auto found = files_.find(path);
   RETURN_IF_ERROR(found);
   const bool is_directory = S_ISDIR(found->entry.status.st_mode);

@@ -94,6 +94,26 @@ TEST_CASE("after a log file was moved away, the next line makes a new one", "[fs
   CHECK(content_of(directory / "log.1") == "old\n");
 }
 
+TEST_CASE("in a directory that others may write, a log takes no file that has bytes", "[fs][log]") {
+  const TemporaryDirectory directory;
+  const auto as_mode = [&](mode_t mode) { return ::chmod(directory.path().c_str(), mode) == 0; };
+  const mode_t shared = GENERATE(0777, 0770, 0702);
+  directory.write("script", "#!/bin/sh\n");
+  directory.write("empty", "");
+  const auto log = *LogFile::open(directory / "log");
+  REQUIRE(log->append("one"));
+  REQUIRE(as_mode(shared));
+  CHECK(errno_of_open(directory / "script") == EPERM);
+  CHECK(errno_of_open(directory / "empty") == 0);
+  std::filesystem::rename(directory / "log", directory / "moved");
+  std::filesystem::rename(directory / "script", directory / "log");
+  CHECK_FALSE(log->append("two"));
+  CHECK(content_of(directory / "log") == "#!/bin/sh\n");
+  CHECK(content_of(directory / "moved") == "one\ntwo\n");
+  REQUIRE(as_mode(shared | S_ISVTX));  // as in /tmp
+  CHECK(errno_of_open(directory / "log") == 0);
+}
+
 TEST_CASE("a log stays in the directory in which it was opened", "[fs][log]") {
   const TemporaryDirectory directory;
   for (const char* name : {"logs", "private"}) std::filesystem::create_directory(directory / name);

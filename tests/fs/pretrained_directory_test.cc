@@ -1,8 +1,11 @@
 // `.safetensors/pretrained/` without a kernel: the entries of the source directory beside the model.
 #include "fs/read/pretrained_directory.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -119,6 +122,24 @@ TEST_CASE("pretrained lists the model and what lies beside it", "[fs][pretrained
   CHECK(errno_of(t.mount->lookup(t.directory(), "other.json")) == ENOENT);
   CHECK(errno_of(t.mount->lookup(t.directory(), "../model.safetensors/..")) == ENOENT);
   CHECK(errno_of(t.mount->lookup(t.directory(), "..")) == ENOENT);
+}
+
+TEST_CASE("a name whose path is longer than a path may be is not looked up", "[fs][pretrained]") {
+  const Pretrained t;
+  const std::string name(250, 'd');
+  constexpr int kDepth = 20;
+  UniqueFd at(::open(t.mount.directory().path().c_str(), O_PATH | O_CLOEXEC));
+  for (int depth = 0; depth < kDepth; ++depth) {
+    REQUIRE(::mkdirat(at.get(), name.c_str(), 0755) == 0);
+    at = UniqueFd(::openat(at.get(), name.c_str(), O_PATH | O_CLOEXEC));
+  }
+  Ino directory = t.directory();
+  for (int depth = 1; depth <= PATH_MAX / 251; ++depth) {
+    const auto found = t.mount->lookup(directory, name);
+    REQUIRE(found);
+    directory = found->st_ino;
+  }
+  CHECK(errno_of(t.mount->lookup(directory, name)) == ENAMETOOLONG);
 }
 
 TEST_CASE("model.safetensors in pretrained is the view of the whole model", "[fs][pretrained]") {

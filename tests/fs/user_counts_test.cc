@@ -106,6 +106,19 @@ TEST_CASE("shares of users are counted until their last copy goes", "[fs][user_c
   *first = nullptr;  // ends after the counts
 }
 
+TEST_CASE("all models of a mount count the same kind of objects together", "[fs][user_counts]") {
+  UserCounts one("files", 2);
+  UserCounts other("files", 2);
+  UserCounts things("things", 2);
+  const auto first = one.take(kHoarder);
+  const auto second = other.take(kHoarder);
+  CHECK(second);
+  CHECK_FALSE(one.take(kHoarder));
+  CHECK_FALSE(other.take(kHoarder));
+  CHECK(things.take(kHoarder));
+  CHECK(other.take(kNeighbour));
+}
+
 TEST_CASE("a thread without a request works for this process's user", "[fs][user_counts]") {
   CHECK(requesting_user() == ::geteuid());
   const Requester kernel(std::nullopt, 0);

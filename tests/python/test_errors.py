@@ -94,3 +94,42 @@ def test_an_archive_that_is_replaced_is_noticed_and_lives_on(archive_path, tenso
         archive_path.unlink()
         with pytest.raises(OSError, match="was deleted"):
             model.check_current()
+
+
+HOSTILE = "a\x1b[31m\x9b\u202e\nb"
+
+
+def indexed(path, index):
+    with stfs.safe_open(path, framework="np") as file:
+        return file.get_slice(HOSTILE)[index]
+
+
+def overwritten(path, value):
+    with stfs.open(path, "r+") as model:
+        model[HOSTILE] = value
+
+
+FAILURES = {
+    "a type that NumPy lacks": lambda path: stfs.load_file(path.with_name("f4.safetensors"), framework="np"),
+    "a slice behind the end": lambda path: indexed(path, slice(0, 99)),
+    "a negative step": lambda path: indexed(path, slice(None, None, -1)),
+    "a step of 0": lambda path: indexed(path, slice(None, None, 0)),
+    "another shape": lambda path: overwritten(path, np.zeros(9, "u1")),
+    "a tensor that is not there": lambda path: stfs.open(path)[HOSTILE + "c"],
+    "a saved value that is no array": lambda path: stfs.numpy.save_file({HOSTILE: 3}, path.with_name("new")),
+    "a directory": lambda path: stfs.safe_open(path.parent, framework="np"),
+    "an archive that is not there": lambda path: stfs.open(path.parent / "none.safetensors"),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_no_character_of_a_name_or_a_path_disturbs_a_terminal(tmp_path, failure):
+    import stfs.numpy  # noqa: F401
+
+    directory = tmp_path / HOSTILE
+    directory.mkdir()
+    path = write_raw(directory / "m.safetensors", [(HOSTILE, "U8", [8], b"12345678")])
+    write_raw(directory / "f4.safetensors", [(HOSTILE, "F4", [2], b"1")])
+    with pytest.raises(Exception) as caught:
+        FAILURES[failure](path)
+    assert str(caught.value).isprintable(), repr(caught.value)

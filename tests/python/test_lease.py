@@ -158,6 +158,26 @@ def test_a_renewed_lease_has_what_is_new_and_keeps_the_rest(server, path, archiv
             call()
 
 
+def test_a_renewal_of_one_thread_stops_no_other_thread(server, path, archive_path, tensors):
+    lease = stfs.attach(path)
+    change(archive_path, "embed", tensors["embed"].tobytes())
+    assert lease.wait(timeout=20) == 2
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        renewing = threading.Thread(target=lambda: lease.renew(timeout=60), daemon=True)
+        renewing.start()
+        time.sleep(0.2)  # until it has probably begun to wait
+        asking = threading.Thread(target=lambda: (lease.fileno(), lease.news()), daemon=True)
+        asking.start()
+        time.sleep(0.2)
+        assert renewing.is_alive()
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    renewing.join(20)
+    asking.join(20)
+    assert not renewing.is_alive() and not asking.is_alive() and lease.generation == 2
+
+
 def test_why_there_is_no_newer_generation(server, path, archive_path):
     lease = stfs.attach(path)
     os.truncate(archive_path, 20)

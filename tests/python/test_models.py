@@ -1,5 +1,6 @@
 # Sharded models, mounts, journals, and archives that change.
 import os
+import shutil
 import subprocess
 import warnings
 
@@ -113,6 +114,15 @@ def test_a_newer_commit_that_is_not_shown_is_warned_of(archive_path, tensors, op
             open_model(archive_path)
         os.unlink(journal)
         open_model(archive_path).close()
+
+
+def test_a_warning_about_a_path_disturbs_no_terminal(archive_path, tmp_path):
+    directory = tmp_path / "a\x1b[31m\x9b\u202e\n"
+    directory.mkdir()
+    leave_journal_of_a_newer_version(shutil.copy(archive_path, directory))
+    with pytest.warns(stfs.NotShownWarning) as caught:
+        stfs.open(directory / archive_path.name)
+    assert str(caught[0].message).isprintable()
 
 
 def test_a_store_that_is_read_and_not_mapped(archive_path, tensors):

@@ -1,6 +1,7 @@
 // The samples of stfs top, and questions to a mount that may not answer.
 #include "tools/cli/mount_sample.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
@@ -109,4 +110,12 @@ TEST_CASE("a help says first what the verb does, and each usage once", "[tools][
   const std::string diff = test::run_verb(tools::diff, {"--help"}).out;
   CHECK(diff.find("Usage: ") == diff.rfind("Usage: "));
   CHECK(test::contains(diff, "\n       stfs diff"));
+}
+
+TEST_CASE("figures without end are read up to a limit", "[tools][mounts]") {
+  const UniqueFd endless(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  REQUIRE(endless);
+  const std::string text = read_stats(endless);
+  CHECK(text.size() >= 1U << 20U);
+  CHECK(text.size() <= (1U << 20U) + 8192);
 }

@@ -69,11 +69,7 @@ void add_all_requests(MountSample& sample) {
 std::string stats_of(const std::filesystem::path& directory) {
   const UniqueFd file(::open((directory / ".safetensors/stats.json").c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return "error " + std::to_string(errno);
-  std::string text;
-  std::array<char, 8192> piece{};
-  for (ssize_t size_bytes = 0; (size_bytes = ::read(file.get(), piece.data(), piece.size())) > 0;)
-    text.append(piece.data(), static_cast<std::size_t>(size_bytes));
-  return text;
+  return read_stats(file);
 }
 
 class Top {

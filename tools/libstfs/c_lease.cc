@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/base/printable.h"
 #include "tools/libstfs/c_error.h"
 #include "tools/libstfs/c_struct.h"
 #include "tools/libstfs/handles.h"
@@ -100,7 +101,7 @@ int stfs_lease_take_news(stfs_lease* lease, stfs_lease_news* news, stfs_error* e
     stfs_lease_news known{};
     known.newer_generation = told->newer_generation;
     known.is_server_gone = told->is_server_gone ? 1 : 0;
-    told->why_stuck.copy(known.why_stuck, sizeof known.why_stuck - 1);
+    printable(told->why_stuck).copy(known.why_stuck, sizeof known.why_stuck - 1);
     return give_struct(known, news);
   });
 }

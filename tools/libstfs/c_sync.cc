@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/base/parallel.h"
+#include "core/base/printable.h"
 #include "tools/compare/model_difference.h"
 #include "tools/libstfs/c_error.h"
 #include "tools/libstfs/c_struct.h"
@@ -41,7 +42,8 @@ Result<void> tell_event(const stfs_pull_options& given, const sync::PullEvent& e
   told.struct_bytes = sizeof told;
   told.kind = kind_of(event.kind);
   told.version = {event.version.data(), event.version.size()};
-  told.why = {event.why.data(), event.why.size()};
+  const std::string why = printable(event.why);
+  told.why = {why.data(), why.size()};
   told.changed = changed.data();
   told.changed_count = changed.size();
   told.changed_bytes = event.outcome.changed_bytes;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/printable.h"
 #include "core/model/delta_base.h"
 #include "tools/libstfs/handles.h"
 #include "tools/target/journal_text.h"
@@ -46,7 +47,8 @@ Result<std::shared_ptr<const OpenedModel>> EditableModel::open() const {
   auto opening = std::make_shared<OpenedModel>();
   opening->model = std::move(target->model);
   opening->only = target->tensor;
-  opening->not_shown = tools::not_shown_beside(*opening->model);
+  for (const std::string& why : tools::not_shown_beside(*opening->model))
+    opening->not_shown.push_back(printable(why));
   if (is_forgiving) opening->maps = std::make_shared<const ForgivingMaps>(*opening->model);
   return opening;
 }

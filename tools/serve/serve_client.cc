@@ -80,6 +80,8 @@ Result<void> check_server(int socket, const std::filesystem::path& path, ServeKi
       fmt::format("is served by another user (uid {}), in a directory that is not that user's", peer->uid));
 }
 
+/// Waits, and looks at the socket at least once. A caller of several waits checks its deadline between them: a
+/// server may send messages without end.
 /// @param late  the meaning of ETIMEDOUT.
 Result<void> wait_readable(int socket, Clock::time_point deadline, std::string_view late) {
   for (;;) {
@@ -127,6 +129,8 @@ Result<std::string> take_report(int socket, ServeMessage part, Clock::time_point
     RETURN_IF_ERROR(wait_readable(socket, deadline, kNoAnswer));
     auto received = receive_answer(socket, ServeKind::Report);
     RETURN_IF_ERROR(received);
+    if (received->message.text.empty())
+      return fail(ErrorCode::InvalidArgument, EPROTO, "the server has sent an empty part of its report");
     text += received->message.text;
   }
   if (text.size() > size_bytes)
@@ -219,8 +223,9 @@ tl::unexpected<Error> Lease::gone() const {
   return fail(ErrorCode::System, ECONNRESET, fmt::format("{}: the server has ended", socket_.native()));
 }
 
-Result<void> Lease::receive_all() {
-  while (connection_->descriptor() >= 0) {
+Result<void> Lease::receive_arrived() {
+  constexpr int kMostMessages = 256;
+  for (int count = 0; count < kMostMessages && connection_->descriptor() >= 0; ++count) {
     auto received = receive_message(connection_->descriptor(),
                                     is_renewing_ ? Incoming::Descriptors : Incoming::NoDescriptors);
     if (!received && received.error().errno_value == EAGAIN) return {};
@@ -251,7 +256,7 @@ Result<void> Lease::receive(ReceivedMessage& received) {
 }
 
 Result<LeaseNews> Lease::take_news() {
-  RETURN_IF_ERROR(receive_all());
+  RETURN_IF_ERROR(receive_arrived());
   LeaseNews news;
   if (newest_ > told_newest_) news.newer_generation = told_newest_ = newest_;
   news.why_stuck = std::exchange(why_stuck_, {});
@@ -262,9 +267,10 @@ Result<LeaseNews> Lease::take_news() {
 Result<std::uint64_t> Lease::wait_newer(std::chrono::milliseconds patience) {
   const auto deadline = Clock::now() + patience;
   for (;;) {
-    RETURN_IF_ERROR(receive_all());
+    RETURN_IF_ERROR(receive_arrived());
     if (newest_ > generation()) return newest_;
     if (connection_->descriptor() < 0) return gone();
+    if (Clock::now() >= deadline) return 0;
     if (auto ready = wait_readable(connection_->descriptor(), deadline, kNoAnswer); !ready) {
       if (ready.error().errno_value == ETIMEDOUT) return 0;
       return pass_on(std::move(ready));
@@ -276,7 +282,7 @@ Result<void> Lease::renew(std::chrono::milliseconds patience) {
   const auto renew = [&]() -> Result<void> {
     const auto deadline = Clock::now() + patience;
     changed_.clear();
-    RETURN_IF_ERROR(receive_all());
+    RETURN_IF_ERROR(receive_arrived());
     if (newest_ <= generation() && connection_->descriptor() >= 0) return {};
     while (!granted_) {
       if (connection_->descriptor() < 0) return gone();
@@ -288,7 +294,9 @@ Result<void> Lease::renew(std::chrono::milliseconds patience) {
       }
       if (auto ready = wait_readable(connection_->descriptor(), deadline, kNoAnswer); !ready)
         return tl::unexpected(std::move(ready.error()).within(socket_.native()));
-      RETURN_IF_ERROR(receive_all());
+      RETURN_IF_ERROR(receive_arrived());
+      if (!granted_ && connection_->descriptor() >= 0 && Clock::now() >= deadline)
+        return fail(ErrorCode::System, ETIMEDOUT, fmt::format("{}: {}", socket_.native(), kNoAnswer));
     }
     const auto granted = std::exchange(granted_, nullptr);
     auto taken = take_over(*granted);

@@ -39,16 +39,6 @@ MountState state_of_errno(int why) {
   return MountState::Broken;
 }
 
-std::string content_of(const UniqueFd& file) {
-  constexpr std::size_t kMostBytes = 1U << 20U;
-  std::string text;
-  std::array<char, 8192> piece{};
-  ssize_t size_bytes = 0;
-  while (text.size() < kMostBytes && (size_bytes = ::read(file.get(), piece.data(), piece.size())) > 0)
-    text.append(piece.data(), static_cast<std::size_t>(size_bytes));
-  return text;
-}
-
 /// Runs in the child process.
 std::string ask(const MountEntry& entry) {
   const UniqueFd root(::open(entry.path.c_str(), O_PATH | O_CLOEXEC));
@@ -60,7 +50,7 @@ std::string ask(const MountEntry& entry) {
   struct statfs store {};
   if (::fstatfs(root.get(), &store) != 0) return told(state_of_errno(errno));
   const UniqueFd stats(::openat(root.get(), ".safetensors/stats.json", O_RDONLY | O_CLOEXEC));
-  if (stats) return told(MountState::Serving, content_of(stats));
+  if (stats) return told(MountState::Serving, read_stats(stats));
   // The root of a directory of models has no such file.
   return told(errno == ENOENT ? MountState::Serving : state_of_errno(errno));
 }
@@ -80,6 +70,16 @@ bool has_word(std::string_view list, std::string_view word) {
 }
 
 }  // namespace
+
+std::string read_stats(const UniqueFd& file) {
+  constexpr std::size_t kMostBytes = 1U << 20U;
+  std::string text;
+  std::array<char, 8192> piece{};
+  ssize_t size_bytes = 0;
+  while (text.size() < kMostBytes && (size_bytes = ::read(file.get(), piece.data(), piece.size())) > 0)
+    text.append(piece.data(), static_cast<std::size_t>(size_bytes));
+  return text;
+}
 
 bool ServedMount::is_read_only() const {
   return has_word(entry.flags, "ro") || has_word(entry.options, "ro");
@@ -101,10 +101,10 @@ std::string_view name_of(MountState state) {
 }
 
 std::vector<ServedMount> served_mounts(std::chrono::milliseconds patience) {
+  std::vector<MountEntry> entries = mounts();
+  std::erase_if(entries, [](const MountEntry& entry) { return entry.type != kMountType; });
   std::vector<ServedMount> served;
-  for (MountEntry& entry : mounts()) {
-    if (entry.type == kMountType) served.push_back({.entry = std::move(entry)});
-  }
+  for (const MountEntry& entry : entries) served.push_back({.entry = entry});
   std::vector<Question> questions;
   questions.reserve(served.size());
   for (const ServedMount& mount : served) {
@@ -113,8 +113,9 @@ std::vector<ServedMount> served_mounts(std::chrono::milliseconds patience) {
   const Deadline deadline = deadline_in(patience);
   for (std::size_t at = 0; at < served.size(); ++at) {
     if (const auto answer = questions[at].answer_by(deadline)) add_answer(served[at], *answer);
-    served[at].daemon = find_daemon(served[at].entry);
   }
+  const auto daemons = find_daemons(entries);
+  for (std::size_t at = 0; at < served.size(); ++at) served[at].daemon = daemons[at];
   return served;
 }
 

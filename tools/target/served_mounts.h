@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/unique_fd.h"
 #include "core/storage/mount_table.h"
 
 namespace stfs::tools {
@@ -38,6 +39,9 @@ struct ServedMount {
   /// The options that say more than a default: "rw,default_permissions,allow_other".
   [[nodiscard]] std::string shown_options() const;
 };
+
+/// Reads an open stats.json of a mount. Stops after 1 MiB, because another user's mount may send bytes without end.
+std::string read_stats(const UniqueFd& file);
 
 /// Returns the word that tables and JSON show.
 std::string_view name_of(MountState state);

@@ -66,7 +66,9 @@ PyObject* put(PyObject* self, PyObject* arguments) {
   Object done;
   try {
     if (dtype >= 0 && take_shape(tuple, shape)) {
-      of(self).buffers->reserve(of(self).buffers->size() + 1);
+      // The buffer is kept below, where no failure may be.
+      auto& kept = *of(self).buffers;
+      if (kept.size() == kept.capacity()) kept.reserve(2 * kept.size() + 1);
       done.reset(call(self, false, [&](stfs_edit* edit, stfs_error* error) {
         return stfs_edit_put(edit, known.text().data, known.text().size_bytes, dtype,
                              static_cast<std::uint32_t>(shape.size()), shape.data(), buffer.buf,

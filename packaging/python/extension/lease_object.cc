@@ -32,32 +32,35 @@ PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
   return nullptr;
 }
 
+// Another thread may be in renew(), which waits for the server. Each call below waits for it, so the interpreter's
+// lock is not held: the other threads of the program go on.
+
 PyObject* tensors(PyObject* self, PyObject* type) {
-  return list_of(stfs_lease_count(of(self)), [&](std::uint64_t at) {
+  return list_of(without_python([&] { return stfs_lease_count(of(self)); }), [&](std::uint64_t at) {
     stfs_error error;
-    stfs_tensor* handle = stfs_lease_tensor(of(self), at, &error);
+    stfs_tensor* handle = without_python([&] { return stfs_lease_tensor(of(self), at, &error); });
     return handle == nullptr ? raise(error) : new_tensor(type, handle);
   });
 }
 
 PyObject* sources(PyObject* self, PyObject*) {
-  return list_of(stfs_lease_source_count(of(self)), [&](std::uint64_t at) {
-    return PyUnicode_DecodeFSDefault(stfs_lease_source(of(self), at));
+  return list_of(without_python([&] { return stfs_lease_source_count(of(self)); }), [&](std::uint64_t at) {
+    return PyUnicode_DecodeFSDefault(without_python([&] { return stfs_lease_source(of(self), at); }));
   });
 }
 
 PyObject* generation(PyObject* self, PyObject*) {
-  return PyLong_FromUnsignedLongLong(stfs_lease_generation(of(self)));
+  return PyLong_FromUnsignedLongLong(without_python([&] { return stfs_lease_generation(of(self)); }));
 }
 
 PyObject* descriptor(PyObject* self, PyObject*) {
-  return PyLong_FromLong(stfs_lease_descriptor(of(self)));
+  return PyLong_FromLong(without_python([&] { return stfs_lease_descriptor(of(self)); }));
 }
 
 PyObject* take_news(PyObject* self, PyObject*) {
   auto news = empty<stfs_lease_news>();
   stfs_error error;
-  if (stfs_lease_take_news(of(self), &news, &error) != 0) return raise(error);
+  if (without_python([&] { return stfs_lease_take_news(of(self), &news, &error); }) != 0) return raise(error);
   PyObject* why = message_of(news.why_stuck);
   if (why == nullptr) return nullptr;
   return Py_BuildValue("(KNN)", static_cast<unsigned long long>(news.newer_generation), why,
@@ -65,7 +68,7 @@ PyObject* take_news(PyObject* self, PyObject*) {
 }
 
 PyObject* version(PyObject* self, PyObject*) {
-  return PyUnicode_FromString(stfs_lease_version(of(self)));
+  return PyUnicode_FromString(without_python([&] { return stfs_lease_version(of(self)); }));
 }
 
 /// Returns nothing if that is no number of seconds, with ValueError.
@@ -93,8 +96,8 @@ PyObject* renew(PyObject* self, PyObject* seconds) {
   stfs_error error;
   const int code = without_python([&] { return stfs_lease_renew(of(self), *patience_ns, &error); });
   if (code != 0) return raise(error);
-  return list_of(stfs_lease_changed_count(of(self)), [&](std::uint64_t at) {
-    return PyLong_FromUnsignedLongLong(stfs_lease_changed(of(self), at));
+  return list_of(without_python([&] { return stfs_lease_changed_count(of(self)); }), [&](std::uint64_t at) {
+    return PyLong_FromUnsignedLongLong(without_python([&] { return stfs_lease_changed(of(self), at); }));
   });
 }
 

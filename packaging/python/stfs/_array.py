@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, NamedTuple
 
+from ._printable import printable
 from ._tensor import NAMES, TORCH_PAIR, Tensor
 
 # The format letters of the buffer protocol, and the kind of each dtype. The number of bits completes the dtype's name.
@@ -33,7 +34,7 @@ def _packed(view: memoryview) -> memoryview:
 
 def _of_tensor(tensor: Tensor) -> Array:
     if tensor.device != "cpu":
-        raise TypeError(f"{tensor.name}: is on {tensor.device}: copy it to the memory of the CPU first")
+        raise TypeError(f"{printable(tensor.name)}: is on {tensor.device}: copy it to the memory of the CPU first")
     return Array(tensor.dtype, tensor.shape, _packed(memoryview(tensor)), True)
 
 

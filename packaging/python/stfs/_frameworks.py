@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Union
 
 from . import _stfs
+from ._printable import printable
 from ._tensor import _EXTRA_TYPES
 
 if TYPE_CHECKING:
@@ -63,12 +64,12 @@ class Arrays:
 
     def of(self, tensor: Tensor) -> Any:
         if tensor.bits < 8:
-            raise _stfs.SafetensorError(f"{tensor.name}: NumPy has no type for {tensor.dtype}: stfs.open() has the packed bytes")
+            raise _stfs.SafetensorError(f"{printable(tensor.name)}: NumPy has no type for {tensor.dtype}: stfs.open() has the packed bytes")
         if tensor.dtype in _EXTRA_TYPES:
             import ml_dtypes
 
             if not hasattr(ml_dtypes, _EXTRA_TYPES[tensor.dtype][0]):
-                raise _stfs.SafetensorError(f"{tensor.name}: this version of ml_dtypes has no type for {tensor.dtype}")
+                raise _stfs.SafetensorError(f"{printable(tensor.name)}: this version of ml_dtypes has no type for {tensor.dtype}")
         return tensor.copy().numpy()
 
     def part(self, tensor: Tensor, key: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Union
 from . import _stfs
 from ._array import Array, array_of
 from ._metadata import Metadata
+from ._printable import printable
 from ._tensor import _EXTRA_TYPES, Tensor
 from ._transaction import Changes, Transaction
 from ._upload import Resident, Upload
@@ -232,7 +233,7 @@ class Model(Mapping[str, Tensor]):
             if dtype is None and shape is None and not its.is_exact and known is not None:
                 new_dtype = self._meant_dtype(its, *known)
             if known is not None and not may_change_form and known != (new_dtype, new_shape):
-                raise ValueError(f"{name}: is {known[0]} {list(known[1])}, and the array is {new_dtype} {list(new_shape)}: "
+                raise ValueError(f"{printable(name)}: is {known[0]} {list(known[1])}, and the array is {new_dtype} {list(new_shape)}: "
                                  "replace() gives a tensor another dtype or shape")
             data = its.data if its.data.readonly or not self._changes.is_collecting else bytes(its.data)
             edit.put(name, new_dtype, new_shape, data)

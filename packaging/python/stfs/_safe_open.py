@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Union
 from . import _stfs
 from ._frameworks import Arrays, arrays_of, checked_device, framework_named
 from ._model import Model
+from ._printable import printable
 from ._save import path_of
 
 if TYPE_CHECKING:
@@ -64,14 +65,14 @@ class SafeSlice:
             start, stop, step = (None if value is None else operator.index(value)  # TypeError
                                  for value in (item.start, item.stop, item.step))
             if step is not None and step <= 0:
-                raise _stfs.SafetensorError(f"{self._tensor.name}: the step {step} of a slice is not positive")
+                raise _stfs.SafetensorError(f"{printable(self._tensor.name)}: the step {step} of a slice is not positive")
             if place is None or not 0 <= place < len(self._tensor.shape):
                 continue  # too many items, which the tensor refuses
             size = self._tensor.shape[place]
             for bound in (start, stop):
                 # NumPy would cut the slice. A program that counts on its length would not notice.
                 if bound is not None and not -size <= bound <= size:
-                    raise _stfs.SafetensorError(f"{self._tensor.name}: {bound} is behind the {size} elements of dimension {place}")
+                    raise _stfs.SafetensorError(f"{printable(self._tensor.name)}: {bound} is behind the {size} elements of dimension {place}")
 
 
 class safe_open:
@@ -147,7 +148,7 @@ class safe_open:
 
 
 def _directory_error(path: str) -> IsADirectoryError:
-    return IsADirectoryError(errno.EISDIR, f"{path}: is a directory: name an archive, or take stfs.open()")
+    return IsADirectoryError(errno.EISDIR, f"{printable(path)}: is a directory: name an archive, or take stfs.open()")
 
 
 def _open_archive(path: str, io: str) -> Model:
@@ -168,7 +169,7 @@ def _open_archive(path: str, io: str) -> Model:
         raise _directory_error(path)
     if model.path.endswith(".index.json"):
         model.close()
-        raise _stfs.SafetensorError(f"{path}: is an index, not an archive: take stfs.open()")
+        raise _stfs.SafetensorError(f"{printable(path)}: is an index, not an archive: take stfs.open()")
     return model
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Union
 
 from . import _stfs
+from ._printable import printable
 
 if TYPE_CHECKING:
     from types import EllipsisType
@@ -129,7 +130,7 @@ class Tensor(_stfs.Tensor):
         name = TORCH_PAIR if self.dtype == "F4" else _TORCH_NAMES.get(self.dtype, "")
         dtype = getattr(torch, name, None)
         if dtype is None:
-            raise TypeError(f"{self.name}: PyTorch {torch.__version__} has no type for {self.dtype}")
+            raise TypeError(f"{printable(self.name)}: PyTorch {torch.__version__} has no type for {self.dtype}")
         if self.dtype == "F4":
             return self._pairs(dtype)
         if not self.size:
@@ -141,7 +142,7 @@ class Tensor(_stfs.Tensor):
         import torch
 
         if not self.shape or self.shape[-1] % 2:
-            raise TypeError(f"{self.name}: PyTorch has F4 in pairs, and the last dimension of {list(self.shape)} is odd")
+            raise TypeError(f"{printable(self.name)}: PyTorch has F4 in pairs, and the last dimension of {list(self.shape)} is odd")
         shape = (*self.shape[:-1], self.shape[-1] // 2)
         if not self.size:
             return torch.empty(shape, dtype=dtype)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from . import _stfs
+from ._printable import printable
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -66,7 +67,7 @@ class Changes:
         self._turn.acquire()
         try:
             if self._edit is not None:
-                raise RuntimeError(f"{self._named}: a transaction of this model is open already")
+                raise RuntimeError(f"{printable(self._named)}: a transaction of this model is open already")
             self._edit = self._begin()
         except BaseException:
             self._turn.release()
@@ -85,7 +86,7 @@ class Changes:
 
     def _begin(self) -> _stfs.Edit:
         if not self.is_writable:
-            raise OSError(errno.EROFS, f"{self._named}: is open for reading only: open it with "
+            raise OSError(errno.EROFS, f"{printable(self._named)}: is open for reading only: open it with "
                                        "stfs.open(path, 'r+') to change it")
         return self._handle.edit()
 

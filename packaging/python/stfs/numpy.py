@@ -13,6 +13,7 @@ import numpy as np
 
 from . import _stfs
 from ._array import Array, array_of
+from ._printable import printable
 from ._safe_open import load_bytes, safe_open
 from ._save import save_arrays, serialized
 
@@ -30,11 +31,11 @@ def _arrays(tensor_dict: Mapping[str, np.ndarray]) -> dict[str, Array]:
     arrays = {}
     for name, array in tensor_dict.items():
         if not isinstance(array, (np.ndarray, np.generic, _stfs.Tensor)):
-            raise TypeError(f"{name}: is no NumPy array but {type(array).__name__}")
+            raise TypeError(f"{printable(name)}: is no NumPy array but {type(array).__name__}")
         try:
             arrays[name] = array_of(array)
         except TypeError as error:
-            raise _stfs.SafetensorError(f"{name}: {error}") from None
+            raise _stfs.SafetensorError(f"{printable(name)}: {error}") from None
     return arrays
 
 

@@ -13,6 +13,7 @@ import torch
 
 from . import _stfs
 from ._array import Array, array_of
+from ._printable import printable
 from ._safe_open import load_bytes, safe_open
 from ._save import save_arrays, serialized
 
@@ -73,7 +74,7 @@ def _twins(state: dict[str, torch.Tensor], preferred: Iterable[str] = ()) -> dic
         whole = sorted(name for name in group
                        if (state[name].data_ptr(), state[name].numel() * state[name].element_size()) == _storage(state[name]))
         if not whole:
-            raise RuntimeError(f"the tensors {', '.join(group)} share memory, and none of them is all of it: save copies "
+            raise RuntimeError(f"the tensors {', '.join(map(printable, group))} share memory, and none of them is all of it: save copies "
                                "(clone()) of them")
         kept = next((name for name in whole if name in wanted), whole[0])
         twins.update({name: kept for name in sorted(group) if name != kept})
@@ -85,21 +86,21 @@ def _arrays(tensors: dict[str, torch.Tensor]) -> dict[str, Array]:
         raise ValueError(f"the tensors are a dict of str to torch.Tensor, not {type(tensors).__name__}")
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"{name}: is no torch.Tensor but {type(tensor).__name__}")
+            raise ValueError(f"{printable(name)}: is no torch.Tensor but {type(tensor).__name__}")
         if tensor.layout != torch.strided:
-            raise ValueError(f"{name}: the tensor is sparse: save its to_dense()")
+            raise ValueError(f"{printable(name)}: the tensor is sparse: save its to_dense()")
     shared = _overlapping(tensors)
     if shared:
         raise RuntimeError("tensors share memory, so a file would hold it several times: "
-                           + "; ".join(", ".join(group) for group in shared) + ": save_model() saves it once")
+                           + "; ".join(", ".join(map(printable, group)) for group in shared) + ": save_model() saves it once")
     arrays = {}
     for name, tensor in tensors.items():
         if not tensor.is_contiguous():
-            raise ValueError(f"{name}: the tensor is not contiguous: save its contiguous()")
+            raise ValueError(f"{printable(name)}: the tensor is not contiguous: save its contiguous()")
         try:
             arrays[name] = array_of(tensor.detach().cpu())
         except TypeError as error:
-            raise _stfs.SafetensorError(f"{name}: {error}") from None
+            raise _stfs.SafetensorError(f"{printable(name)}: {error}") from None
     return arrays
 
 
@@ -172,7 +173,7 @@ def load_model(model: torch.nn.Module, filename: StrPath, strict: bool = True, d
         else:
             unexpected.append(name)
     if strict and (missing or unexpected):
-        raise RuntimeError(f"{filename}: does not fit {type(model).__name__}"
-                           + "".join(f"; {what}: {', '.join(sorted(names))}" for what, names in
+        raise RuntimeError(f"{printable(filename)}: does not fit {type(model).__name__}"
+                           + "".join(f"; {what}: {', '.join(map(printable, sorted(names)))}" for what, names in
                                      (("the archive lacks", missing), ("the module lacks", unexpected)) if names))
     return missing, unexpected

@@ -4,12 +4,15 @@
 #include <fcntl.h>
 #include <poll.h>
 
+#include <atomic>
 #include <future>
+#include <thread>
 
 #include "tests/support/catch.h"
 #include "tests/support/open_descriptors.h"
 #include "tests/support/socket_pair.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/tools/serve/leased_server.h"
 #include "tools/serve/serve_message.h"
 #include "tools/serve/serve_socket.h"
 
@@ -54,6 +57,62 @@ Result<std::string> query_answered_with(const std::vector<Packet>& packets) {
   return asked.get();
 }
 
+/// A server that grants the lease of another server, and then sends messages without end. It answers nothing.
+class FloodingServer {
+ public:
+  explicit FloodingServer(const HelloServer& honest) : path_(honest.directory / "flood") {
+    auto socket = ServeSocket::listen(path_);
+    REQUIRE(socket);
+    socket_.emplace(std::move(*socket));
+    granting_ = std::thread([this, place = honest.directory / "s"] { grant(place); });
+  }
+  ~FloodingServer() {
+    is_over_ = true;
+    granting_.join();
+    for (std::thread& sender : senders_) sender.join();
+  }
+  FloodingServer(const FloodingServer&) = delete;
+  FloodingServer& operator=(const FloodingServer&) = delete;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  std::atomic<std::uint64_t> announced = 0;  // a generation; 0: none
+
+ private:
+  void grant(const std::string& place) {
+    pollfd polled{socket_->descriptor(), POLLIN, 0};
+    if (::poll(&polled, 1, 20'000) != 1) return;
+    auto peer = socket_->accept();
+    const auto honest = connect_to_server(place);
+    if (!peer || !*peer || !honest || !send_message(honest->get(), ServeMessage{ServeKind::Attach})) return;
+    polled.fd = honest->get();
+    if (::poll(&polled, 1, 20'000) != 1) return;
+    const auto granted = receive_message(honest->get(), Incoming::Descriptors);
+    if (!granted || !*granted) return;
+    std::vector<int> descriptors;
+    for (const UniqueFd& each : (*granted)->descriptors) descriptors.push_back(each.get());
+    peer_ = std::move((*peer)->socket);
+    if (!send_message(peer_.get(), (*granted)->message, descriptors)) return;
+    constexpr int kSenders = 4;
+    for (int at = 0; at < kSenders; ++at) senders_.emplace_back([this] { flood(); });
+  }
+
+  void flood() {
+    const ServeMessage stuck = message_of(ServeKind::Stuck, {ErrorCode::System, EIO, "why"});
+    while (!is_over_) {
+      ServeMessage newer{ServeKind::Newer};
+      newer.generation = announced;
+      static_cast<void>(send_message(peer_.get(), announced == 0 ? stuck : newer));
+    }
+  }
+
+  const std::string path_;
+  std::optional<ServeSocket> socket_;
+  UniqueFd peer_;
+  std::atomic<bool> is_over_ = false;
+  std::thread granting_;
+  std::vector<std::thread> senders_;
+};
+
 int errno_of_answer(const Result<std::string>& answer) {
   return answer ? 0 : answer.error().errno_value;
 }
@@ -95,4 +154,25 @@ TEST_CASE("a descriptor that comes with a report never reaches the client's proc
   const UniqueFd another(::open((directory / "f").c_str(), O_RDWR | O_CLOEXEC));
   CHECK(::fcntl(another.get(), F_OFD_GETLK, &other) == 0);
   CHECK(other.l_type == F_WRLCK);
+}
+
+TEST_CASE("a server that sends messages without end extends no deadline", "[tools][serve]") {
+  const HelloServer honest;
+  FloodingServer server(honest);
+  auto lease = Lease::attach(server.path());
+  REQUIRE(lease);
+  constexpr std::chrono::milliseconds kShort{20};
+  CHECK(lease->wait_newer(kShort).value() == 0);
+  CHECK(lease->take_news());
+  server.announced = 2;
+  CHECK(lease->wait_newer(std::chrono::seconds(20)).value() == 2);
+  const auto renewed = lease->renew(kShort);
+  REQUIRE_FALSE(renewed);
+  CHECK(renewed.error().errno_value == ETIMEDOUT);
+  CHECK(lease->generation() == 1);
+}
+
+TEST_CASE("a server that sends empty parts of a report is refused", "[tools][serve]") {
+  CHECK(errno_of_answer(query_answered_with(
+            {{report_part("{", 2)}, {report_part("", 2)}, {report_part("}", 2)}})) == EPROTO);
 }
