@@ -9,6 +9,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <optional>
@@ -237,6 +238,20 @@ Result<UniqueFd> follow_to_directory(const std::filesystem::path& path) {
   const int why = found.error().errno_value;
   return why == EXDEV ? Result<UniqueFd>(tl::unexpected(std::move(found).error()))
                       : Result<UniqueFd>(fail_system(why, name, "open"));
+}
+
+Result<UniqueFd> open_what_is_named(const std::filesystem::path& path) {
+  const std::filesystem::path name = path.filename();
+  if (name.empty() || name == "." || name == "..") return follow_to_directory(path);
+  const auto above = follow_to_directory(path.has_parent_path() ? path.parent_path() : ".");
+  RETURN_IF_ERROR(above);
+  UniqueFd found(::openat(above->get(), name.c_str(), kLeadsThere | O_NOFOLLOW));
+  if (!found) return fail_system(errno, path.native(), "open");
+  std::array<char, 1> text{};
+  if (::readlinkat(found.get(), "", text.data(), text.size()) <= 0) return found;  // it is no link
+  auto behind = follow_all_links(path.native());
+  RETURN_IF_ERROR(behind);
+  return std::move(behind->fd);
 }
 
 void enter_no_foreign_mounts() {

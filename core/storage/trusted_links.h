@@ -60,6 +60,11 @@ bool passes_directory(const std::string& path, const struct stat& directory);
 /// @return EXDEV: a link leads into such a mount. ENOTDIR, ENOENT and others, as open(2).
 Result<UniqueFd> follow_to_directory(const std::filesystem::path& path);
 
+/// Opens the file or directory that a path names with O_PATH, and follows the links of all users. If the last name
+/// is no link, its file system is not asked, so that also the root of a mount is found whose server has ended.
+/// @return EXDEV: as follow_to_directory().
+Result<UniqueFd> open_what_is_named(const std::filesystem::path& path);
+
 /// From now on OtherMounts::Entered means NotForeign in this process: a daemon that waits in such a mount
 /// could not be ended.
 void enter_no_foreign_mounts();

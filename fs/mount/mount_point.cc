@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/base/shell_word.h"
+#include "core/storage/trusted_links.h"
 #include "fs/base/log.h"
 
 namespace stfs {
@@ -42,8 +43,11 @@ std::string unmount_hint(const std::filesystem::path& path) {
 Result<MountPoint> check_mount_point(const std::filesystem::path& path, bool may_cover_files) {
   const std::string name = path.string();
   MountPoint point;
-  point.directory = UniqueFd(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  int why = point.directory ? 0 : errno;
+  const auto named = open_what_is_named(path);
+  if (!named && named.error().errno_value == EXDEV) return tl::unexpected(named.error());
+  if (named)
+    point.directory = UniqueFd(::open(path_of_descriptor(*named).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  int why = point.directory ? 0 : named ? errno : named.error().errno_value;
   // The kernel may open a dead mount from its caches, but statvfs(2) fails.
   struct statvfs store {};
   if (why == 0 && ::fstatvfs(point.directory.get(), &store) != 0 && errno == ENOTCONN) why = ENOTCONN;

@@ -220,6 +220,22 @@ def test_a_link_to_a_directory_in_a_mount_holds_up_no_output_and_no_pull(shared,
         os.rmdir(published)
 
 
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_link_into_a_mount_holds_up_no_mount_point_and_no_client(shared, victim):
+    place = os.path.join(shared.archives, "sub")
+    link, socket = (os.path.join(shared.archives, name) for name in ("mnt", "sock"))
+    with silent_mount(place, "allow_other"):
+        as_mallory('ln -s sub/mnt "$1" && ln -s sub/s "$2"', link, socket)
+        for words in (["umount", link], ["top", "--once", link], ["serve", "--status", socket]):
+            done = runs(victim, shared.stfs, *words)
+            assert done.returncode == 1 and BEHIND in done.stderr, (words, done)
+        if victim == 0:
+            done = runs(0, BUILD / "safetensorsfs", shared.path, link)
+            assert done.returncode == 1 and BEHIND in done.stderr, done
+        for name in (link, socket):
+            os.unlink(name)
+
+
 @pytest.mark.parametrize("of_link", [False, True], ids=["a mount", "a link into one"])
 @pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
 def test_a_pull_that_follows_waits_for_no_mount_on_a_version(planted_ground, victim, of_link):

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/storage/group_members.h"
+#include "core/storage/trusted_links.h"
 #include "tools/device/backend.h"
 #include "tools/serve/sealed_document.h"
 #include "tools/serve/serve_message.h"
@@ -70,11 +71,10 @@ Result<void> check_server(int socket, const std::filesystem::path& path, ServeKi
   if (peer->uid == 0 || is_same_user(peer->uid, self)) return {};
   if (self != 0)
     return fail(ErrorCode::System, EPERM, fmt::format("is served by another user (uid {})", peer->uid));
+  if (question == ServeKind::Query) return {};
   struct stat directory {};
-  const std::filesystem::path place = path.has_parent_path() ? path.parent_path() : ".";
-  if (question == ServeKind::Query ||
-      (::stat(place.c_str(), &directory) == 0 && is_same_user(directory.st_uid, peer->uid)))
-    return {};
+  const auto place = follow_to_directory(path.has_parent_path() ? path.parent_path() : ".");
+  if (place && ::fstat(place->get(), &directory) == 0 && is_same_user(directory.st_uid, peer->uid)) return {};
   return fail(
       ErrorCode::System, EPERM,
       fmt::format("is served by another user (uid {}), in a directory that is not that user's", peer->uid));

@@ -283,7 +283,14 @@ Result<std::optional<ServeSocket::Connection>> ServeSocket::accept() {
 }
 
 Result<UniqueFd> connect_to_server(const std::filesystem::path& path) {
-  const auto address = address_of(path);
+  // connect(2) would wait for another user's file system behind a link, and no signal would end that.
+  auto found = follow_all_links(path.native());
+  if (!found) {
+    const int why = found.error().errno_value;
+    if (why == EXDEV) return tl::unexpected(std::move(found).error());
+    return fail(ErrorCode::System, why, why_not_connected(path, why));
+  }
+  const auto address = address_of(fmt::format("/proc/self/fd/{}", found->fd.get()));
   RETURN_IF_ERROR(address);
   auto socket = open_socket();
   RETURN_IF_ERROR(socket);

@@ -87,7 +87,7 @@ Result<bool> MountedTensor::is_whole() const {
   return theirs == checksum_;
 }
 
-Result<MountedModel> MountedModel::look(const fs::path& root) {
+Result<MountedModel> MountedModel::look(const fs::path& root, const Model& archive) {
   MountedModel model;
   const auto generation = number_at(root, kGenerationAttribute);
   const auto first = number_at(root, kFirstGenerationAttribute);
@@ -99,8 +99,15 @@ Result<MountedModel> MountedModel::look(const fs::path& root) {
   model.generation_ = *generation;
   model.first_generation_ = *first;
   std::error_code failed;
+  // Files without a form may be among the tensors. Another user's mount could list names without end.
+  constexpr std::uint64_t kMostOthers = 1U << 20U;
+  std::uint64_t left = archive.tensors().size() + kMostOthers;
   auto entry = fs::recursive_directory_iterator(root, failed);
   for (; !failed && entry != fs::recursive_directory_iterator(); entry.increment(failed)) {
+    if (left-- == 0) {
+      return fail(ErrorCode::InvalidArgument, EOVERFLOW,
+                  root.string() + ": lists far more files than its archive has tensors: name the archive");
+    }
     std::error_code unknown;
     if (entry->is_directory(unknown)) {
       if (entry.depth() == 0 && entry->path().filename() == ".safetensors") entry.disable_recursion_pending();
@@ -109,7 +116,8 @@ Result<MountedModel> MountedModel::look(const fs::path& root) {
     if (!entry->is_regular_file(unknown)) continue;
     auto name = tools::read_mount_attribute(entry->path(), kNameAttribute);
     const auto of_tensor = number_at(entry->path(), kGenerationAttribute);
-    if (name && of_tensor) model.tensors_.emplace(std::move(*name), Entry{entry->path(), *of_tensor});
+    if (name && of_tensor && archive.find(*name))
+      model.tensors_.emplace(std::move(*name), Entry{entry->path(), *of_tensor});
   }
   if (failed) return fail_system(failed.value(), root.string(), "list");
   return model;

@@ -14,6 +14,7 @@
 #include "core/base/checksum.h"
 #include "core/base/error.h"
 #include "core/base/name_hash.h"
+#include "core/model/model.h"
 #include "core/storage/file.h"
 
 namespace stfs::sync {
@@ -49,8 +50,9 @@ class MountedTensor {
 class MountedModel {
  public:
   /// Reads the mount's generation, then the generation of each tensor.
+  /// @param archive  the model that the mount shows. Other names in the mount are ignored.
   /// @return EOPNOTSUPP: an older version of stfs serves the mount; the errors of reading the mount.
-  static Result<MountedModel> look(const std::filesystem::path& root);
+  static Result<MountedModel> look(const std::filesystem::path& root, const Model& archive);
 
   /// A reader that starts now sees all changes up to this generation. Later changes have a larger generation.
   [[nodiscard]] std::uint64_t generation() const { return generation_; }

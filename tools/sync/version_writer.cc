@@ -112,7 +112,7 @@ class Publisher {
   /// Asks the mount which tensors have changed, if B is one.
   Result<void> leave_out_unchanged(std::vector<tools::TensorPair>& pairs) {
     if (!options_.mount) return {};
-    auto mounted = MountedModel::look(*options_.mount);
+    auto mounted = MountedModel::look(*options_.mount, models_.b);
     RETURN_IF_ERROR(mounted);
     mounted_ = std::move(*mounted);
     written_.generation = mounted_->generation();

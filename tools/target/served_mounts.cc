@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "core/base/unique_fd.h"
+#include "core/storage/trusted_links.h"
 #include "tools/target/question.h"
 #include "tools/text/json_document.h"
 
@@ -129,11 +130,11 @@ Result<MountEntry> served_mount_at(const fs::path& named) {
 }
 
 Result<PlaceInMount> place_in_mount(const fs::path& named) {
-  // The kernel opens the root of a mount with O_PATH without asking the mount.
-  const UniqueFd root(::open(named.c_str(), O_PATH | O_CLOEXEC));
-  const int why = root ? 0 : errno;
+  const auto root = open_what_is_named(named);
+  if (!root && root.error().errno_value == EXDEV) return tl::unexpected(root.error());
+  const int why = root ? 0 : root.error().errno_value;
   std::error_code failed;
-  fs::path path = root ? fs::read_symlink(fmt::format("/proc/self/fd/{}", root.get()), failed) : named;
+  fs::path path = root ? fs::read_symlink(fmt::format("/proc/self/fd/{}", root->get()), failed) : named;
   if (failed) path = named;
   std::optional<MountEntry> innermost;
   for (MountEntry& mount : mounts()) {
