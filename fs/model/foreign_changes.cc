@@ -11,10 +11,10 @@
 namespace stfs {
 
 ForeignChanges::ForeignChanges(MountedModel& mounted)
-    : mounted_(mounted), looks_(mounted.model_->shards().size()) {}
+    : mounted_(mounted), looks_(mounted.model().shards().size()) {}
 
 ForeignChanges::Change ForeignChanges::check_for_change(std::uint32_t shard, bool follows) {
-  if (!mounted_.model_->shards()[shard].archive) return {};
+  if (!mounted_.model().shards()[shard].archive) return {};
   const auto looked = mounted_.permissions_.look(shard);
   if (!looked && !looks_[shard].is_unknown) log::error("{}", looked.error().message);
   const bool has_new_permissions = looked.value_or(false);
@@ -30,9 +30,9 @@ ForeignChanges::Change ForeignChanges::check_for_change(std::uint32_t shard, boo
 
 void ForeignChanges::forget_permissions(std::uint32_t shard) const {
   ++MountedModel::changes_;
-  log::info("{}: mode or owner changed", mounted_.model_->reader(shard).path().string());
+  log::info("{}: mode or owner changed", mounted_.model().reader(shard).path().string());
   // The permissions of a delta also apply to the tensors of its base.
-  const bool is_delta = mounted_.model_->delta() && shard == mounted_.model_->top();
+  const bool is_delta = mounted_.model().delta() && shard == mounted_.model().top();
   for (std::uint32_t told = is_delta ? 0 : shard; told <= shard; ++told) {
     mounted_.tell_stale_(mounted_.stale_shard(told, Stale::What::Attributes));
     if (const auto tensors = mounted_.ids_of_shard(told)) {
@@ -51,7 +51,7 @@ void ForeignChanges::forget_permissions(std::uint32_t shard) const {
 }
 
 ForeignChanges::Change ForeignChanges::note_foreign_change(std::uint32_t shard, bool follows) {
-  Archive& archive = mounted_.model_->archive(shard);
+  Archive& archive = mounted_.model().archive(shard);
   Look& known = looks_[shard];
   auto change = archive.check_for_change();
   const std::string path = archive.path().string();
@@ -108,7 +108,7 @@ ForeignChanges::Change ForeignChanges::note_foreign_change(std::uint32_t shard, 
   known.is_unknown = false;
   if (!is_touched) return found;
   // A delta fits only the base that it was made for.
-  const auto present = mounted_.model_->is_of_base(shard) ? nullptr : change->header;
+  const auto present = mounted_.model().is_of_base(shard) ? nullptr : change->header;
   // A process that died in an edit which can't be finished here has removed no tensor. Opening the model logs
   // such an edit.
   if (change->is_being_edited) {
@@ -120,19 +120,19 @@ ForeignChanges::Change ForeignChanges::note_foreign_change(std::uint32_t shard, 
   found.is_outdated = found.is_outdated || mounted_.reader_.is_broken(shard);
   found.stale = note_touched(shard);
   // A delta fits only the bytes that it was made for. Reopening the model checks them.
-  found.is_outdated = found.is_outdated || mounted_.model_->is_of_base(shard);
+  found.is_outdated = found.is_outdated || mounted_.model().is_of_base(shard);
   return found;
 }
 
 bool ForeignChanges::is_unsettled(std::uint32_t shard) const {
-  const ArchiveReader& archive = mounted_.model_->reader(shard);
+  const ArchiveReader& archive = mounted_.model().reader(shard);
   const File* const file = archive.local_file();
   if (file != nullptr && ArchiveLocks::is_changed_by_other(*file)) return true;
   return mounted_.committers_.is_in_attempt(shard) || !archive.is_as_known();
 }
 
 Stale ForeignChanges::note_touched(std::uint32_t shard) {
-  const ArchiveReader& archive = mounted_.model_->reader(shard);
+  const ArchiveReader& archive = mounted_.model().reader(shard);
   if (!mounted_.reader_.is_broken(shard))
     log::info("{}: changed by another program; caches dropped", archive.path().string());
   looks_[shard].is_touched = true;
@@ -143,7 +143,7 @@ Stale ForeignChanges::note_touched(std::uint32_t shard) {
 
 void ForeignChanges::break_touched_base() {
   for (std::uint32_t shard = 0; shard < looks_.size(); ++shard) {
-    if (looks_[shard].is_touched && mounted_.model_->is_of_base(shard)) mounted_.reader_.note_broken(shard);
+    if (looks_[shard].is_touched && mounted_.model().is_of_base(shard)) mounted_.reader_.note_broken(shard);
   }
 }
 

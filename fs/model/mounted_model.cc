@@ -16,20 +16,20 @@ namespace stfs {
 MountedModel::MountedModel(std::unique_ptr<Archive> archive, const MountedModelOptions& options)
     : MountedModel(std::make_unique<Model>(std::move(archive)), options) {}
 
-MountedModel::MountedModel(std::unique_ptr<Model> model, const MountedModelOptions& options)
-    : model_(std::move(model)),
+MountedModel::MountedModel(std::unique_ptr<Model> opened, const MountedModelOptions& options)
+    : snapshots_(std::make_unique<Snapshot>(std::move(opened), options.layout)),
       options_(options),
       activity_(options.activity ? options.activity : std::make_shared<Activity>()),
-      tree_(model_, options.layout),
-      states_(model_, options.least_generation),
-      permissions_(model_, {.is_read_only = options.is_read_only || model_->access() == Access::ReadOnly,
-                            .uid = options.uid,
-                            .gid = options.gid}),
-      reader_(model_, states_, options.fails_on_change),
-      views_(model_, tree_, reader_, *activity_, options.user_limits),
-      pretrained_(model_->path(), model_->delta_paths(), [this] { return views_.present(Views::kArchive); }),
+      tree_(snapshots_, options.layout),
+      states_(snapshots_, options.least_generation),
+      permissions_(snapshots_, {.is_read_only = options.is_read_only || model().access() == Access::ReadOnly,
+                                .uid = options.uid,
+                                .gid = options.gid}),
+      reader_(snapshots_, states_, options.fails_on_change),
+      views_(snapshots_, tree_.unserved(), reader_, *activity_, options.user_limits),
+      pretrained_(model().path(), model().delta_paths(), [this] { return views_.present(Views::kArchive); }),
       transactions_(
-          model_, tree_,
+          snapshots_,
           [this](TensorId tensor) -> Result<TensorVersion> {
             const std::uint64_t generation = states_.of(tensor).noted;
             auto sum = reader_.checksum(tensor);
@@ -38,13 +38,13 @@ MountedModel::MountedModel(std::unique_ptr<Model> model, const MountedModelOptio
           },
           options.user_limits),
       hidden_(views_, transactions_),
-      committers_(*model_, options.commit.durability),
-      scratch_(scratch_directory_of(*model_)),
-      may_be_cached_(model_->ids().end()),
-      may_be_known_(model_->ids().end()),
-      lookups_(model_->ids().end()),
-      next_id_(model_->ids().end()) {
-  if (model_->access() == Access::ReadOnly) options_.is_read_only = true;
+      committers_(model(), options.commit.durability),
+      scratch_(scratch_directory_of(model())),
+      may_be_cached_(model().ids().end()),
+      may_be_known_(model().ids().end()),
+      lookups_(model().ids().end()),
+      next_id_(model().ids().end()) {
+  if (model().access() == Access::ReadOnly) options_.is_read_only = true;
   begin_scratch();
   structure_.log_found_gaps();
 }
@@ -74,7 +74,7 @@ Node MountedModel::node_of(Ino of_mount) const {
 }
 
 std::optional<std::pair<TensorId, TensorId>> MountedModel::ids_of_shard(std::uint32_t shard) const {
-  const Model& present = *model_;
+  const Model& present = model();
   const std::uint32_t begin = present.first_tensor(shard);
   const std::uint32_t end = present.first_tensor(shard + 1);
   if (begin == end) return std::nullopt;
@@ -101,15 +101,15 @@ std::shared_ptr<PendingFile> MountedModel::shared_content(const Node& node) cons
 
 std::string MountedModel::label_of(const PendingFile& content) const {
   const auto& path =
-      content.patch() != nullptr ? model_->archive_of(content.tensor()).path() : model_->path();
+      content.patch() != nullptr ? model().archive_of(content.tensor()).path() : model().path();
   return fmt::format("{}: {}", path.string(), content.label());
 }
 
 Archive& MountedModel::archive_for_new() const {
   // New tensors go to the last shard (core/model/model_edit.h). A refusal comes from the edit.
-  std::size_t last = model_->shards().size() - 1;
-  while (last > 0 && !model_->shards()[last].archive) --last;
-  return model_->archive(static_cast<std::uint32_t>(last));
+  std::size_t last = model().shards().size() - 1;
+  while (last > 0 && !model().shards()[last].archive) --last;
+  return model().archive(static_cast<std::uint32_t>(last));
 }
 
 TensorId MountedModel::give_id() const {
@@ -160,7 +160,7 @@ std::vector<Stale> MountedModel::stale_views(const Stale& tensors_stale) {
   const Ino first = InodeTable::ino_of_tensor(TensorId{});
   const Ino first_stale = InodeSpace::local(tensors_stale.first);
   const Ino last_stale = InodeSpace::local(tensors_stale.last);
-  const std::uint32_t ids = model_->ids().end();
+  const std::uint32_t ids = model().ids().end();
   if (tensors_stale.what == Stale::What::Nothing || ids == 0) return {};
   if (last_stale < first || first_stale >= first + ids) return {};
   if (reader_.is_any_broken()) views_.note_broken();
@@ -238,7 +238,7 @@ std::string MountedModel::path_of(Ino of_mount) const {
 }
 
 std::string MountedModel::label_of(Ino ino, std::string_view name) const {
-  const std::string model = model_->path().string();
+  const std::string model = this->model().path().string();
   std::string path = path_of(ino);
   if (!name.empty()) path = path.empty() ? std::string(name) : fmt::format("{}/{}", path, name);
   return path.empty() ? model : fmt::format("{}: {}", model, path);

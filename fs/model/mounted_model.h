@@ -65,7 +65,6 @@
 #include "core/storage/disk_space.h"
 #include "fs/base/maker.h"
 #include "fs/base/user_counts.h"
-#include "fs/base/versioned.h"
 #include "fs/model/foreign_changes.h"
 #include "fs/model/hidden_directory.h"
 #include "fs/model/mounted_model_options.h"
@@ -80,6 +79,7 @@
 #include "fs/tree/inode_space.h"
 #include "fs/tree/inode_table.h"
 #include "fs/tree/per_tensor.h"
+#include "fs/tree/snapshot.h"
 #include "fs/tree/tensor_tree.h"
 #include "fs/write/close_decision.h"
 #include "fs/write/committers.h"
@@ -98,7 +98,7 @@ struct CreatedFile {
 
 class MountedModel {
  public:
-  MountedModel(std::unique_ptr<Model> model, const MountedModelOptions& options);
+  MountedModel(std::unique_ptr<Model> opened, const MountedModelOptions& options);
   /// A model of a single archive.
   MountedModel(std::unique_ptr<Archive> archive, const MountedModelOptions& options);
   MountedModel(const MountedModel&) = delete;
@@ -297,7 +297,7 @@ class MountedModel {
   [[nodiscard]] const std::shared_ptr<Activity>& activity() const { return activity_; }
 
   /// While a caller holds the pin, the parts of the model that it has read stay valid.
-  [[nodiscard]] Epochs::Pin pin() const { return epochs_.pin(); }
+  [[nodiscard]] Snapshot::Pin pin() const { return snapshots_.pin(); }
   /// Names a file for the log: "MODEL: PATH", with the path from the model's root. The name of the root is
   /// MODEL alone.
   /// @param name  a name in the directory `ino`. Empty: names the file `ino` itself.
@@ -307,9 +307,9 @@ class MountedModel {
   [[nodiscard]] bool is_changed() const { return reader_.is_any_changed(); }
   /// True if the shard's path still names the file that is open, as far as its store shows.
   [[nodiscard]] bool is_at_path(std::uint32_t shard) const;
-  [[nodiscard]] const Model& model() const { return *model_; }
+  [[nodiscard]] const Model& model() const { return *snapshots_->model; }
   /// The first shard that can be used. For a single archive: that archive.
-  [[nodiscard]] const ArchiveReader& archive() const { return model_->front(); }
+  [[nodiscard]] const ArchiveReader& archive() const { return model().front(); }
 
  private:
   // These classes change this state.
@@ -685,8 +685,7 @@ class MountedModel {
   inline static std::atomic<std::uint64_t> changes_ = 0;
 
   // Look-ups and reads also change the mutable members. Each of these members has its own lock, or is atomic.
-  Versioned<Model> model_;
-  Epochs epochs_;
+  Snapshots snapshots_;
   MountedModelOptions options_;
   InodeSpace space_;
   std::shared_ptr<Activity> activity_;
@@ -737,7 +736,7 @@ class MountedModel {
   StructureEdits structure_{*this};
   ServedFiles served_files_{pretrained_, options_, [this] {
                               // The delta on top is the last shard.
-                              const auto count = static_cast<std::uint32_t>(model_->shards().size());
+                              const auto count = static_cast<std::uint32_t>(model().shards().size());
                               return permissions_.of_shard(count - 1);
                             }};
 };

@@ -174,9 +174,9 @@ Result<std::vector<std::string>> MountedModel::list_extended_attributes(Ino ino,
   };
   if (node.ino == kRootIno) {
     add_all(kRootKeys);
-    if (model_->delta()) add(kDeltaKeyOfModel);
+    if (model().delta()) add(kDeltaKeyOfModel);
     if (!may_read_metadata(caller)) return std::move(listed).names();
-    for (const auto& [key, value] : model_->metadata()) {
+    for (const auto& [key, value] : model().metadata()) {
       if (!add_metadata(key, value.size())) break;
     }
   } else if (node.is_directory() && transactions_.is_transaction(node.ino)) {
@@ -191,7 +191,7 @@ Result<std::vector<std::string>> MountedModel::list_extended_attributes(Ino ino,
     return std::vector<std::string>();
   } else if (node.is_view() && !views_.tensor(node.ino)) {
     add_all(kModelViewKeys);
-    if (model_->delta()) add(kDeltaKeyOfModel);
+    if (model().delta()) add(kDeltaKeyOfModel);
   } else {
     add_all(kTensorKeys);
     if (node.is_other_form() || node.is_staged()) add_all(kViewKeys);
@@ -202,8 +202,8 @@ Result<std::vector<std::string>> MountedModel::list_extended_attributes(Ino ino,
 Result<std::string> MountedModel::attribute_of_view(Ino ino, std::string_view key) const {
   if (key == "view") return std::string(Views::kind(ino));
   const auto tensor = views_.tensor(ino);
-  if (!tensor && key == "archive") return model_->path().string();
-  if (!tensor && key == kDeltaKeyOfModel) return delta_attribute(*model_);
+  if (!tensor && key == "archive") return model().path().string();
+  if (!tensor && key == kDeltaKeyOfModel) return delta_attribute(model());
   if (!tensor) return no_attribute();
   if (key == "file") return own_file(*tensor);
   if (key == "checksum") return no_attribute();
@@ -217,19 +217,19 @@ Result<std::string> MountedModel::own_file(TensorId tensor) const {
 }
 
 std::uint64_t MountedModel::generation_of(TensorId tensor) const {
-  const std::uint32_t shard = model_->place(tensor).shard;
+  const std::uint32_t shard = model().place(tensor).shard;
   // While bytes may be changing, each answer is another one.
   if (foreign_.is_unsettled(shard)) states_.note_unsettled(shard);
   return states_.of(tensor).generation;
 }
 
 Result<std::string> MountedModel::attribute_of_tensor(TensorId id, std::string_view key) const {
-  const Tensor tensor = model_->tensor(id);
+  const Tensor tensor = model().tensor(id);
   if (key == "name") return value_of_text(tensor.name);
   if (key == "dtype") return std::string(name_of(tensor.dtype));
   if (key == "shape") return value_of_shape(tensor.shape);
-  if (key == "archive") return model_->archive_of(id).path().string();
-  if (key == "offset") return fmt::format("{}", model_->file_range(id).offset);
+  if (key == "archive") return model().archive_of(id).path().string();
+  if (key == "offset") return fmt::format("{}", model().file_range(id).offset);
   if (key == "generation") return fmt::format("{}", generation_of(id));
   if (key == "checksum") return reader_.checksum(id);
   return no_attribute();
@@ -251,15 +251,15 @@ bool MountedModel::may_read_metadata(const Maker& caller) const {
 
 Result<std::string> MountedModel::attribute_of_root(std::string_view key) const {
   RETURN_IF_ERROR(check_caller(node_of(kRootIno), S_IROTH));
-  if (key == "archive") return model_->path().string();
-  if (key == kDeltaKeyOfModel) return delta_attribute(*model_);
-  if (key == "tensors") return fmt::format("{}", model_->tensors().size());
-  if (key == "parameters") return fmt::format("{}", model_->tensors().parameters());
+  if (key == "archive") return model().path().string();
+  if (key == kDeltaKeyOfModel) return delta_attribute(model());
+  if (key == "tensors") return fmt::format("{}", model().tensors().size());
+  if (key == "parameters") return fmt::format("{}", model().tensors().parameters());
   if (key == "generation") return fmt::format("{}", states_.newest_generation());
   if (key == "first_generation") return fmt::format("{}", states_.first_generation());
   if (!key.starts_with(kMetadataPrefix)) return no_attribute();
   RETURN_IF_ERROR(check_metadata_readable());
-  const auto value = model_->metadata().find(key.substr(kMetadataPrefix.size()));
+  const auto value = model().metadata().find(key.substr(kMetadataPrefix.size()));
   return value ? value_of_text(*value) : no_attribute();
 }
 

@@ -157,7 +157,7 @@ bool MountedModel::takes_checkpoint(std::string_view name) {
 
 std::unique_ptr<Checkpoint> MountedModel::make_checkpoint(bool waits_for_name, bool is_shard) const {
   return std::make_unique<Checkpoint>(
-      model_, reader_, states_, archive_for_new(), waits_for_name, draft_bytes_,
+      snapshots_, reader_, states_, archive_for_new(), waits_for_name, draft_bytes_,
       [this, is_shard](const Checkpoint& saved) -> Result<void> {
         if (is_shard) return fail(ErrorCode::InvalidArgument, EOPNOTSUPP, "it has several files");
         return check_rewriting(saved);
@@ -240,7 +240,7 @@ Result<Outdated> MountedModel::rename_checkpoint(Ino directory, std::string_view
 }
 
 Result<Outdated> MountedModel::commit_checkpoint(PendingFile& content) {
-  const auto pin = epochs_.pin();
+  const auto pin = snapshots_.pin();
   Checkpoint* const saved = content.checkpoint();
   Outdated found;
   auto committed =
@@ -264,7 +264,7 @@ Result<void> MountedModel::commit_checkpoint_shards(PendingFile& content, Outdat
   Files files;
   for (const auto& [shard, lock] : *shards) files.push_back(shard.content->checkpoint());
   RETURN_IF_ERROR(edit_to_checkpoint(files, found.stale));
-  log::info("{}: checkpoint of {} files saved: {} of {} tensors differed", model_->path().string(),
+  log::info("{}: checkpoint of {} files saved: {} of {} tensors differed", model().path().string(),
             files.size(), changed_in(files).size(), parsed->size());
   for (const auto& [shard, lock] : *shards) {
     shard.content->note_committed();
@@ -280,10 +280,9 @@ Result<void> MountedModel::commit_whole_checkpoint(Checkpoint& saved, Outdated& 
     if (*replaced) return {};
   }
   const TensorIndex& tensors = saved.header().tensors;
-  const Model& model = *model_;
   std::vector<std::uint32_t> changed;
-  bool is_edit = saved.rewritten() != nullptr || !is_same(saved.header().metadata, model.metadata()) ||
-                 tensors.size() != model.tensors().size();
+  bool is_edit = saved.rewritten() != nullptr || !is_same(saved.header().metadata, model().metadata()) ||
+                 tensors.size() != model().tensors().size();
   for (std::uint32_t at = 0; at < tensors.size(); ++at) {
     is_edit = is_edit || !saved.saved(at).same;
     if (saved.is_changed(at)) changed.push_back(at);
@@ -292,7 +291,7 @@ Result<void> MountedModel::commit_whole_checkpoint(Checkpoint& saved, Outdated& 
   auto committed =
       is_edit ? edit_to_checkpoint({&saved}, found.stale) : patch_checkpoint(saved, changed, found.stale);
   RETURN_IF_ERROR(committed);
-  log::info("{}: checkpoint saved: {} of {} tensors differed", model_->path().string(), changed.size(),
+  log::info("{}: checkpoint saved: {} of {} tensors differed", model().path().string(), changed.size(),
             tensors.size());
   return {};
 }
@@ -301,7 +300,7 @@ Result<void> MountedModel::check_rewriting(const Checkpoint& saved) const {
   const auto no = [](std::string why) {
     return fail(ErrorCode::InvalidArgument, EOPNOTSUPP, std::move(why));
   };
-  const Model& model = *model_;
+  const Model& model = this->model();
   if (!show_replacement_) return no("this file system can't show another archive in its place");
   if (model.is_sharded()) return no("the model has several files");
   if (model.delta()) return no("the mount has a delta");
@@ -313,7 +312,7 @@ Result<void> MountedModel::check_rewriting(const Checkpoint& saved) const {
 }
 
 Result<bool> MountedModel::replace_by_checkpoint(Checkpoint& saved, Outdated& found) {
-  const std::string path = model_->path().string();
+  const std::string path = model().path().string();
   const auto in_place = [&](const Error& why) {
     log::info("{}: a checkpoint of which most bytes differ is saved in place: {}", path, why.message);
     return false;
@@ -359,7 +358,7 @@ Result<void> MountedModel::check_unchanged(const Checkpoint& saved) const {
   for (std::uint32_t at = 0; at < tensors.size(); ++at) {
     const auto same = saved.saved(at).same;
     if (!same) continue;
-    const bool is_there = model_->ids().position(*same).has_value();
+    const bool is_there = model().ids().position(*same).has_value();
     if (is_there && states_.of(*same).noted == saved.saved(at).generation) continue;
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 fmt::format("tensor {} was changed while the checkpoint was written: save it again",
@@ -373,7 +372,7 @@ Result<void> MountedModel::patch_checkpoint(const Checkpoint& saved,
                                             std::vector<Stale>& found) {
   if (changed.empty()) return check_unchanged(saved);
   Committers::Shards shards;
-  for (const std::uint32_t at : changed) shards.insert(model_->place(*saved.saved(at).same).shard);
+  for (const std::uint32_t at : changed) shards.insert(model().place(*saved.saved(at).same).shard);
   const auto check = [&] { return check_unchanged(saved); };
   auto done = structure_.following([&] {
     ShardWriter writer(*this, shards);
@@ -385,7 +384,7 @@ Result<void> MountedModel::patch_checkpoint(const Checkpoint& saved,
         RETURN_IF_ERROR(committed);
         for (const std::uint32_t at : changed) {
           const TensorId tensor = *saved.saved(at).same;
-          const std::int64_t mtime_ns = model_->archive_of(tensor).identity().mtime_ns;
+          const std::int64_t mtime_ns = model().archive_of(tensor).identity().mtime_ns;
           states_.note_commit(tensor, mtime_ns, std::nullopt);
         }
         return committed;
@@ -405,13 +404,13 @@ Result<void> MountedModel::edit_to_checkpoint(const std::vector<const Checkpoint
                                               std::vector<Stale>& found) {
   StructureChange change;
   std::vector<std::string> missing;
-  for (std::uint32_t at = 0; at < model_->tensors().size(); ++at) {
-    const std::string_view name = model_->tensors()[at].name;
+  for (std::uint32_t at = 0; at < model().tensors().size(); ++at) {
+    const std::string_view name = model().tensors()[at].name;
     const auto saved = find_saved(files, name);
     if (!saved) missing.emplace_back(name);
     if (saved && !saved->is_changed()) continue;
-    const TensorId tensor = model_->ids().of(at);
-    if (saved && saved->saved().same && model_->is_of_base(model_->place(at).shard)) {
+    const TensorId tensor = model().ids().of(at);
+    if (saved && saved->saved().same && model().is_of_base(model().place(at).shard)) {
       change.ids.emplace(name, tensor);  // only its bytes are new
       found.push_back(stale(InodeTable::ino_of_tensor(tensor), Stale::What::Content));
     } else {
@@ -431,7 +430,7 @@ Result<void> MountedModel::edit_to_checkpoint(const std::vector<const Checkpoint
       auto put = edit.put(std::string(tensor.name), tensor.dtype, {tensor.shape.begin(), tensor.shape.end()});
       RETURN_IF_ERROR(put);
     }
-    const Metadata before = model_->metadata();
+    const Metadata before = model().metadata();
     for (const auto& [key, value] : before) {
       const bool is_kept = std::ranges::any_of(files, [&key = key](const Checkpoint* file) {
         return file->header().metadata.find(key).has_value();

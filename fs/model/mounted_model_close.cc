@@ -189,11 +189,11 @@ void MountedModel::end() {
 
 void MountedModel::abandon_pending() {
   if (const std::string names = scratch_names(); !names.empty()) {
-    log::info("{}: scratch files stay in {}: {}", model_->path().string(), scratch_.path().string(), names);
+    log::info("{}: scratch files stay in {}: {}", model().path().string(), scratch_.path().string(), names);
   }
   for (const std::string& name : transactions_.unfinished()) {
     log::warning("{}: transaction {} was not committed when the mount ended: rolled back",
-                 model_->path().string(), name);
+                 model().path().string(), name);
   }
   open_files_.visit([this](const OpenFile& file) {
     if (!file.content->is_dirty()) return;
@@ -203,7 +203,7 @@ void MountedModel::abandon_pending() {
   });
   for (const std::string& name : drafts_.kept()) {
     log::warning("{}: dropped: {} had not got a name that a checkpoint can have when the mount ended",
-                 model_->path().string(), in_quotes(name));
+                 model().path().string(), in_quotes(name));
   }
 }
 
@@ -219,7 +219,7 @@ Error MountedModel::wrong_size(const PendingFile& content) const {
 }
 
 ForeignChanges::Change MountedModel::check_for_change(std::uint32_t shard) {
-  const bool follows = structure_.follows() && !model_->is_of_base(shard);
+  const bool follows = structure_.follows() && !model().is_of_base(shard);
   ForeignChanges::Change found = foreign_.check_for_change(shard, follows);
   if (!std::exchange(found.is_edited, false)) return found;
   const auto followed = structure_.follow();

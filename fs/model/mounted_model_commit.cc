@@ -27,7 +27,7 @@ Result<Stale> MountedModel::commit_patch(const OpenFile& file, const TensorForm*
 }
 
 Result<void> MountedModel::check_commit_target(const PendingFile& content, const TensorForm* form) const {
-  const Model& model = *model_;
+  const Model& model = this->model();
   const TensorId tensor = content.tensor();
   if (model.ids().position(tensor)) {
     const Tensor now = model.tensor(tensor);
@@ -98,7 +98,7 @@ Result<Stale> MountedModel::commit_stage(const OpenFile& file, const TensorForm*
 Result<Stale> MountedModel::commit_copy(const OpenFile& file, const TensorForm* form) {
   PendingFile& content = *file.content;
   const TensorId tensor = content.tensor();
-  if (model_->ids().position(tensor) && !model_->is_of_base(model_->place(tensor).shard)) {
+  if (model().ids().position(tensor) && !model().is_of_base(model().place(tensor).shard)) {
     // Another program has added the tensor to the delta since the first write.
     return commit_elsewhere(content, form);
   }
@@ -106,12 +106,12 @@ Result<Stale> MountedModel::commit_copy(const OpenFile& file, const TensorForm* 
   change.is_patch = true;
   change.apply = [&](ModelEdit& edit) -> Result<void> {
     RETURN_IF_ERROR(check_commit_target(content, form));
-    const Tensor now = model_->tensor(tensor);
+    const Tensor now = model().tensor(tensor);
     change.ids = {{std::string(now.name), tensor}};
     return edit.put(std::string(now.name), now.dtype, {now.shape.begin(), now.shape.end()});
   };
   change.fill = [&](ModelEdit& edit) -> Result<void> {
-    Staging* const stage = edit.stage(model_->tensor(tensor).name);
+    Staging* const stage = edit.stage(model().tensor(tensor).name);
     return stage == nullptr ? Result<void>() : copy_content(content, *stage);
   };
   // The stage does not change any more, so readers may enter.
@@ -141,7 +141,7 @@ Result<void> MountedModel::copy_content(PendingFile& content, Staging& to) const
 Result<Stale> MountedModel::commit_in_place(TensorId tensor,
                                             const std::function<Result<void>(Staging&)>& fill,
                                             const TensorForm* form) {
-  auto bytes = std::make_unique<TensorPatch>(model_, tensor);
+  auto bytes = std::make_unique<TensorPatch>(snapshots_, tensor);
   TensorPatch& patch = *bytes;
   OpenFile file;
   file.ino = InodeTable::ino_of_tensor(tensor);
@@ -155,7 +155,7 @@ Result<Stale> MountedModel::commit_in_place(TensorId tensor,
 
 void MountedModel::note_patched(const PendingFile& content) {
   const TensorId tensor = content.tensor();
-  states_.note_commit(tensor, model_->archive_of(tensor).identity().mtime_ns,
+  states_.note_commit(tensor, model().archive_of(tensor).identity().mtime_ns,
                       open_files_.kept_mtime(content));
 }
 

@@ -85,7 +85,7 @@ Result<OpenFile*> MountedModel::open_draft(Drafts::Draft draft, TensorId tensor,
     draft.file_name = std::to_string(draft.ino);
     if (!draft.content) {
       auto made = std::make_unique<NewTensor>(std::move(name), true, archive_for_new());
-      made->note_replaces(model_->place(tensor).shard);
+      made->note_replaces(model().place(tensor).shard);
       draft.content = std::make_shared<PendingFile>(tensor, std::move(made));
     }
     draft.content->count_for(std::move(*share));
@@ -105,9 +105,9 @@ Result<OpenFile*> MountedModel::open_npy(const Node& node, int flags, pid_t open
   if (!tensor || !Views::is_npy(node.ino) || !options_.allows_edits)
     return fail(ErrorCode::ReadOnly, EROFS, "this view is read-only: write the tensor, or its file in npy/");
   RETURN_IF_ERROR(check_editable());
-  if (!model_->ids().position(*tensor))
+  if (!model().ids().position(*tensor))
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the tensor was deleted");
-  return open_draft({.ino = node.ino}, *tensor, std::string(model_->tensor(*tensor).name), flags, opener);
+  return open_draft({.ino = node.ino}, *tensor, std::string(model().tensor(*tensor).name), flags, opener);
 }
 
 Result<void> MountedModel::load_base(PendingFile& content, Ino ino) {
@@ -118,12 +118,12 @@ Result<void> MountedModel::load_base(PendingFile& content, Ino ino) {
   if (!node.is_other_form()) return {};
   // In a transaction, the commit compares the staged content with the tensor.
   if (!node.is_view()) return copy_view(*made, ino);
-  const Epochs::Pin pin = epochs_.pin();
+  const Snapshot::Pin pin = snapshots_.pin();
   for (;;) {
-    auto base = form_of(*model_, content.tensor());
+    auto base = form_of(model(), content.tensor());
     if (!base) return fail(ErrorCode::ArchiveChanged, ESTALE, "the tensor was deleted");
     RETURN_IF_ERROR(copy_view(*made, ino));
-    const auto now = form_of(*model_, content.tensor());
+    const auto now = form_of(model(), content.tensor());
     const bool is_same = now && now->is_as(*base);
     if (is_same) made->note_base(std::move(*base));
     if (is_same) return {};
@@ -152,7 +152,7 @@ Result<Stale> MountedModel::commit_draft(const OpenFile& file) {
   RETURN_IF_ERROR(form);
   // An existing tensor may have got another name since the file was opened.
   const auto present_name = [&] {
-    const Model& model = *model_;
+    const Model& model = this->model();
     return std::string(model.ids().position(content.tensor()) ? model.tensor(content.tensor()).name
                                                               : made.name());
   };
@@ -168,8 +168,8 @@ Result<Stale> MountedModel::commit_draft(const OpenFile& file) {
   };
   // A new tensor is put into the last shard, which the program may have no right to write.
   const auto check_target = [&](std::optional<TensorId> target) -> Result<void> {
-    if (!made.replaced_shard() || model_->delta()) return {};
-    if (target && model_->place(*target).shard == *made.replaced_shard()) return {};
+    if (!made.replaced_shard() || model().delta()) return {};
+    if (target && model().place(*target).shard == *made.replaced_shard()) return {};
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 made.label() + ": the tensor was deleted after the file was opened: nothing is written");
   };
@@ -177,9 +177,9 @@ Result<Stale> MountedModel::commit_draft(const OpenFile& file) {
     if (made.is_npy()) made.note_base(*form);
     if (made.is_scratch()) note_became_tensor(file.ino, content);
   };
-  const auto known = model_->find(present_name());
+  const auto known = model().find(present_name());
   RETURN_IF_ERROR(check_target(known));
-  auto now = known ? form_of(*model_, *known) : std::nullopt;
+  auto now = known ? form_of(model(), *known) : std::nullopt;
   if (now && now->is_as(*form) && made.size_bytes() > form->data_offset) {
     RETURN_IF_ERROR(check_base(*now));
     auto committed = commit_in_place(
@@ -189,16 +189,16 @@ Result<Stale> MountedModel::commit_draft(const OpenFile& file) {
       note_done();
       return committed;
     }
-    now = form_of(*model_, *known);
+    now = form_of(model(), *known);
     if (!now || now->is_as(*form)) return committed;
     // An edit has given the tensor another form since. The code below handles this.
   }
   const auto decide = [&]() -> Result<NamedForm> {
     NamedForm put{present_name(), *form};
-    const auto replaced = model_->find(put.name);
+    const auto replaced = model().find(put.name);
     RETURN_IF_ERROR(check_target(replaced));
     if (!replaced) return put;
-    const NewTensor::Form its = *form_of(*model_, *replaced);
+    const NewTensor::Form its = *form_of(model(), *replaced);
     RETURN_IF_ERROR(check_base(its));
     if (!made.is_npy() || made.shape() || options_.reshapes || its.shape == form->shape) return put;
     return fail(ErrorCode::WrongSize, EINVAL,
@@ -208,7 +208,7 @@ Result<Stale> MountedModel::commit_draft(const OpenFile& file) {
   };
   // The file keeps its number, unless the number is the number of an existing tensor.
   auto outdated =
-      put_draft(content, decide, known || model_->has(content.tensor()) ? give_id() : content.tensor());
+      put_draft(content, decide, known || model().has(content.tensor()) ? give_id() : content.tensor());
   RETURN_IF_ERROR(outdated);
   note_done();
   tell_outdated_(*outdated);
@@ -224,7 +224,7 @@ Result<Outdated> MountedModel::put_draft(PendingFile& content,
     auto decided = decide();
     RETURN_IF_ERROR(decided);
     put = std::move(*decided);
-    const auto replaced = model_->find(put.name);
+    const auto replaced = model().find(put.name);
     change.touched.clear();
     if (replaced) change.touched.push_back(*replaced);
     change.ids = {{put.name, id}};
@@ -250,7 +250,7 @@ Result<Outdated> MountedModel::replace_by_draft(const Drafts::Draft& draft, Tens
   NamedForm put;
   const auto decide = [&]() -> Result<NamedForm> {
     RETURN_IF_ERROR(check());
-    const Tensor now = model_->tensor(tensor);
+    const Tensor now = model().tensor(tensor);
     put.name = now.name;
     if (structure_.is_being_written(tensor)) {
       return fail(ErrorCode::InvalidArgument, EBUSY,
@@ -328,7 +328,7 @@ Result<Outdated> MountedModel::set_draft_attribute(const Drafts::Draft& draft, s
     // rsync sets attributes of its temporary files, and then renames the files.
     if (const auto named = name_in(draft.directory, draft.file_name); !named)
       log::warning("{}: {} has a dtype and a shape, and is a scratch file until it is renamed: {}",
-                   model_->path().string(), in_quotes(draft.file_name), named.error().message);
+                   model().path().string(), in_quotes(draft.file_name), named.error().message);
   }
   if (is_being_written(content)) {
     // The close decides, even if no byte is written.
@@ -368,7 +368,7 @@ void MountedModel::end_draft(const OpenFile& file) {
   if (content.is_unlinked) return let_go_of_draft(file.ino);
   if (made->take_news())
     log::info("{}: {} is a scratch file: it becomes a tensor with a dtype and a shape",
-              model_->path().string(), in_quotes(made->name()));
+              model().path().string(), in_quotes(made->name()));
   made->scratch()->close();
 }
 
@@ -380,7 +380,7 @@ std::optional<Result<void>> MountedModel::set_pending_form(TensorId tensor, std:
   });
   std::optional<Result<void>> done;
   for (const auto& content : contents) {
-    const Tensor now = model_->tensor(tensor);
+    const Tensor now = model().tensor(tensor);
     auto formed = form_open_content(*content, std::string(now.name), now.dtype, key, value);
     RETURN_IF_ERROR(formed);
     if (*formed) done = Result<void>();
@@ -399,7 +399,7 @@ Result<bool> MountedModel::form_open_content(PendingFile& content, const std::st
     if (content.is_dirty() && content.size_bytes() != 0) return false;
     auto made = std::make_unique<NewTensor>(name, false, archive_for_new());
     made->set_dtype(dtype);
-    made->note_replaces(model_->place(content.tensor()).shard);
+    made->note_replaces(model().place(content.tensor()).shard);
     const bool was_cut = content.is_dirty();
     content.remake(std::move(made));
     if (was_cut) {
@@ -414,12 +414,12 @@ void MountedModel::apply_form(const PendingFile& content) {
   const NewTensor* const made = content.new_tensor();
   if (made == nullptr || content.failure || !made->has_only_form()) return;
   const TensorId tensor = content.tensor();
-  const auto pin = epochs_.pin();
-  if (!model_->ids().position(tensor)) return;
+  const auto pin = snapshots_.pin();
+  if (!model().ids().position(tensor)) return;
   bool is_other = false;
   const auto apply = [&](ModelEdit& edit) -> Result<void> {
-    if (!model_->ids().position(tensor)) return fail(ErrorCode::NotFound, ENOENT, "the tensor was deleted");
-    const Tensor now = model_->tensor(tensor);
+    if (!model().ids().position(tensor)) return fail(ErrorCode::NotFound, ENOENT, "the tensor was deleted");
+    const Tensor now = model().tensor(tensor);
     const std::string name(now.name);
     NewTensor::Form form{.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}};
     if (auto shape = made->shape()) {

@@ -54,7 +54,7 @@ void MountedModel::forget(Ino ino, std::uint64_t lookups) {
     may_free = lookups_[number_of(*tensor)].fetch_sub(number) == number;
     if (may_free) let_go_of_draft(InodeSpace::local(ino));
   }
-  if (may_free && !model_->removed().empty()) wake_janitor_();
+  if (may_free && !model().removed().empty()) wake_janitor_();
 }
 
 mode_t MountedModel::file_type(Ino ino) const {
@@ -93,7 +93,7 @@ struct statvfs MountedModel::statistics() const {
   std::uint64_t free_bytes = 0;
   st.f_bsize = kFragmentBytes;
   st.f_frsize = kFragmentBytes;
-  const Model& model = *model_;
+  const Model& model = this->model();
   for (const Shard& shard : model.shards()) {
     if (!shard.archive) continue;
     const std::uint64_t size_bytes = shard.version->status.identity.size_bytes;
@@ -110,7 +110,7 @@ struct statvfs MountedModel::statistics() const {
 
 std::optional<FreeSpace> MountedModel::free_space() const {
   if (options_.is_read_only) return std::nullopt;
-  const auto& archive = model_->shards().back().archive;  // new tensors go there
+  const auto& archive = model().shards().back().archive;  // new tensors go there
   return archive ? stfs::free_space(archive->local_file()->descriptor()) : std::nullopt;
 }
 
@@ -165,8 +165,8 @@ void MountedModel::refuse(std::string why) {
 }
 
 bool MountedModel::is_at_path(std::uint32_t shard) const {
-  if (!model_->shards()[shard].archive) return false;
-  const Archive& archive = model_->archive(shard);
+  if (!model().shards()[shard].archive) return false;
+  const Archive& archive = model().archive(shard);
   const auto found = archive.status_at_path();
   return found && found->identity.same_file(archive.identity());
 }

@@ -81,7 +81,7 @@ Result<Outdated> MountedModel::remove_file(Ino parent, std::string_view name) {
                                     if (is_outdated)
                                       return refuse_change(ESTALE, "another edit has changed this name");
                                     note_vacated(tensor);
-                                    return edit.remove(model_->tensor(tensor).name);
+                                    return edit.remove(model().tensor(tensor).name);
                                   }});
   if (!removed && is_outdated) return remove_file(parent, name);
   // A scratch file that the tensor has hidden must not come up under the name.

@@ -21,7 +21,7 @@ Result<Bytes> MountedModel::read(Ino ino, std::uint64_t offset, std::size_t size
   if (node.is_staged()) transactions_.note_read(node.ino);
   may_be_cached_[number_of(node.tensor)] = true;
   if (const auto content = shared_content(node)) return read_pending(*content, offset, size_bytes);
-  const std::uint64_t end = model_->tensor(node.tensor).data.size_bytes;
+  const std::uint64_t end = model().tensor(node.tensor).data.size_bytes;
   if (offset >= end) return Bytes();
   return reader_.read(node.tensor, {offset, std::min<std::uint64_t>(size_bytes, end - offset)});
 }
@@ -58,7 +58,7 @@ Result<Bytes> MountedModel::read_staged_npy(const Node& node, std::uint64_t offs
 }
 
 std::optional<int> MountedModel::same_file(Ino ino) const {
-  const ArchiveReader& archive = model_->front();
+  const ArchiveReader& archive = model().front();
   const bool is_same = options_.is_read_only && !options_.fails_on_change &&
                        views_.is_the_archive(InodeSpace::local(ino)) && archive.is_as_in_file() &&
                        archive.bytes().is_mapped() && !is_refused_;

@@ -213,7 +213,7 @@ void MountedModel::list_scratch(Ino directory, std::uint64_t position,
 bool MountedModel::reads_scratch(Ino directory, std::string_view name) const {
   const Node node = node_of(directory);
   if (!shows_scratch() || node.kind != Node::Kind::Directory || name == kViewsDirectory) return false;
-  const auto pin = epochs_.pin();
+  const auto pin = snapshots_.pin();
   return name.empty() || !tree_.table().find(node.ino, name);
 }
 
@@ -311,7 +311,7 @@ void MountedModel::follow_directories() const {
 
 bool MountedModel::has_bytes_of(TensorId tensor, const std::string& file_name,
                                 std::uint64_t& most_bytes) const {
-  const std::uint64_t size_bytes = model_->tensor(tensor).data.size_bytes;
+  const std::uint64_t size_bytes = model().tensor(tensor).data.size_bytes;
   const auto file = scratch_.open(file_name);
   const auto own_bytes = file ? (*file)->size_bytes() : tl::unexpected(file.error());
   if (!own_bytes || *own_bytes != size_bytes || size_bytes > most_bytes) return false;
@@ -327,7 +327,7 @@ bool MountedModel::has_bytes_of(TensorId tensor, const std::string& file_name,
 
 void MountedModel::begin_scratch() {
   if (!shows_scratch()) return;
-  const auto pin = epochs_.pin();
+  const auto pin = snapshots_.pin();
   // The mount serves requests only after this comparison. The tensor hides a larger file, and rm of the
   // tensor removes both.
   std::uint64_t most_bytes = 64 << 20;
@@ -340,7 +340,7 @@ void MountedModel::begin_scratch() {
   }
   scratch_.tidy();
   if (const std::string all = scratch_names(); !all.empty())
-    log::info("{}: scratch files, which are no tensors: {}", model_->path().string(), all);
+    log::info("{}: scratch files, which are no tensors: {}", model().path().string(), all);
 }
 
 std::string MountedModel::scratch_names() const {

@@ -57,14 +57,14 @@ struct stat MountedModel::status_of_directory(const Node& node) const {
   if (options_.is_shared && node.is_staged()) shown = transactions_.restricted(node.ino, shown);
   struct stat st = filled_status(node.ino, S_IFDIR, shown, 0);
   st.st_nlink = 2 + (node.is_staged() ? 0 : tree_.table().subdirectories(node.ino));
-  st.st_mtim = st.st_ctim = st.st_atim = timespec_of(model_->front_version().status.identity.mtime_ns);
+  st.st_mtim = st.st_ctim = st.st_atim = timespec_of(model().front_version().status.identity.mtime_ns);
   return st;
 }
 
 Result<struct stat> MountedModel::status_of_tensor(const Node& node) const {
   if (!node.is_staged()) may_be_known_[number_of(node.tensor)] = true;
   const auto content = shared_content(node);
-  const Model& model = *model_;
+  const Model& model = this->model();
   // No look-up holds the tensor yet. One edit may have deleted the tensor, and another edit may have reused
   // its bytes.
   if (!model.has(node.tensor)) return no_such_inode(node.ino);
@@ -93,7 +93,7 @@ Result<struct stat> MountedModel::status_of_view(const Node& node) const {
   constexpr mode_t kRead = 0444;
   constexpr mode_t kReadWrite = 0666;
   const auto tensor = views_.tensor(ino);
-  Permissions shown = tensor ? permissions_.of_shard(model_->place(*tensor).shard) : permissions_.of_all();
+  Permissions shown = tensor ? permissions_.of_shard(model().place(*tensor).shard) : permissions_.of_all();
   const bool is_writable = (Views::is_npy(ino) || Views::is_archive(ino)) && options_.allows_edits;
   shown.mode &= is_writable ? kReadWrite : kRead;
   struct stat st = filled_status(ino, S_IFREG, shown, *size_bytes);
@@ -102,9 +102,9 @@ Result<struct stat> MountedModel::status_of_view(const Node& node) const {
     st.st_uid = views_.reader_of_log(ino);
   }
   if (ino == views_.present(Views::kArchive)) st.st_nlink = 2;  // the second name is in pretrained/
-  std::int64_t model_mtime_ns = model_->front().identity().mtime_ns;
-  if (model_->delta()) {
-    model_mtime_ns = std::max(model_mtime_ns, model_->shards().back().archive->identity().mtime_ns);
+  std::int64_t model_mtime_ns = model().front().identity().mtime_ns;
+  if (model().delta()) {
+    model_mtime_ns = std::max(model_mtime_ns, model().shards().back().archive->identity().mtime_ns);
   }
   st.st_mtim = st.st_ctim = st.st_atim = tensor ? states_.of(*tensor).mtime : timespec_of(model_mtime_ns);
   return st;

@@ -46,8 +46,8 @@ Result<void> MountedModel::check_staging(Ino transaction) const {
 }
 
 Result<OpenFile*> MountedModel::open_staged(const Node& node, int flags, pid_t opener) {
-  const bool is_of_model = model_->has(node.tensor);
-  if (is_of_model && reader_.is_broken(model_->place(node.tensor).shard))
+  const bool is_of_model = model().has(node.tensor);
+  if (is_of_model && reader_.is_broken(model().place(node.tensor).shard))
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the archive's header has changed");
   if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
   auto content = transactions_.open(node.ino, true);
@@ -177,7 +177,7 @@ Result<Outdated> MountedModel::rename_transaction(Ino from, std::string_view nam
   const auto renamed = transactions_.rename(from, name, to, new_name, calls);
   if (!renamed) {
     for (const Stale& one : found) tell_stale_(one);
-    log::error("{}: transaction {}: {}: {}", model_->path().string(), name,
+    log::error("{}: transaction {}: {}: {}", model().path().string(), name,
                is_committed ? "not finished" : "not committed", renamed.error().message);
     return tl::unexpected(renamed.error());
   }
@@ -194,7 +194,7 @@ Result<void> MountedModel::commit_edits(const TransactionEdit& staged, Outdated&
         for (const TensorId tensor : staged.replaced()) {
           if (!structure_.is_being_written(tensor)) continue;
           return refuse_change(EBUSY, fmt::format("tensor {} can't be replaced: a program is writing it",
-                                                  in_quotes(model_->tensor(tensor).name)));
+                                                  in_quotes(model().tensor(tensor).name)));
         }
         return staged.apply(edit);
       },
@@ -245,7 +245,7 @@ Result<OpenFile*> MountedModel::open_staged_npy(const Node& node, int flags, pid
   RETURN_IF_ERROR(base);
   std::string name = transactions_.name(node.ino);
   auto made = std::make_unique<NewTensor>(name, true, transactions_.new_bytes(node.ino, archive_for_new()));
-  made->note_replaces(model_->has(node.tensor) ? model_->place(node.tensor).shard : model_->top());
+  made->note_replaces(model().has(node.tensor) ? model().place(node.tensor).shard : model().top());
   return open_draft({.ino = node.ino,
                      .directory = transactions_.npy_directory(node.ino),
                      .content = std::make_shared<PendingFile>(node.tensor, std::move(made)),
@@ -256,9 +256,9 @@ Result<OpenFile*> MountedModel::open_staged_npy(const Node& node, int flags, pid
 Result<void> MountedModel::check_npy_shape(const OpenFile& file, const NewTensor::Form& form) const {
   const TensorId tensor = file.content->tensor();
   const bool is_free =
-      options_.reshapes || file.content->new_tensor()->shape() || !model_->ids().position(tensor);
+      options_.reshapes || file.content->new_tensor()->shape() || !model().ids().position(tensor);
   if (is_free || node_of(file.ino).kind != Node::Kind::StagedNpy) return {};
-  const Tensor now = model_->tensor(tensor);
+  const Tensor now = model().tensor(tensor);
   const auto staged = transactions_.form(file.ino);
   if (std::ranges::equal(now.shape, form.shape) || (staged && staged->shape == form.shape)) return {};
   return fail(ErrorCode::WrongSize, EINVAL,

@@ -42,7 +42,7 @@ Result<Outdated> MountedModel::rename_in_tree(Ino parent, std::string_view name,
     if (is_outdated) return refuse_change(ESTALE, "another edit has changed these names");
     return {};
   };
-  const auto name_of_tensor = [&](TensorId which) { return std::string(model_->tensor(which).name); };
+  const auto name_of_tensor = [&](TensorId which) { return std::string(model().tensor(which).name); };
   if (!to) {
     const auto hidden = find_draft(new_parent, new_name);
     if (hidden && (flags & RENAME_EXCHANGE) != 0)
@@ -79,7 +79,7 @@ Result<Outdated> MountedModel::rename_in_tree(Ino parent, std::string_view name,
 }
 
 void MountedModel::note_vacated(TensorId tensor) {
-  const Tensor now = model_->tensor(tensor);
+  const Tensor now = model().tensor(tensor);
   drafts_.note_vacated(std::string(now.name),
                        {.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}});
 }
@@ -109,8 +109,8 @@ Result<Outdated> MountedModel::rename_scratch(const Drafts::Draft& draft, Ino ne
 }
 
 Result<void> MountedModel::replace_tensor(ModelEdit& edit, TensorId tensor, TensorId target) {
-  const Tensor from = model_->tensor(tensor);
-  const Tensor to = model_->tensor(target);
+  const Tensor from = model().tensor(tensor);
+  const Tensor to = model().tensor(target);
   const std::string name(to.name);
   if (structure_.is_being_written(target)) {
     return refuse_change(
@@ -125,7 +125,7 @@ Result<Outdated> MountedModel::set_metadata(std::string_view key, const std::opt
                                             int flags) {
   RETURN_IF_ERROR(check_metadata(key, value));
   return structure_.edit({.touched = {}, .apply = [&](ModelEdit& edit) -> Result<void> {
-                            const bool is_there = model_->metadata().find(key).has_value();
+                            const bool is_there = model().metadata().find(key).has_value();
                             if (!is_there && (!value || (flags & XATTR_REPLACE) != 0))
                               return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
                             if (is_there && value && (flags & XATTR_CREATE) != 0)
@@ -137,9 +137,9 @@ Result<Outdated> MountedModel::set_metadata(std::string_view key, const std::opt
 Result<Outdated> MountedModel::retype(TensorId tensor, std::string_view key, const std::string& value) {
   return structure_.edit(
       {.touched = {tensor}, .apply = [&](ModelEdit& edit) -> Result<void> {
-         if (!model_->ids().position(tensor))
+         if (!model().ids().position(tensor))
            return fail(ErrorCode::NotFound, ENOENT, "the tensor was deleted");
-         const Tensor now = model_->tensor(tensor);
+         const Tensor now = model().tensor(tensor);
          const std::string name(now.name);
          auto form =
              retyped(name, {.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}}, key, value);
@@ -196,7 +196,7 @@ Result<Outdated> MountedModel::rename_directory(Ino directory, const Result<Ino>
     return refuse_change(ENOTEMPTY, fmt::format("{} has tensors", in_quotes(new_name)));
   RETURN_IF_ERROR(check_new_directory(new_parent, new_name));
   load_scratch();
-  const auto pin = epochs_.pin();
+  const auto pin = snapshots_.pin();
   const InodeTable& table = tree_.table();
   const auto before = tree_.name_in(table.parent(directory), table.file_name(directory));
   if (!before)
@@ -211,7 +211,7 @@ Result<Outdated> MountedModel::rename_directory(Ino directory, const Result<Ino>
   const auto collect = [&] {
     change.touched.clear();
     renamings.clear();
-    const Model& model = *model_;
+    const Model& model = this->model();
     const InodeTable& names = tree_.table();
     for (std::uint32_t at = 0; at < model.ids().size(); ++at) {
       const TensorId tensor = model.ids().of(at);

@@ -79,14 +79,14 @@ Result<OpenFile*> MountedModel::open(Ino ino, int flags, pid_t opener) {
     }
     return add_open(node.ino, flags, opener, FileKind::New, draft->content);
   }
-  if (reader_.is_broken(model_->place(node.tensor).shard))
+  if (reader_.is_broken(model().place(node.tensor).shard))
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the archive's header has changed");
   if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
 
   const FileKind kind = access == O_WRONLY ? FileKind::Isolated : FileKind::Shared;
   auto content = kind == FileKind::Shared ? shared_content(node) : nullptr;
   if (!content || content->has_failed) {
-    auto patch = std::make_unique<TensorPatch>(model_, node.tensor);
+    auto patch = std::make_unique<TensorPatch>(snapshots_, node.tensor);
     content = std::make_shared<PendingFile>(node.tensor, std::move(patch));
   }
   // Another open may have added a content since the check above: the file may get that one.
@@ -228,7 +228,7 @@ Result<void> MountedModel::resize_by_name(Ino ino, std::uint64_t size_bytes, pid
     const MutexLock lock(draft->content->mutex);
     return draft->content->resize(size_bytes);
   }
-  const std::uint64_t due = model_->tensor(node.tensor).data.size_bytes;
+  const std::uint64_t due = model().tensor(node.tensor).data.size_bytes;
   if (size_bytes == due) return {};
   if (size_bytes == 0) {
     auto file = open_files_.just_opened(node.ino, caller);

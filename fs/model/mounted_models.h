@@ -16,6 +16,7 @@
 #include "core/base/mutex.h"
 #include "fs/base/user_counts.h"
 #include "fs/model/mounted_model.h"
+#include "fs/tree/snapshot.h"
 
 namespace stfs {
 
@@ -44,13 +45,13 @@ class MountedModels {
    public:
     Pin() = default;
     ~Pin() {
-      epoch_.reset();
+      snapshot_.reset();
       if (edition_ != nullptr) mounted_models_->let_go(*edition_, 1);
     }
     Pin(Pin&& other) noexcept
         : mounted_models_(other.mounted_models_),
           edition_(std::exchange(other.edition_, nullptr)),
-          epoch_(std::move(other.epoch_)) {}
+          snapshot_(std::move(other.snapshot_)) {}
     Pin& operator=(Pin&&) = delete;
     Pin(const Pin&) = delete;
     Pin& operator=(const Pin&) = delete;
@@ -60,7 +61,7 @@ class MountedModels {
     [[nodiscard]] Number number() const { return edition_->number; }
     /// Holds only the edition from now on, and no longer the versions of its model. For long work that pins
     /// the versions itself, step by step.
-    void let_versions_go() { epoch_.reset(); }
+    void let_versions_go() { snapshot_.reset(); }
     /// Adds a holder for a look-up that the kernel gets in a reply. MountedModels::let_go() removes the
     /// holder.
     void note_lookup(Ino ino) const {
@@ -71,10 +72,10 @@ class MountedModels {
    private:
     friend class MountedModels;
     Pin(const MountedModels* mounted_models, Edition* edition)
-        : mounted_models_(mounted_models), edition_(edition), epoch_(edition->mounted->pin()) {}
+        : mounted_models_(mounted_models), edition_(edition), snapshot_(edition->mounted->pin()) {}
     const MountedModels* mounted_models_ = nullptr;
     Edition* edition_ = nullptr;
-    Epochs::Pin epoch_;
+    Snapshot::Pin snapshot_;
   };
 
   /// @param share  kept until the edition ends.

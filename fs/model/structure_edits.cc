@@ -33,12 +33,12 @@ class Counted {
 void StructureEdits::give_up_showing(const ModelEdit& edit, const Error& why) const {
   for (const auto& [shard, layout] : edit.changed()) mounted_.reader_.note_broken(shard);
   survive("edit", [&] {
-    log::error("{}: edited, but this mount can't show it: {}", mounted_.model_->path().string(), why.message);
+    log::error("{}: edited, but this mount can't show it: {}", mounted_.model().path().string(), why.message);
   });
 }
 
 void StructureEdits::note_half_done(std::uint32_t shard) const {
-  const auto found = guard_memory([&] { return mounted_.model_->archive(shard).check_for_change(); });
+  const auto found = guard_memory([&] { return mounted_.model().archive(shard).check_for_change(); });
   if (found && !found->is_broken && !found->is_being_edited) return;
   mounted_.reader_.note_broken(shard, found && !found->is_being_edited ? found->header : nullptr);
 }
@@ -63,10 +63,10 @@ bool StructureEdits::drop_unread() {
   std::set<TensorId> written;
   mounted_.open_files_.visit([&](const OpenFile& file) { written.insert(file.content->tensor()); });
   std::set<TensorId> gone;
-  for (const auto& [tensor, removed] : mounted_.model_->removed()) {
+  for (const auto& [tensor, removed] : mounted_.model().removed()) {
     if (is_open(tensor) || written.contains(tensor)) continue;
     gone.insert(tensor);
-    if (!mounted_.model_->is_of_base(removed.place.shard)) left_shards_.insert(removed.place.shard);
+    if (!mounted_.model().is_of_base(removed.place.shard)) left_shards_.insert(removed.place.shard);
   }
   if (gone.empty() || !show_without(gone)) return false;
   // A reader looks up the tensor while it holds the tensor's lock.
@@ -75,7 +75,7 @@ bool StructureEdits::drop_unread() {
 }
 
 Result<void> StructureEdits::show_without(const std::set<TensorId>& gone) {
-  auto next = mounted_.model_->next({.id_of_new = [this](std::string_view) { return mounted_.give_id(); },
+  auto next = mounted_.model().next({.id_of_new = [this](std::string_view) { return mounted_.give_id(); },
                                      .is_open = [&](TensorId tensor) { return !gone.contains(tensor); },
                                      .end_of_ids = [this] { return mounted_.next_id_.load(); }});
   RETURN_IF_ERROR(next);
@@ -87,7 +87,7 @@ Result<void> StructureEdits::show_without(const std::set<TensorId>& gone) {
 
 bool StructureEdits::is_read_elsewhere() const {
   return std::ranges::any_of(shards_to_edit(), [this](std::uint32_t shard) {
-    return mounted_.model_->archive(shard).has_other_readers();
+    return mounted_.model().archive(shard).has_other_readers();
   });
 }
 
@@ -120,14 +120,14 @@ Result<Outdated> StructureEdits::edit(const StructureChange& change) {
 
 Committers::Shards StructureEdits::shards_to_edit() const {
   Committers::Shards shards;
-  for (std::uint32_t shard = 0; shard < mounted_.model_->shards().size(); ++shard) {
-    if (mounted_.model_->shards()[shard].archive && !mounted_.model_->is_of_base(shard)) shards.insert(shard);
+  for (std::uint32_t shard = 0; shard < mounted_.model().shards().size(); ++shard) {
+    if (mounted_.model().shards()[shard].archive && !mounted_.model().is_of_base(shard)) shards.insert(shard);
   }
   return shards;
 }
 
 Result<Outdated> StructureEdits::edit_once(const StructureChange& change) {
-  const Epochs::Pin pin = mounted_.epochs_.pin();
+  const Snapshot::Pin pin = mounted_.snapshots_.pin();
   Outdated outdated;
   ShardWriter writer(mounted_, shards_to_edit());
   if (change.check) writer.set_check(change.check);
@@ -157,7 +157,7 @@ Result<void> StructureEdits::try_with_room(const StructureChange& change, ShardW
     // Waiting helps if a tool that reads the archive is about to end, but not if a mount has the archive
     // open. The kernel forgets a deleted tensor some time after the last program has closed it.
     constexpr std::chrono::seconds kPatience{1};
-    if (writer.has_waited() > kPatience && (mounted_.model_->removed().empty() || is_read_elsewhere()))
+    if (writer.has_waited() > kPatience && (mounted_.model().removed().empty() || is_read_elsewhere()))
       tried.error().code = ErrorCode::InvalidArgument;
     return tried;
   }
@@ -168,7 +168,7 @@ Result<void> StructureEdits::try_edit(const StructureChange& change,
                                       const TransactionGroup::OptionsOf& options_of, Outdated& outdated,
                                       bool& needs_room) {
   needs_room = false;
-  auto edit = ModelEdit::of(*mounted_.model_);
+  auto edit = ModelEdit::of(mounted_.model());
   RETURN_IF_ERROR(edit);
   edit->keep_deleted();
   RETURN_IF_ERROR(change.apply(*edit));
@@ -196,12 +196,12 @@ Result<void> StructureEdits::try_edit(const StructureChange& change,
     if (Views::whole(entry.ino)) found.entries.emplace_back(mounted_.space_.in_mount(kHiddenIno), entry.name);
   }
   std::set<TensorId> removed_before;
-  for (const auto& [tensor, removed] : mounted_.model_->removed()) removed_before.insert(tensor);
+  for (const auto& [tensor, removed] : mounted_.model().removed()) removed_before.insert(tensor);
   RETURN_IF_ERROR(commit_edit(*edit, change, options_of));
   const auto told = guard_memory([&]() -> Result<void> {
     // Another edit may have added a tensor under the name of a new one after the change was made. The
     // kernel also forgets that tensor's file.
-    for (const auto& [tensor, removed] : mounted_.model_->removed()) {
+    for (const auto& [tensor, removed] : mounted_.model().removed()) {
       const bool is_known = removed_before.contains(tensor) ||
                             std::ranges::find(change.touched, tensor) != change.touched.end();
       if (!is_known) forget_file(InodeTable::ino_of_tensor(tensor));
@@ -232,12 +232,12 @@ Result<void> StructureEdits::try_edit(const StructureChange& change,
 Result<void> StructureEdits::make_room(const StructureChange& change,
                                        const TransactionGroup::OptionsOf& options_of) {
   // make_room() moves the first tensors of the shards that change. The edit changes nothing else.
-  auto edit = ModelEdit::of(*mounted_.model_);
+  auto edit = ModelEdit::of(mounted_.model());
   RETURN_IF_ERROR(edit);
   edit->keep_deleted();
-  for (const TensorId tensor : change.touched) edit->make_room(mounted_.model_->place(tensor).shard);
+  for (const TensorId tensor : change.touched) edit->make_room(mounted_.model().place(tensor).shard);
   for (const auto& [name, tensor] : change.ids) {
-    if (mounted_.model_->ids().position(tensor)) edit->make_room(mounted_.model_->place(tensor).shard);
+    if (mounted_.model().ids().position(tensor)) edit->make_room(mounted_.model().place(tensor).shard);
   }
   if (edit->is_empty()) return fail(ErrorCode::Busy, EBUSY, "nothing can move");
   RETURN_IF_ERROR(edit->begin(mounted_.options_.commit.uses_locks));
@@ -248,12 +248,12 @@ Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange&
                                          const TransactionGroup::OptionsOf& options_of) {
   std::vector<TensorPlace> moved = edit.moved();
   std::ranges::sort(moved);
-  for (std::uint32_t at = 0; at < mounted_.model_->ids().size() && !moved.empty(); ++at) {
-    const TensorId tensor = mounted_.model_->ids().of(at);
-    if (!std::ranges::binary_search(moved, mounted_.model_->place(at)) || !has_staged_place(tensor)) continue;
+  for (std::uint32_t at = 0; at < mounted_.model().ids().size() && !moved.empty(); ++at) {
+    const TensorId tensor = mounted_.model().ids().of(at);
+    if (!std::ranges::binary_search(moved, mounted_.model().place(at)) || !has_staged_place(tensor)) continue;
     return fail(ErrorCode::Busy, EBUSY,
                 fmt::format("tensor {} has to move, and a program is writing it",
-                            in_quotes(mounted_.model_->tensor(tensor).name)));
+                            in_quotes(mounted_.model().tensor(tensor).name)));
   }
   for (const ModelEdit::Changed& changed : edit.changed()) ++edited_shards_[changed.shard];
   RETURN_IF_ERROR(mounted_.views_.prepare_next());
@@ -268,12 +268,12 @@ Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange&
   }
   // The edit is done from here on. Later failures do not undo it.
   const bool is_adopted = std::ranges::all_of(edit.changed(), [&](const ModelEdit::Changed& changed) {
-    return mounted_.model_->archive(changed.shard).version() !=
-           mounted_.model_->shards()[changed.shard].version;
+    return mounted_.model().archive(changed.shard).version() !=
+           mounted_.model().shards()[changed.shard].version;
   });
-  if (mounted_.model_->is_index_changed()) has_new_index_ = true;
+  if (mounted_.model().is_index_changed()) has_new_index_ = true;
   const auto make_next = [&] {
-    return mounted_.model_->next({.id_of_new =
+    return mounted_.model().next({.id_of_new =
                                       [&](std::string_view name) {
                                         const auto given = change.ids.find(std::string(name));
                                         return given == change.ids.end() ? mounted_.give_id() : given->second;
@@ -287,7 +287,7 @@ Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange&
     if (!is_adopted)
       return fail(ErrorCode::ArchiveChanged, EIO, "the store failed the look at the new header");
     if (change.renumber) change.renumber();
-    const Model& before = *mounted_.model_;  // pinned
+    const Model& before = mounted_.model();  // pinned
     const bool keeps_ids = std::ranges::any_of(
         change.ids, [&](const auto& given) { return before.ids().position(given.second).has_value(); });
     show(std::move(*next), true);
@@ -298,9 +298,9 @@ Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange&
         left_shards_.insert(before.place(tensor).shard);
     }
     for (const auto& [shard, layout] : edit.changed()) {
-      const std::int64_t mtime_ns = mounted_.model_->reader(shard).identity().mtime_ns;
+      const std::int64_t mtime_ns = mounted_.model().reader(shard).identity().mtime_ns;
       const auto note = [&, at = shard](TensorId tensor) {
-        if (mounted_.model_->place(tensor).shard == at)
+        if (mounted_.model().place(tensor).shard == at)
           mounted_.states_.note_commit(tensor, mtime_ns, std::nullopt);
       };
       std::ranges::for_each(change.touched, note);
@@ -312,25 +312,22 @@ Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange&
   return {};
 }
 
-void StructureEdits::show(std::shared_ptr<Model> next, bool is_edited) {
+void StructureEdits::show(std::shared_ptr<const Model> next, bool is_edited) {
   mounted_.grow(next->ids().end());
-  Epochs::Replacement replaced(mounted_.epochs_);
-  auto names = mounted_.tree_.next(*next);
-  auto views = mounted_.views_.next(*names, is_edited ? next : nullptr);
+  auto whole_views = is_edited ? mounted_.views_.next(next) : WholeViews::Versions::node_type();
+  auto snapshot = mounted_.tree_.next(std::move(next));
   // Nothing fails from here on.
-  replaced.keep(mounted_.model_.replace(std::move(next)));
-  replaced.keep(mounted_.tree_.show(std::move(names)));
-  replaced.keep(mounted_.views_.show(std::move(views)));
+  mounted_.snapshots_.replace(std::move(snapshot));
+  if (is_edited) mounted_.views_.show(std::move(whole_views));
   ++MountedModel::changes_;
-  last_edit_ = replaced.end();
 }
 
 Result<void> StructureEdits::change_directories(const std::function<Result<void>()>& change) {
   const Counted waits(waiting_edits_);
-  const Epochs::Pin pin = mounted_.epochs_.pin();
+  const Snapshot::Pin pin = mounted_.snapshots_.pin();
   const MutexLock structure(mutex_);
   RETURN_IF_ERROR(change());
-  show(mounted_.model_.owner(), false);
+  show(mounted_.snapshots_->model, false);
   return {};
 }
 
@@ -341,24 +338,24 @@ void StructureEdits::end_moves(const ModelEdit& edit) {
   // A reader finds a tensor's place while it holds the tensor's lock. After this call, all readers that found
   // the old place have ended.
   mounted_.reader_.wait_for_readers();
-  for (const std::uint32_t shard : shards) mounted_.model_->archive(shard).end_move();
+  for (const std::uint32_t shard : shards) mounted_.model().archive(shard).end_move();
 }
 
 void StructureEdits::reclaim(bool is_end) {
-  const Epochs::Pin pin = mounted_.epochs_.pin();
+  const Snapshot::Pin pin = mounted_.snapshots_.pin();
   const MutexLock structure(mutex_);
-  if (mounted_.model_->removed().empty() && left_shards_.empty()) return;
+  if (mounted_.model().removed().empty() && left_shards_.empty()) return;
   // A call that began before the edit may be about to use a tensor that no look-up holds.
-  if (!is_end && !mounted_.epochs_.has_ended(last_edit_)) return mounted_.wake_janitor_();
+  if (!is_end && !mounted_.snapshots_.have_earlier_calls_ended()) return mounted_.wake_janitor_();
   std::set<TensorId> gone;
   std::map<std::uint32_t, std::vector<ByteRange>> kept;  // by shard that has something to free
-  for (const auto& [tensor, removed] : mounted_.model_->removed()) {
+  for (const auto& [tensor, removed] : mounted_.model().removed()) {
     if (is_open(tensor) && !is_end) continue;
     gone.insert(tensor);
-    if (!mounted_.model_->is_of_base(removed.place.shard)) left_shards_.insert(removed.place.shard);
+    if (!mounted_.model().is_of_base(removed.place.shard)) left_shards_.insert(removed.place.shard);
   }
   for (const std::uint32_t shard : left_shards_) kept[shard];
-  for (const auto& [tensor, removed] : mounted_.model_->removed()) {
+  for (const auto& [tensor, removed] : mounted_.model().removed()) {
     const auto shard = kept.find(removed.place.shard);
     if (shard != kept.end() && !gone.contains(tensor)) shard->second.push_back(removed.file_range);
   }
@@ -370,7 +367,7 @@ void StructureEdits::reclaim(bool is_end) {
       done = guard_memory([&, at = shard, &ranges = ranges]() -> Result<void> {
         mounted_.committers_.of(at).retire_journal();
         auto options = writer.options(at);
-        return options ? give_back_fillers(mounted_.model_->archive(at), ranges, *options)
+        return options ? give_back_fillers(mounted_.model().archive(at), ranges, *options)
                        : tl::unexpected(options.error());
       });
       writer.end_attempt({});
@@ -385,7 +382,7 @@ void StructureEdits::reclaim(bool is_end) {
 
 bool StructureEdits::is_index_changed() {
   const MutexLock structure(mutex_);
-  return mounted_.model_->is_index_changed();
+  return mounted_.model().is_index_changed();
 }
 
 }  // namespace stfs

@@ -22,7 +22,6 @@
 #include "core/commit/compaction.h"
 #include "core/journal/file_lock.h"
 #include "core/model/model_edit.h"
-#include "fs/base/versioned.h"
 #include "fs/model/shard_writer.h"
 #include "fs/tree/bytes.h"
 
@@ -133,7 +132,7 @@ class StructureEdits {
   /// Shows a model with its names and views. If memory runs out, shows no part of it.
   /// @param is_edited  false if the model has the same tensors as the present one, or is the present model
   ///                   with other directories.
-  void show(std::shared_ptr<Model> next, bool is_edited) REQUIRES(mutex_);
+  void show(std::shared_ptr<const Model> next, bool is_edited) REQUIRES(mutex_);
   /// Call when an edit is in the archive but can't be shown. The watcher then reopens the model.
   void give_up_showing(const ModelEdit& edit, const Error& why) const;
   /// Call when a commit to the shard has failed. If the commit was past its commit point, it may have
@@ -172,8 +171,6 @@ class StructureEdits {
   std::set<std::uint32_t> left_shards_ GUARDED_BY(mutex_);
   // The number of edits of a shard since its gaps were closed.
   std::map<std::uint32_t, std::uint64_t> edited_shards_ GUARDED_BY(mutex_);
-  // Ends when all calls that began before the last edit have ended.
-  Epochs::Number last_edit_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace stfs

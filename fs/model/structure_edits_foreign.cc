@@ -131,8 +131,8 @@ Result<void> StructureEdits::following(const std::function<Result<void>()>& atte
   const auto deadline = std::chrono::steady_clock::now() + mounted_.options_.commit.lock_patience;
   const auto is_over = [&] { return std::chrono::steady_clock::now() >= deadline; };
   for (;;) {
-    const Epochs::Pin pin = mounted_.epochs_.pin();
-    const Model* const before = &*mounted_.model_;
+    const Snapshot::Pin pin = mounted_.snapshots_.pin();
+    const Model* const before = &mounted_.model();
     auto done = attempt();
     if (done || done.error().code != ErrorCode::ArchiveChanged || is_over()) return done;
     auto followed = follow();
@@ -141,7 +141,7 @@ Result<void> StructureEdits::following(const std::function<Result<void>()>& atte
       followed = follow();
     }
     // Another thread may have followed the edit first.
-    if (followed != Followed::Shown && &*mounted_.model_ == before) return done;
+    if (followed != Followed::Shown && &mounted_.model() == before) return done;
   }
 }
 
@@ -156,8 +156,8 @@ StructureEdits::Followed StructureEdits::follow() {
 }
 
 StructureEdits::Followed StructureEdits::follow_with_mutex() {
-  const Epochs::Pin pin = mounted_.epochs_.pin();
-  if (!follows() || !mounted_.model_->check_whole("an edit")) return Followed::Lost;
+  const Snapshot::Pin pin = mounted_.snapshots_.pin();
+  if (!follows() || !mounted_.model().check_whole("an edit")) return Followed::Lost;
   const Committers::Shards shards = shards_to_edit();
   Committers::Shards edited;
   Result<Outdated> outdated;
@@ -171,13 +171,13 @@ StructureEdits::Followed StructureEdits::follow_with_mutex() {
     outdated = guard_memory([&]() REQUIRES(mutex_) { return show_adopted(edited); });
     if (!outdated) {
       log::error("{}: edited by another program, but this mount can't show it: {}",
-                 mounted_.model_->path().string(), outdated.error().message);
+                 mounted_.model().path().string(), outdated.error().message);
       for (const std::uint32_t shard : edited) mounted_.reader_.note_broken(shard);
       return Followed::Lost;
     }
   }
   log::info("{}: edited by another program: the mount shows the new model, {} tensors",
-            mounted_.model_->path().string(), mounted_.model_->tensors().size());
+            mounted_.model().path().string(), mounted_.model().tensors().size());
   mounted_.tell_outdated_(*outdated);
   mounted_.wake_janitor_();
   return Followed::Shown;
@@ -186,7 +186,7 @@ StructureEdits::Followed StructureEdits::follow_with_mutex() {
 StructureEdits::Followed StructureEdits::adopt_edits(const Committers::Shards& shards,
                                                      std::vector<ArchiveLocks>& locks,
                                                      Committers::Shards& edited) {
-  const Model& model = *mounted_.model_;
+  const Model& model = mounted_.model();
   auto locked = lock_headers(model, shards);
   if (!locked) return locked.error().code == ErrorCode::Busy ? Followed::Unsettled : Followed::Lost;
   locks = std::move(*locked);
@@ -217,7 +217,7 @@ StructureEdits::Followed StructureEdits::adopt_edits(const Committers::Shards& s
 }
 
 Result<Outdated> StructureEdits::show_adopted(const Committers::Shards& edited) {
-  const Model& before = *mounted_.model_;  // pinned
+  const Model& before = mounted_.model();  // pinned
   const bool is_index_changed = before.is_index_changed();
   // A tensor that has another place now, with the same name and form, keeps its id. Another tensor may be in
   // its old place.
@@ -273,12 +273,12 @@ Result<Outdated> StructureEdits::show_adopted(const Committers::Shards& edited) 
   // Tensors with new bytes may have left their places.
   mounted_.reader_.wait_for_readers();
   const InodeTable& after = mounted_.tree_.table();
-  for (std::uint32_t at = 0; at < mounted_.model_->ids().size(); ++at) {
-    const Ino ino = InodeTable::ino_of_tensor(mounted_.model_->ids().of(at));
+  for (std::uint32_t at = 0; at < mounted_.model().ids().size(); ++at) {
+    const Ino ino = InodeTable::ino_of_tensor(mounted_.model().ids().of(at));
     if (!names.exists(ino) || names.parent(ino) != after.parent(ino)) directories.insert(after.parent(ino));
   }
   for (const std::uint32_t shard : edited) {
-    mounted_.states_.note_foreign_change(shard, mounted_.model_->reader(shard).identity().mtime_ns);
+    mounted_.states_.note_foreign_change(shard, mounted_.model().reader(shard).identity().mtime_ns);
     mounted_.tell_stale_(mounted_.stale_shard(shard, Stale::What::Content));
   }
   for (const TensorId tensor : changed)

@@ -33,9 +33,9 @@ void log_fillers(const ArchiveVersion& version, const std::string& path, std::st
 void StructureEdits::log_found_gaps() const {
   if (mounted_.options_.is_read_only) return;
   for (const std::uint32_t shard : shards_to_edit()) {
-    const ArchiveVersion& version = mounted_.model_->version(shard);
+    const ArchiveVersion& version = mounted_.model().version(shard);
     if (has_filler(version))
-      log_fillers(version, mounted_.model_->reader(shard).path().string(), "an earlier edit has left them");
+      log_fillers(version, mounted_.model().reader(shard).path().string(), "an earlier edit has left them");
   }
 }
 
@@ -48,8 +48,8 @@ void StructureEdits::close_gaps(bool is_end) {
   for (const auto& [shard, edits] : shards) {
     // No pin is held between two steps, because a pin would keep the model that each step makes.
     const auto archive_now = [&, at = shard]() -> const Archive& {
-      const Epochs::Pin pin = mounted_.epochs_.pin();
-      return mounted_.model_->archive(at);  // all models of the mount share it
+      const Snapshot::Pin pin = mounted_.snapshots_.pin();
+      return mounted_.model().archive(at);  // all models of the mount share it
     };
     const Archive& archive = archive_now();
     std::uint64_t steps = 0;
@@ -98,11 +98,11 @@ Result<void> StructureEdits::close_gaps_of(std::uint32_t shard, const Archive& a
 }
 
 Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, GapPlan& plan, Outdated& outdated) {
-  const Epochs::Pin pin = mounted_.epochs_.pin();
+  const Snapshot::Pin pin = mounted_.snapshots_.pin();
   const MutexLock structure(mutex_);
-  Archive& archive = mounted_.model_->archive(shard);
+  Archive& archive = mounted_.model().archive(shard);
   const bool has_kept_bytes = std::ranges::any_of(
-      mounted_.model_->removed(), [&](const auto& removed) { return removed.second.place.shard == shard; });
+      mounted_.model().removed(), [&](const auto& removed) { return removed.second.place.shard == shard; });
   if (has_kept_bytes && !is_end)
     return fail(ErrorCode::Busy, EBUSY, "a program still has a deleted tensor open");
   if (archive.version()->header != plan.header)
@@ -111,7 +111,7 @@ Result<bool> StructureEdits::close_gap(std::uint32_t shard, bool is_end, GapPlan
   ShardWriter writer(mounted_, {shard});
   const auto attempt = [&]() REQUIRES(mutex_) -> Result<void> {
     mounted_.committers_.of(shard).retire_journal();
-    auto edit = ModelEdit::of(*mounted_.model_);
+    auto edit = ModelEdit::of(mounted_.model());
     RETURN_IF_ERROR(edit);
     const auto begun = edit->begin_compaction(shard, plan.left, plan.check);
     RETURN_IF_ERROR(begun);

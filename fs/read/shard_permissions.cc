@@ -5,10 +5,13 @@
 
 namespace stfs {
 
-ShardPermissions::ShardPermissions(const Versioned<Model>& model, const Overrides& overrides)
-    : model_(model), overrides_(overrides), found_(model->shards().size()), shown_(found_) {
+ShardPermissions::ShardPermissions(const Snapshots& snapshots, const Overrides& overrides)
+    : snapshots_(snapshots),
+      overrides_(overrides),
+      found_(snapshots->model->shards().size()),
+      shown_(found_) {
   for (std::uint32_t shard = 0; shard < shown_.size(); ++shard) {
-    if (!model_->shards()[shard].archive) continue;
+    if (!snapshots_->model->shards()[shard].archive) continue;
     if (const auto found = look(shard); !found) log::error("{}", found.error().message);
   }
 }
@@ -18,7 +21,7 @@ Result<bool> ShardPermissions::look(std::uint32_t shard) {
   constexpr mode_t kWrite = 0222;
   constexpr mode_t kRead = 0444;
   constexpr unsigned kReadToWrite = 1;
-  auto found = permissions_of(*model_->reader(shard).local_file());
+  auto found = permissions_of(*snapshots_->model->reader(shard).local_file());
   RETURN_IF_ERROR(found);
   found->mode &= overrides_.is_read_only ? kReadWrite & ~kWrite : kReadWrite;
   found->uid = overrides_.uid.value_or(found->uid);
@@ -27,7 +30,8 @@ Result<bool> ShardPermissions::look(std::uint32_t shard) {
   if (found_[shard] == *found) return false;
   found_[shard] = shown_[shard] = *found;
   const std::optional<Permissions>& delta = found_.back();
-  for (std::uint32_t base = 0; model_->is_of_base(base) && delta && !overrides_.is_read_only; ++base) {
+  for (std::uint32_t base = 0; snapshots_->model->is_of_base(base) && delta && !overrides_.is_read_only;
+       ++base) {
     if (!found_[base]) continue;
     // A write copies the whole tensor into the delta, whose readers may be other users.
     Permissions readable = *found_[base];

@@ -15,7 +15,7 @@
 #include "core/base/mutex.h"
 #include "core/model/model.h"
 #include "core/storage/permissions.h"
-#include "fs/base/versioned.h"
+#include "fs/tree/snapshot.h"
 
 namespace stfs {
 
@@ -28,8 +28,8 @@ class ShardPermissions {
     std::optional<uid_t> uid;
     std::optional<gid_t> gid;
   };
-  /// @param model  must outlive this object.
-  ShardPermissions(const Versioned<Model>& model, const Overrides& overrides);
+  /// @param snapshots  must outlive this object.
+  ShardPermissions(const Snapshots& snapshots, const Overrides& overrides);
 
   [[nodiscard]] Permissions of_shard(std::uint32_t shard) const;
   [[nodiscard]] Permissions of_all() const;
@@ -39,7 +39,7 @@ class ShardPermissions {
   Result<bool> look(std::uint32_t shard);
 
  private:
-  const Versioned<Model>& model_;
+  const Snapshots& snapshots_;
   const Overrides overrides_;
   mutable Mutex mutex_;
   std::vector<std::optional<Permissions>> found_

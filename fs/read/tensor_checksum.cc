@@ -21,7 +21,7 @@ constexpr int kAttempts = 16;
 }  // namespace
 
 TensorReader::ContentState TensorReader::content_state(TensorId tensor) const {
-  return {.generation = states_.of(tensor).noted, .turns = lock_of(model_->place(tensor)).turns()};
+  return {.generation = states_.of(tensor).noted, .turns = lock_of(snapshots_->model->place(tensor)).turns()};
 }
 
 Result<std::string> TensorReader::checksum(TensorId tensor) const {

@@ -10,14 +10,14 @@
 
 namespace stfs {
 
-TensorReader::TensorReader(const Versioned<Model>& model, const TensorStates& states, bool fails_on_change)
-    : model_(model),
+TensorReader::TensorReader(const Snapshots& snapshots, const TensorStates& states, bool fails_on_change)
+    : snapshots_(snapshots),
       states_(states),
-      locks_(std::clamp<std::size_t>(model->tensors().size(), 1, kMostLocks)),
-      is_broken_(model->shards().size()),
+      locks_(std::clamp<std::size_t>(snapshots->model->tensors().size(), 1, kMostLocks)),
+      is_broken_(snapshots->model->shards().size()),
       fails_on_change_(fails_on_change),
-      is_changed_(fails_on_change ? model->shards().size() : 0),
-      present_(model->shards().size()) {}
+      is_changed_(fails_on_change ? snapshots->model->shards().size() : 0),
+      present_(snapshots->model->shards().size()) {}
 
 bool TensorReader::note_broken(std::uint32_t shard, std::shared_ptr<const ArchiveHeader> present) {
   const MutexLock lock(mutex_);
@@ -41,7 +41,7 @@ Result<void> TensorReader::check_unchanged(std::uint32_t shard) const {
   if (!fails_on_change_) return {};
   // A write changes the file's time before it changes the first byte. The mark stays, because programs set
   // times back.
-  const ArchiveReader& archive = model_->reader(shard);
+  const ArchiveReader& archive = snapshots_->model->reader(shard);
   if (!is_changed_[shard] && archive.is_as_known()) return {};
   static_cast<void>(note_changed(shard));
   return fail(ErrorCode::ArchiveChanged, ESTALE,
@@ -50,11 +50,11 @@ Result<void> TensorReader::check_unchanged(std::uint32_t shard) const {
 
 Result<TensorReader::Found> TensorReader::find(TensorId tensor) const {
   for (;;) {
-    const TensorPlace place = model_->place(tensor);
+    const TensorPlace place = snapshots_->model->place(tensor);
     std::shared_lock lock(lock_of(place));
     // With the lock: an edit may move the tensor (wait_for_readers()), also from the base of a delta to the
     // delta, where it has another lock.
-    const Model& model = *model_;
+    const Model& model = *snapshots_->model;
     if (model.place(tensor) != place) continue;
     if (!is_broken_[place.shard] || is_kept(model, tensor, place.shard))
       return Found{&model.reader(place.shard), model.file_range(tensor), place.shard, std::move(lock)};
@@ -104,10 +104,10 @@ Result<void> TensorReader::read_parts(
 Result<std::vector<std::byte>> TensorReader::read_header(ByteRange range) const {
   if (is_broken_[0]) {
     return fail(ErrorCode::ArchiveChanged, EIO,
-                model_->front().path().string() + ": the archive's header has changed");
+                snapshots_->model->front().path().string() + ": the archive's header has changed");
   }
   std::vector<std::byte> bytes(static_cast<std::size_t>(range.size_bytes));
-  RETURN_IF_ERROR(model_->front().read_through(bytes, range.offset));
+  RETURN_IF_ERROR(snapshots_->model->front().read_through(bytes, range.offset));
   RETURN_IF_ERROR(check_unchanged(0));
   return bytes;
 }
@@ -117,8 +117,8 @@ void TensorReader::wait_for_readers() const {
 }
 
 std::string TensorReader::label_of(TensorId tensor) const {
-  return fmt::format("{}: tensor \"{}\"", model_->archive_of(tensor).path().string(),
-                     model_->tensor(tensor).name);
+  return fmt::format("{}: tensor \"{}\"", snapshots_->model->archive_of(tensor).path().string(),
+                     snapshots_->model->tensor(tensor).name);
 }
 
 }  // namespace stfs

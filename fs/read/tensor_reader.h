@@ -18,9 +18,9 @@
 #include "core/base/mutex.h"
 #include "core/base/reader_writer_lock.h"
 #include "core/model/model.h"
-#include "fs/base/versioned.h"
 #include "fs/read/tensor_states.h"
 #include "fs/tree/bytes.h"
+#include "fs/tree/snapshot.h"
 
 namespace stfs {
 
@@ -29,11 +29,11 @@ namespace stfs {
 /// reads of tensors that the new header leaves in their places.
 class TensorReader {
  public:
-  /// Model and states must outlive this object.
+  /// Snapshots and states must outlive this object.
   /// @param fails_on_change  if true, reads fail with ESTALE once another program has written to the tensor's
   ///                         shard after the model was opened. Then the model must be settled
   ///                         (core/model/settled_model.h), and this process must not write to it.
-  TensorReader(const Versioned<Model>& model, const TensorStates& states, bool fails_on_change);
+  TensorReader(const Snapshots& snapshots, const TensorStates& states, bool fails_on_change);
 
   /// Returns a range of a tensor for a reply. The reply refers to the map if there is one, and then holds the
   /// tensor's lock. The range must be inside the tensor.
@@ -103,7 +103,7 @@ class TensorReader {
   /// @return nothing if the tensor has changed during the computation.
   [[nodiscard]] Result<std::optional<std::string>> try_checksum(TensorId tensor) const;
 
-  const Versioned<Model>& model_;
+  const Snapshots& snapshots_;
   const TensorStates& states_;
   mutable std::vector<ReaderWriterLock> locks_;  // one for each tensor, if there are not too many
   std::vector<std::atomic<bool>> is_broken_;     // by shard

@@ -21,11 +21,11 @@ std::int64_t ns_of(struct timespec time) {
   return time.tv_sec * kSecondNs + time.tv_nsec;
 }
 
-TensorStates::TensorStates(const Versioned<Model>& model, std::uint64_t least_generation)
-    : model_(model), of_shards_(model->shards().size()) {
+TensorStates::TensorStates(const Snapshots& snapshots, std::uint64_t least_generation)
+    : snapshots_(snapshots), of_shards_(snapshots->model->shards().size()) {
   for (std::size_t shard = 0; shard < of_shards_.size(); ++shard) {
-    if (!model_->shards()[shard].archive) continue;
-    const std::int64_t mtime_ns = model_->shards()[shard].archive->identity().mtime_ns;
+    if (!snapshots_->model->shards()[shard].archive) continue;
+    const std::int64_t mtime_ns = snapshots_->model->shards()[shard].archive->identity().mtime_ns;
     // Generations begin with the time of the archive's last change, so that they also grow from mount to
     // mount.
     const std::uint64_t first = std::max(least_generation, static_cast<std::uint64_t>(mtime_ns));
@@ -39,7 +39,7 @@ TensorStates::TensorStates(const Versioned<Model>& model, std::uint64_t least_ge
 TensorStates::State TensorStates::of(TensorId tensor) const {
   const MutexLock lock(mutex_);
   const auto changed = of_tensors_.find(tensor);
-  return changed == of_tensors_.end() ? of_shards_[model_->place(tensor).shard] : changed->second;
+  return changed == of_tensors_.end() ? of_shards_[snapshots_->model->place(tensor).shard] : changed->second;
 }
 
 std::uint64_t TensorStates::newest_generation() const {
@@ -52,7 +52,7 @@ std::uint64_t TensorStates::next_generation(std::int64_t mtime_ns) {
 }
 
 TensorStates::State& TensorStates::changed(TensorId tensor) {
-  return of_tensors_.try_emplace(tensor, of_shards_[model_->place(tensor).shard]).first->second;
+  return of_tensors_.try_emplace(tensor, of_shards_[snapshots_->model->place(tensor).shard]).first->second;
 }
 
 void TensorStates::note_commit(TensorId tensor, std::int64_t mtime_ns,
@@ -66,7 +66,7 @@ void TensorStates::note_commit(TensorId tensor, std::int64_t mtime_ns,
 void TensorStates::note_foreign_change(std::uint32_t shard, std::int64_t mtime_ns) {
   const MutexLock lock(mutex_);
   std::erase_if(of_tensors_, [&](const auto& changed) {
-    return !model_->has(changed.first) || model_->place(changed.first).shard == shard;
+    return !snapshots_->model->has(changed.first) || snapshots_->model->place(changed.first).shard == shard;
   });
   const std::uint64_t next = next_generation(mtime_ns);
   of_shards_[shard] = {.generation = next, .noted = next, .mtime = timespec_of(mtime_ns)};
@@ -76,7 +76,8 @@ void TensorStates::note_unsettled(std::uint32_t shard) {
   const MutexLock lock(mutex_);
   of_shards_[shard].generation = ++newest_;
   for (auto& [tensor, state] : of_tensors_) {
-    if (model_->has(tensor) && model_->place(tensor).shard == shard) state.generation = newest_;
+    if (snapshots_->model->has(tensor) && snapshots_->model->place(tensor).shard == shard)
+      state.generation = newest_;
   }
 }
 

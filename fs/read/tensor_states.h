@@ -10,7 +10,7 @@
 
 #include "core/base/mutex.h"
 #include "core/model/model.h"
-#include "fs/base/versioned.h"
+#include "fs/tree/snapshot.h"
 
 namespace stfs {
 
@@ -31,9 +31,9 @@ class TensorStates {
     struct timespec mtime {};
   };
 
-  /// @param model             must outlive this object.
+  /// @param snapshots         must outlive this object.
   /// @param least_generation  no tensor begins with a lower generation.
-  TensorStates(const Versioned<Model>& model, std::uint64_t least_generation);
+  TensorStates(const Snapshots& snapshots, std::uint64_t least_generation);
 
   [[nodiscard]] State of(TensorId tensor) const;
   /// At least as large as the newest generation of all tensors. Each later change gets a larger generation.
@@ -56,7 +56,7 @@ class TensorStates {
   /// The generation of a change that was made at this time.
   [[nodiscard]] std::uint64_t next_generation(std::int64_t mtime_ns) REQUIRES(mutex_);
 
-  const Versioned<Model>& model_;
+  const Snapshots& snapshots_;
   std::uint64_t first_ = 0;
   mutable Mutex mutex_;
   std::uint64_t newest_ GUARDED_BY(mutex_) = 0;

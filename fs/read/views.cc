@@ -7,8 +7,6 @@
 
 #include "core/base/mutex.h"
 #include "core/storage/attribute_names.h"
-#include "core/tensor/float_conversion.h"
-#include "core/tensor/npy.h"
 #include "fs/base/log.h"
 
 namespace stfs {
@@ -22,15 +20,6 @@ tl::unexpected<Error> not_found() {
 
 bool is_float32(Ino ino) {
   return ino >= Views::kFloat32Files && ino < Views::kCounted;
-}
-
-/// A header of a NumPy file is made at each look-up, so it must be short.
-bool has_npy(const Tensor& tensor) {
-  return tensor.shape.size() <= kMaxNpyRank;
-}
-
-bool has_float32(const Tensor& tensor) {
-  return is_floating(tensor.dtype) && has_npy(tensor);
 }
 
 TensorId tensor_from(Ino ino, Ino first) {
@@ -49,45 +38,17 @@ std::optional<std::string_view> flat_name_in(Ino directory, std::string_view nam
 
 }  // namespace
 
-Views::Shown::Shown(const TensorTree::Version& tree) : model(tree.model), names(tree) {
-  const TensorIndex& tensors = model.tensors();
-  bool is_each_in_npy = true;
-  for (std::uint32_t position = 0; position < tensors.size(); ++position) {
-    const Tensor tensor = tensors[position];
-    is_each_in_npy = is_each_in_npy && has_npy(tensor);
-    if (has_float32(tensor)) floating.push_back(model.ids().of(position));
-  }
-  if (is_each_in_npy) return;
-  in_npy.emplace();
-  for (std::uint32_t position = 0; position < tensors.size(); ++position) {
-    if (has_npy(tensors[position])) in_npy->push_back(model.ids().of(position));
-  }
-}
-
-Views::Views(const Versioned<Model>& model, const TensorTree& tree, const TensorReader& reader,
+Views::Views(const Snapshots& snapshots, const UnservedTensors& unserved, const TensorReader& reader,
              Activity& activity, const UserLimits& limits)
-    : model_(model),
-      tree_(tree),
-      unserved_(tree.unserved()),
+    : snapshots_(snapshots),
+      unserved_(unserved),
       reader_(reader),
-      shown_(std::make_shared<Shown>(tree.version())),
-      whole_(model.owner(), reader_, kNpy),
+      whole_(snapshots->model, reader_, kNpy),
       stats_(kStatsFiles, "states of stats.json that programs have open", limits.texts),
       logs_(kLogFiles, "states of the log that programs have open", limits.texts),
       activity_(activity),
-      marks_(model->ids().end()),
+      marks_(snapshots->model->ids().end()),
       counts_("slices that programs have open", limits.slices) {}
-
-Views::Next Views::next(const TensorTree::Version& names, std::shared_ptr<Model> edited) const {
-  Next next{.shown = std::make_shared<Shown>(names), .whole = {}};
-  if (edited) next.whole = whole_.next(std::move(edited));
-  return next;
-}
-
-std::shared_ptr<void> Views::show(Next next) noexcept {
-  if (next.whole) whole_.show(std::move(next.whole));
-  return shown_.replace(std::move(next.shown));
-}
 
 bool Views::shows(TensorId tensor) const {
   if (whole_.has_before(tensor)) return true;
@@ -100,7 +61,7 @@ std::vector<std::pair<Ino, std::string>> Views::drop_names(TensorId tensor) {
   std::vector<std::pair<Ino, std::string>> entries;
   const std::uint8_t marks = marks_[number_of(tensor)];
   if ((marks & (kNpyName | kFloat32Name)) != 0) {
-    const std::string name = shown_->names.npy_name(tensor);
+    const std::string name = snapshots_->view_names.npy_name(tensor);
     if ((marks & kNpyName) != 0) entries.emplace_back(kNpy, name);
     if ((marks & kFloat32Name) != 0) entries.emplace_back(kFloat32, name);
   }
@@ -122,10 +83,11 @@ std::string_view Views::kind(Ino ino) {
 
 bool Views::exists(Ino ino) const {
   if (is_npy(ino) || is_float32(ino)) {
-    const Model& model = *model_;
+    const Model& model = *snapshots_->model;
     const TensorId tensor = tensor_from(ino, is_npy(ino) ? kNpyFiles : kFloat32Files);
     if (!model.has(tensor)) return false;
-    return is_npy(ino) ? has_npy(model.tensor(tensor)) : has_float32(model.tensor(tensor));
+    return is_npy(ino) ? ViewNames::has_npy(model.tensor(tensor))
+                       : ViewNames::has_float32(model.tensor(tensor));
   }
   if (whole(ino)) return whole_.view(ino) != nullptr;
   if (!is_counted(ino)) return is_directory(ino);
@@ -155,10 +117,10 @@ Result<Ino> Views::find(Ino directory, std::string_view name) {
 }
 
 Result<Ino> Views::find_tensor(Ino directory, std::string_view name) {
-  const auto tensor = shown_->names.tensor_of_npy(name);
+  const auto tensor = snapshots_->view_names.tensor_of_npy(name);
   if (!tensor) return not_found();
-  const Tensor found = model_->tensor(*tensor);
-  if (!(directory == kNpy ? has_npy(found) : has_float32(found))) return not_found();
+  const Tensor found = snapshots_->model->tensor(*tensor);
+  if (!(directory == kNpy ? ViewNames::has_npy(found) : ViewNames::has_float32(found))) return not_found();
   if (directory == kNpy) return kNpyFiles + number_of(*tensor);
   return kFloat32Files + number_of(*tensor);
 }
@@ -166,7 +128,7 @@ Result<Ino> Views::find_tensor(Ino directory, std::string_view name) {
 Result<Ino> Views::find_slice(std::string_view name) {
   const auto parts = split_slice_name(name);
   if (!parts) return not_found();
-  const auto tensor = shown_->names.tensor_of_flat(parts->tensor);
+  const auto tensor = snapshots_->view_names.tensor_of_flat(parts->tensor);
   if (!tensor) return not_found();
   const MutexLock lock(mutex_);
   const auto known = slice_names_.find(name);
@@ -178,7 +140,7 @@ Result<Ino> Views::find_slice(std::string_view name) {
     if (!std::exchange(found.is_queued, true)) queue_.push_back(known->second);
     return known->second;
   }
-  auto view = TensorView::slice(*parts, *tensor, model_->tensor(*tensor));
+  auto view = TensorView::slice(*parts, *tensor, snapshots_->model->tensor(*tensor));
   RETURN_IF_ERROR(view);
   auto share = counts_.take(requesting_user());
   RETURN_IF_ERROR(share);
@@ -201,7 +163,7 @@ Result<Ino> Views::make_stats() {
     open_slices = slice_names_.size();
   }
   const auto made = std::make_shared<const Activity::Snapshot>(
-      activity_.take_snapshot(model_->ids().size(), open_slices, is_broken_));
+      activity_.take_snapshot(snapshots_->model->ids().size(), open_slices, is_broken_));
   return stats_.make({std::shared_ptr<const std::string>(made, &made->text)},
                      [this, made] { activity_.note_snapshot_read(*made); });
 }
@@ -237,29 +199,31 @@ std::optional<std::string> Views::slice_to_forget() {
 }
 
 void Views::visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const {
-  const Shown& shown = *shown_;
-  const TensorIds& ids = shown.model.ids();
+  const Snapshot& shown = *snapshots_;
+  const TensorIds& ids = shown.model->ids();
   for (std::uint32_t position = 0; position < ids.size(); ++position) {
     const TensorId tensor = ids.of(position);
     const std::uint8_t marks = marks_[number_of(tensor)];
-    if ((marks & kNpyName) != 0) visit(kNpy, shown.names.npy_name(tensor));
-    if ((marks & kFloat32Name) != 0) visit(kFloat32, shown.names.npy_name(tensor));
+    if ((marks & kNpyName) != 0) visit(kNpy, shown.view_names.npy_name(tensor));
+    if ((marks & kFloat32Name) != 0) visit(kFloat32, shown.view_names.npy_name(tensor));
   }
   const MutexLock lock(mutex_);
   for (const auto& [name, ino] : slice_names_) visit(kSlice, name);
 }
 
 void Views::list(Ino directory, std::uint64_t position, const VisitEntry& visit) const {
-  const Shown& shown = *shown_;
+  const Snapshot& shown = *snapshots_;
   const bool is_npy = directory == kNpy;
-  const std::vector<TensorId>* const some = directory == kFloat32    ? &shown.floating
-                                            : is_npy && shown.in_npy ? &*shown.in_npy
-                                                                     : nullptr;
-  const std::size_t count = some != nullptr ? some->size() : is_npy ? shown.model.ids().size() : 0;
+  const std::vector<TensorId>* const some = directory == kFloat32 ? &shown.view_names.floating()
+                                            : is_npy && shown.view_names.in_npy()
+                                                ? &*shown.view_names.in_npy()
+                                                : nullptr;
+  const std::size_t count = some != nullptr ? some->size() : is_npy ? shown.model->ids().size() : 0;
   visit_entries(directory, kHiddenIno, count, position, visit, [&](std::size_t at) {
     const TensorId tensor =
-        some != nullptr ? (*some)[at] : shown.model.ids().of(static_cast<std::uint32_t>(at));
-    return std::pair(shown.names.npy_name(tensor), (is_npy ? kNpyFiles : kFloat32Files) + number_of(tensor));
+        some != nullptr ? (*some)[at] : shown.model->ids().of(static_cast<std::uint32_t>(at));
+    return std::pair(shown.view_names.npy_name(tensor),
+                     (is_npy ? kNpyFiles : kFloat32Files) + number_of(tensor));
   });
 }
 
@@ -273,7 +237,7 @@ std::shared_ptr<const TensorView> Views::slice_of(Ino ino) const {
 std::shared_ptr<const TensorView> Views::tensor_view(Ino ino) const {
   if (!is_npy(ino) && !is_float32(ino)) return slice_of(ino);
   const TensorId id = *tensor(ino);
-  const Tensor shown = model_->tensor(id);
+  const Tensor shown = snapshots_->model->tensor(id);
   return std::make_shared<const TensorView>(is_npy(ino) ? TensorView::npy(id, shown)
                                                         : TensorView::float32(id, shown));
 }
@@ -296,12 +260,12 @@ std::string Views::path(Ino ino) const {
     if (entry.ino == ino || entry.ino == remade || (whole(ino) && whole(ino) == whole(entry.ino)))
       return std::string(entry.name);
   }
-  const Shown& shown = *shown_;
+  const Snapshot& shown = *snapshots_;
   if (is_npy(ino) || is_float32(ino)) {
     const TensorId tensor = tensor_from(ino, is_npy(ino) ? kNpyFiles : kFloat32Files);
-    const bool is_there = shown.model.ids().position(tensor).has_value();
+    const bool is_there = shown.model->ids().position(tensor).has_value();
     return fmt::format("{}/{}", is_npy(ino) ? "npy" : "float32",
-                       is_there ? shown.names.npy_name(tensor) : std::string("(deleted)"));
+                       is_there ? shown.view_names.npy_name(tensor) : std::string("(deleted)"));
   }
   const MutexLock lock(mutex_);
   const auto found = slices_.find(ino);

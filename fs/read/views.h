@@ -38,11 +38,11 @@
 #include "fs/read/tensor_reader.h"
 #include "fs/read/tensor_views.h"
 #include "fs/read/text_views.h"
-#include "fs/read/view_names.h"
 #include "fs/read/whole_views.h"
 #include "fs/tree/directory.h"
 #include "fs/tree/inode_table.h"
 #include "fs/tree/per_tensor.h"
+#include "fs/tree/snapshot.h"
 #include "fs/tree/tensor_tree.h"
 
 namespace stfs {
@@ -78,9 +78,9 @@ class Views final : public Directory {
                                                           {kArchiveName, kArchive},
                                                           {kLogName, kLog}}};
 
-  /// @param tree  the tree of the mount. Model, tree, reader and activity must outlive the views.
-  Views(const Versioned<Model>& model, const TensorTree& tree, const TensorReader& reader, Activity& activity,
-        const UserLimits& limits);
+  /// Snapshots, unserved, reader and activity must outlive the views.
+  Views(const Snapshots& snapshots, const UnservedTensors& unserved, const TensorReader& reader,
+        Activity& activity, const UserLimits& limits);
 
   static bool owns(Ino ino) { return ino >= kNpy && ino < kEnd; }
   /// The part if the number is of header.json, metadata.json or archive.safetensors of any version
@@ -170,12 +170,12 @@ class Views final : public Directory {
   [[nodiscard]] bool shows(TensorId tensor) const;
   /// Call before an edit changes the archive.
   Result<void> prepare_next() { return whole_.prepare_next(); }
-  struct Next;
-  /// Makes the views of the names that are shown next. Only one thread at a time may call.
-  /// @param edited  null: the model still has the same tensors.
-  [[nodiscard]] Next next(const TensorTree::Version& names, std::shared_ptr<Model> edited) const;
-  /// Shows the next views, after the tree. @return an object to keep until the running calls have ended.
-  std::shared_ptr<void> show(Next next) noexcept;
+  /// Makes the whole views of the next model. Only one thread at a time may call.
+  [[nodiscard]] WholeViews::Versions::node_type next(std::shared_ptr<const Model> model) const {
+    return whole_.next(std::move(model));
+  }
+  /// Shows the next whole views. Call after the next snapshot is shown.
+  void show(WholeViews::Versions::node_type next) noexcept { whole_.show(std::move(next)); }
   /// Call before an edit changes the name or the form of a tensor, or deletes the tensor. After this call no
   /// name of a view leads to the tensor until the name is looked up again.
   /// @return the entries of this class's directories that the kernel may have cached.
@@ -212,19 +212,9 @@ class Views final : public Directory {
   /// Notes that the kernel is about to get bytes of the view, and may cache them.
   void mark(Ino ino, ByteRange range) const;
 
-  const Versioned<Model>& model_;
-  const TensorTree& tree_;
+  const Snapshots& snapshots_;
   const UnservedTensors& unserved_;
   const TensorReader& reader_;
-  /// The views of one version of the model.
-  struct Shown {
-    explicit Shown(const TensorTree::Version& tree);
-    const Model& model;
-    const ViewNames names;
-    std::vector<TensorId> floating;               // the tensors in float32/
-    std::optional<std::vector<TensorId>> in_npy;  // unset: each tensor is in npy/
-  };
-  Versioned<Shown> shown_;
   WholeViews whole_;
   TextViews stats_;
   TextViews logs_;
@@ -239,11 +229,6 @@ class Views final : public Directory {
   // Slices, oldest first. Includes slices that are already forgotten.
   std::deque<Ino> queue_ GUARDED_BY(mutex_);
   Ino next_slice_ GUARDED_BY(mutex_) = kCounted;
-};
-
-struct Views::Next {
-  std::shared_ptr<Shown> shown;
-  WholeViews::Versions::node_type whole;  // empty: the same
 };
 
 }  // namespace stfs

@@ -24,46 +24,46 @@ tl::unexpected<Error> no_such_view() {
 Result<std::string_view> ArchiveView::merged_head() const {
   const MutexLock lock(mutex_);
   if (!merged_head_) {
-    const TensorIndex& tensors = model_.tensors();
+    const TensorIndex& tensors = model_->tensors();
     std::vector<TensorSpec> specs;
     specs.reserve(tensors.size());
     for (std::uint32_t at = 0; at < tensors.size(); ++at) {
       const Tensor tensor = tensors[at];
       specs.push_back({std::string(tensor.name), tensor.dtype, {tensor.shape.begin(), tensor.shape.end()}});
     }
-    merged_head_ = format_header(specs, model_.metadata(), kPageBytes, 0);
+    merged_head_ = format_header(specs, model_->metadata(), kPageBytes, 0);
   }
-  if (!*merged_head_) return tl::unexpected(Error(merged_head_->error()).within(model_.path().string()));
+  if (!*merged_head_) return tl::unexpected(Error(merged_head_->error()).within(model_->path().string()));
   return **merged_head_;
 }
 
 Result<std::uint64_t> ArchiveView::data_offset() const {
-  if (model_.is_rearranged()) {
+  if (model_->is_rearranged()) {
     const auto head = merged_head();
     RETURN_IF_ERROR(head);
     return head->size();
   }
-  const std::uint64_t as_it_is = model_.front_version().data_offset();
+  const std::uint64_t as_it_is = model_->front_version().data_offset();
   const std::uint64_t aligned = (as_it_is + kPageBytes - 1) / kPageBytes * kPageBytes;
   // If the padding would make the header larger than readers accept, the header stays as it is.
   return aligned - kHeaderLengthBytes <= kMaxHeaderBytes ? aligned : as_it_is;
 }
 
 bool ArchiveView::is_the_archive() const {
-  if (model_.is_rearranged()) return false;
+  if (model_->is_rearranged()) return false;
   const auto data_at = data_offset();
-  return data_at && *data_at == model_.front_version().data_offset();
+  return data_at && *data_at == model_->front_version().data_offset();
 }
 
 Result<std::uint64_t> ArchiveView::size_bytes() const {
   const auto data_at = data_offset();
   RETURN_IF_ERROR(data_at);
-  return *data_at + model_.data_size_bytes();
+  return *data_at + model_->data_size_bytes();
 }
 
 std::uint32_t ArchiveView::first_tensor_at(std::uint64_t data_offset) const {
   // Tensors are also sorted by the ends of their ranges, because ranges neither overlap nor leave gaps.
-  const TensorIndex& tensors = model_.tensors();
+  const TensorIndex& tensors = model_->tensors();
   std::uint32_t low = 0;
   std::uint32_t high = tensors.size();
   while (low < high) {
@@ -79,7 +79,7 @@ std::uint32_t ArchiveView::first_tensor_at(std::uint64_t data_offset) const {
 
 Result<void> ArchiveView::append_head(ByteRange part, std::uint64_t data_at,
                                       std::vector<std::byte>& to) const {
-  if (model_.is_rearranged()) {
+  if (model_->is_rearranged()) {
     const auto head = merged_head();
     RETURN_IF_ERROR(head);
     const auto bytes = std::as_bytes(std::span(head->substr(part.offset, part.size_bytes)));
@@ -92,7 +92,7 @@ Result<void> ArchiveView::append_head(ByteRange part, std::uint64_t data_at,
     to.push_back(static_cast<std::byte>(length >> (8 * at) & 0xff));
   }
   const ByteRange json = ByteRange{at, part.end() - at}.intersection(
-      {kHeaderLengthBytes, model_.front_version().header->size_bytes});
+      {kHeaderLengthBytes, model_->front_version().header->size_bytes});
   if (!json.empty()) {
     const auto bytes = read_header(json);
     RETURN_IF_ERROR(bytes);
@@ -103,9 +103,9 @@ Result<void> ArchiveView::append_head(ByteRange part, std::uint64_t data_at,
 }
 
 Result<void> ArchiveView::keep_head() {
-  if (model_.is_rearranged()) return {};  // merged_head() needs only the model
+  if (model_->is_rearranged()) return {};  // merged_head() needs only the model
   RETURN_IF_ERROR(header_json_bytes());
-  auto bytes = reader_.read_header({0, model_.front_version().data_offset()});
+  auto bytes = reader_.read_header({0, model_->front_version().data_offset()});
   RETURN_IF_ERROR(bytes);
   auto kept = std::make_shared<const std::vector<std::byte>>(std::move(*bytes));
   const MutexLock lock(mutex_);
@@ -119,9 +119,9 @@ Result<std::vector<std::byte>> ArchiveView::read_header(ByteRange range) const {
     return kept_head_;
   };
   auto kept = kept_head();
-  if (!kept && model_.front_version().header != model_.front().version()->header) {
+  if (!kept && model_->front_version().header != model_->front().version()->header) {
     return fail(ErrorCode::ArchiveChanged, EIO,
-                model_.path().string() + ": another program has changed the archive's header");
+                model_->path().string() + ": another program has changed the archive's header");
   }
   if (!kept) {
     auto read = reader_.read_header(range);
@@ -135,7 +135,7 @@ Result<std::vector<std::byte>> ArchiveView::read_header(ByteRange range) const {
 }
 
 Result<Bytes> ArchiveView::read(ByteRange range) const {
-  const TensorIndex& tensors = model_.tensors();
+  const TensorIndex& tensors = model_->tensors();
   const auto begin = data_offset();
   RETURN_IF_ERROR(begin);
   const std::uint64_t data_at = *begin;
@@ -145,7 +145,7 @@ Result<Bytes> ArchiveView::read(ByteRange range) const {
     const std::uint32_t position = first_tensor_at(range.offset - data_at);
     const ByteRange data = tensors[position].data;
     if (data.contains({range.offset - data_at, range.size_bytes}))
-      return reader_.read(model_.ids().of(position),
+      return reader_.read(model_->ids().of(position),
                           {range.offset - data_at - data.offset, range.size_bytes});
   }
   std::vector<std::byte> bytes;
@@ -153,11 +153,11 @@ Result<Bytes> ArchiveView::read(ByteRange range) const {
   if (!head.empty()) {
     RETURN_IF_ERROR(append_head(head, data_at, bytes));
   }
-  const ByteRange wanted = range.intersection({data_at, model_.data_size_bytes()});
+  const ByteRange wanted = range.intersection({data_at, model_->data_size_bytes()});
   Result<void> failed;
   for_each_tensor(range, [&](TensorId tensor) {
     if (!failed) return;
-    const ByteRange data = model_.tensor(tensor).data;
+    const ByteRange data = model_->tensor(tensor).data;
     const ByteRange part = data.intersection({wanted.offset - data_at, wanted.size_bytes});
     const std::size_t begin_bytes = bytes.size();
     bytes.resize(begin_bytes + static_cast<std::size_t>(part.size_bytes));
@@ -168,14 +168,14 @@ Result<Bytes> ArchiveView::read(ByteRange range) const {
 }
 
 Result<std::uint64_t> ArchiveView::header_json_bytes() const {
-  if (model_.is_rearranged()) {
+  if (model_->is_rearranged()) {
     const auto head = merged_head();
     RETURN_IF_ERROR(head);
     return head->find_last_not_of(' ') + 1 - kHeaderLengthBytes;
   }
   const MutexLock lock(mutex_);
   if (header_json_bytes_) return *header_json_bytes_;
-  std::uint64_t end = model_.front_version().header->size_bytes;
+  std::uint64_t end = model_->front_version().header->size_bytes;
   while (end > 0) {
     const std::uint64_t part_bytes = std::min(end, kPageBytes);
     const auto bytes = reader_.read_header({kHeaderLengthBytes + end - part_bytes, part_bytes});
@@ -192,7 +192,7 @@ Result<std::uint64_t> ArchiveView::header_json_bytes() const {
 }
 
 Result<Bytes> ArchiveView::read_header_json(ByteRange range) const {
-  if (model_.is_rearranged()) {
+  if (model_->is_rearranged()) {
     std::vector<std::byte> bytes;
     if (auto put = append_head({kHeaderLengthBytes + range.offset, range.size_bytes}, 0, bytes); !put)
       return pass_on(std::move(put));
@@ -207,7 +207,7 @@ const std::string& ArchiveView::metadata_json() const {
   const MutexLock lock(mutex_);
   if (metadata_json_) return *metadata_json_;
   std::string text = "{";
-  for (const auto& [key, value] : model_.metadata()) {
+  for (const auto& [key, value] : model_->metadata()) {
     if (text.size() > 1) text += ',';
     append_json_string(text, key);
     text += ':';
@@ -217,7 +217,7 @@ const std::string& ArchiveView::metadata_json() const {
   return *metadata_json_;
 }
 
-WholeViews::WholeViews(std::shared_ptr<Model> model, const TensorReader& reader, Ino first)
+WholeViews::WholeViews(std::shared_ptr<const Model> model, const TensorReader& reader, Ino first)
     : reader_(reader), first_(first) {
   show(next(std::move(model)));
 }
@@ -288,7 +288,7 @@ std::vector<Ino> WholeViews::archives() const {
 bool WholeViews::has_before(TensorId tensor) const {
   const MutexLock lock(mutex_);
   return std::any_of(versions_.begin(), std::prev(versions_.end()), [&](const auto& version) {
-    return version.second.model->ids().position(tensor).has_value();
+    return version.second.view->model().ids().position(tensor).has_value();
   });
 }
 
@@ -301,10 +301,9 @@ Result<void> WholeViews::prepare_next() {
   return present->keep_head();
 }
 
-WholeViews::Versions::node_type WholeViews::next(std::shared_ptr<Model> model) const {
-  auto view = std::make_shared<ArchiveView>(*model, reader_);
+WholeViews::Versions::node_type WholeViews::next(std::shared_ptr<const Model> model) const {
   Versions made;
-  made[0] = {.model = std::move(model), .view = std::move(view)};
+  made[0].view = std::make_shared<ArchiveView>(std::move(model), reader_);
   return made.extract(made.begin());
 }
 

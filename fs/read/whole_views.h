@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/base/mutex.h"
@@ -29,9 +30,11 @@ namespace stfs {
 /// is at its data_offsets. A sharded model has no common header, so a header is made on first use and kept.
 class ArchiveView {
  public:
-  /// The model and the reader must outlive this object.
-  ArchiveView(const Model& model, const TensorReader& reader) : model_(model), reader_(reader) {}
+  /// @param reader  must outlive this object.
+  ArchiveView(std::shared_ptr<const Model> model, const TensorReader& reader)
+      : model_(std::move(model)), reader_(reader) {}
 
+  [[nodiscard]] const Model& model() const { return *model_; }
   /// EFBIG if the model has so many tensors that no reader would accept their header.
   [[nodiscard]] Result<std::uint64_t> size_bytes() const;
   /// True if this view has exactly the bytes of a single archive's file.
@@ -63,7 +66,7 @@ class ArchiveView {
   [[nodiscard]] Result<std::vector<std::byte>> read_header(ByteRange range) const;
   [[nodiscard]] std::uint32_t first_tensor_at(std::uint64_t data_offset) const;
 
-  const Model& model_;
+  const std::shared_ptr<const Model> model_;
   const TensorReader& reader_;
   mutable Mutex mutex_;
   mutable std::optional<std::uint64_t> header_json_bytes_ GUARDED_BY(mutex_);
@@ -75,15 +78,15 @@ class ArchiveView {
 
 template <class Visit>
 void ArchiveView::for_each_tensor(ByteRange range, const Visit& visit) const {
-  const TensorIndex& tensors = model_.tensors();
+  const TensorIndex& tensors = model_->tensors();
   const auto data_at = data_offset();
   if (!data_at) return;
-  const ByteRange data = range.intersection({*data_at, model_.data_size_bytes()});
+  const ByteRange data = range.intersection({*data_at, model_->data_size_bytes()});
   if (data.empty()) return;
   const std::uint64_t begin = data.offset - *data_at;
   for (std::uint32_t at = first_tensor_at(begin); at < tensors.size(); ++at) {
     if (tensors[at].data.offset >= begin + data.size_bytes) return;
-    if (!tensors[at].data.empty()) visit(model_.ids().of(at));
+    if (!tensors[at].data.empty()) visit(model_->ids().of(at));
   }
 }
 
@@ -96,7 +99,7 @@ class WholeViews {
   static constexpr Ino kStride = 8;
 
   /// @param reader  must outlive this object.
-  WholeViews(std::shared_ptr<Model> model, const TensorReader& reader, Ino first);
+  WholeViews(std::shared_ptr<const Model> model, const TensorReader& reader, Ino first);
 
   /// The part that a number from `first` on means, of any version; nothing for other numbers.
   [[nodiscard]] static std::optional<Part> part(Ino ino, Ino first) {
@@ -128,13 +131,12 @@ class WholeViews {
   /// Call before an edit changes the header, which files of the present version show.
   Result<void> prepare_next();
   struct Version {
-    std::shared_ptr<Model> model;
     std::shared_ptr<ArchiveView> view;
     std::uint64_t lookups = 0;
   };
   using Versions = std::map<std::uint64_t, Version>;
   /// Makes the files of the next model.
-  [[nodiscard]] Versions::node_type next(std::shared_ptr<Model> model) const;
+  [[nodiscard]] Versions::node_type next(std::shared_ptr<const Model> model) const;
   /// Shows the next files. Only one thread at a time may call.
   void show(Versions::node_type next) noexcept;
 

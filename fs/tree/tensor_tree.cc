@@ -19,13 +19,16 @@ TensorIndex UnservedTensors::index_of(const Model& model) {
   return std::move(builder).build().value_or(TensorIndex());
 }
 
-UnservedTensors::UnservedTensors(const Versioned<Model>& model, Layout layout)
-    : model_(model), names_(index_of(*model)), table_(names_, layout), flat_(names_, Layout::Flat) {}
+UnservedTensors::UnservedTensors(const Snapshots& snapshots, Layout layout)
+    : snapshots_(snapshots),
+      names_(index_of(*snapshots->model)),
+      table_(names_, layout),
+      flat_(names_, Layout::Flat) {}
 
 const Model::Unserved* UnservedTensors::find_flat(std::string_view file_name) const {
   if (names_.size() == 0) return nullptr;
   const auto at = flat_.find(kRootIno, file_name);
-  return at ? &model_->unserved()[number_of(InodeTable::tensor(*at))] : nullptr;
+  return at ? &snapshots_->model->unserved()[number_of(InodeTable::tensor(*at))] : nullptr;
 }
 
 const Model::Unserved* UnservedTensors::find(const InodeTable& tree, Ino directory,
@@ -41,18 +44,12 @@ const Model::Unserved* UnservedTensors::find(const InodeTable& tree, Ino directo
   }
   if (!at) return nullptr;
   while (InodeTable::is_directory(*at)) at = table_.child(*at, 0);
-  return &model_->unserved()[number_of(InodeTable::tensor(*at))];
+  return &snapshots_->model->unserved()[number_of(InodeTable::tensor(*at))];
 }
 
-TensorTree::TensorTree(const Versioned<Model>& model, Layout layout)
-    : model_(model),
-      layout_(layout),
-      shown_(std::make_shared<Version>(*model, layout)),
-      unserved_(model, layout) {}
-
-std::shared_ptr<TensorTree::Version> TensorTree::next(const Model& model) {
-  return layout_ == Layout::Flat ? std::make_shared<Version>(model, layout_)
-                                 : std::make_shared<Version>(model, numbers());
+std::unique_ptr<Snapshot> TensorTree::next(std::shared_ptr<const Model> model) {
+  return layout_ == Layout::Flat ? std::make_unique<Snapshot>(std::move(model), layout_)
+                                 : std::make_unique<Snapshot>(std::move(model), numbers());
 }
 
 DirectoryNumbers& TensorTree::numbers() {
@@ -64,14 +61,6 @@ DirectoryNumbers& TensorTree::numbers() {
     numbers_->number(table.parent(directory), table.file_name(directory));
   }
   return *numbers_;
-}
-
-const InodeTable& TensorTree::Version::flat() const {
-  if (is_flat_) return table;
-  std::call_once(has_flat_, [this] {
-    own_flat_ = std::make_unique<InodeTable>(model.tensors(), model.ids(), Layout::Flat);
-  });
-  return *own_flat_;
 }
 
 std::optional<std::string> TensorTree::name_in(Ino directory, std::string_view file_name) const {
@@ -97,7 +86,7 @@ Node TensorTree::node(Ino ino) const {
     return table().exists(ino) ? Node{.ino = ino, .kind = Node::Kind::Directory} : Node{};
   }
   // The tensor may also be deleted but still open.
-  if (!InodeTable::may_be_tensor(ino) || !model_->has(InodeTable::tensor(ino))) return {};
+  if (!InodeTable::may_be_tensor(ino) || !snapshots_->model->has(InodeTable::tensor(ino))) return {};
   return {.ino = ino, .kind = Node::Kind::Tensor, .tensor = InodeTable::tensor(ino)};
 }
 

@@ -33,10 +33,10 @@ tl::unexpected<Error> refuse_checkpoint(std::string_view why) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(const Versioned<Model>& model, const TensorReader& reader, const TensorStates& states,
+Checkpoint::Checkpoint(const Snapshots& snapshots, const TensorReader& reader, const TensorStates& states,
                        Archive& beside, bool waits_for_name, UserCounts& header_bytes,
                        CheckRewriting check_rewriting)
-    : model_(model),
+    : snapshots_(snapshots),
       reader_(reader),
       states_(states),
       beside_(beside),
@@ -59,7 +59,7 @@ Result<void> Checkpoint::write(std::span<const std::byte> from, std::uint64_t of
 
 Result<void> Checkpoint::begin_data(const Header& header, std::string_view text) {
   const TensorIndex& tensors = header.tensors;
-  const Model& model = *model_;
+  const Model& model = *snapshots_->model;
   saved_.resize(tensors.size());
   for (std::uint32_t at = 0; at < tensors.size(); ++at) {
     const Tensor tensor = tensors[at];
@@ -105,7 +105,7 @@ Result<void> Checkpoint::take_piece(std::uint32_t position, std::span<const std:
   }
   thread_local std::vector<std::byte> known;
   known.resize(bytes.size());
-  if (!model_->has(*saved.same)) return refuse_checkpoint("a tensor was deleted while it came");
+  if (!snapshots_->model->has(*saved.same)) return refuse_checkpoint("a tensor was deleted while it came");
   RETURN_IF_ERROR(reader_.copy(*saved.same, offset, known));
   if (std::memcmp(known.data(), bytes.data(), bytes.size()) == 0) return {};
   for (std::size_t begin = 0; begin < bytes.size();) {
@@ -128,8 +128,8 @@ Result<void> Checkpoint::stage_changed(std::uint32_t position, std::span<const s
   if (saved.stage == nullptr) {
     if (!group_)
       group_ = std::make_unique<TransactionGroup>(
-          *model_, [user = user_] { return take_descriptor(requesting_user(user)); });
-    auto stage = group_->stage(model_->place(*saved.same));
+          *snapshots_->model, [user = user_] { return take_descriptor(requesting_user(user)); });
+    auto stage = group_->stage(snapshots_->model->place(*saved.same));
     RETURN_IF_ERROR(stage);
     saved.stage = *stage;
   }

@@ -40,9 +40,9 @@
 #include "core/model/transaction_group.h"
 #include "core/storage/writeback.h"
 #include "fs/base/user_counts.h"
-#include "fs/base/versioned.h"
 #include "fs/read/tensor_reader.h"
 #include "fs/read/tensor_states.h"
+#include "fs/tree/snapshot.h"
 #include "fs/write/archive_stream.h"
 #include "fs/write/pending_bytes.h"
 
@@ -58,7 +58,7 @@ class Checkpoint final : public PendingBytes {
   /// @param waits_for_name  true if the file has another name than the archive, and is saved when it is
   ///                        renamed to the archive's name.
   /// @param header_bytes   counts the header for the user who writes it.
-  Checkpoint(const Versioned<Model>& model, const TensorReader& reader, const TensorStates& states,
+  Checkpoint(const Snapshots& snapshots, const TensorReader& reader, const TensorStates& states,
              Archive& beside, bool waits_for_name, UserCounts& header_bytes, CheckRewriting check_rewriting);
 
   Checkpoint* checkpoint() override { return this; }
@@ -121,7 +121,7 @@ class Checkpoint final : public PendingBytes {
   /// Writes the bytes that have arrived to the new file.
   Result<void> bring_over(File& to, const Header& header, std::uint64_t came_bytes) const;
 
-  const Versioned<Model>& model_;
+  const Snapshots& snapshots_;
   const TensorReader& reader_;
   const TensorStates& states_;
   Archive& beside_;

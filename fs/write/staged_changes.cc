@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "core/storage/attribute_names.h"
-#include "core/tensor/npy.h"
 #include "fs/tree/names.h"
 
 namespace stfs {
@@ -36,9 +35,9 @@ StagedTensor* StagedChanges::at(TensorId tensor) {
 }
 
 std::string StagedChanges::base_file_name(TensorId tensor) const {
-  const InodeTable& flat = tree_->version().flat();
+  const InodeTable& flat = (*snapshots_)->flat();
   const Ino ino = InodeTable::ino_of_tensor(tensor);
-  return flat.exists(ino) ? std::string(flat.file_name(ino)) : file_name_of((*model_)->tensor(tensor).name);
+  return flat.exists(ino) ? std::string(flat.file_name(ino)) : file_name_of(model().tensor(tensor).name);
 }
 
 std::string StagedChanges::file_name(TensorId tensor) const {
@@ -48,7 +47,7 @@ std::string StagedChanges::file_name(TensorId tensor) const {
 
 std::optional<TensorId> StagedChanges::find(std::string_view file_name) const {
   if (const auto named = by_file_name_.find(file_name); named != by_file_name_.end()) return named->second;
-  if (const auto ino = tree_->version().flat().find(kRootIno, file_name)) {
+  if (const auto ino = (*snapshots_)->flat().find(kRootIno, file_name)) {
     const TensorId tensor = InodeTable::tensor(*ino);
     const StagedTensor* const staged = at(tensor);
     const bool has_name =
@@ -57,7 +56,7 @@ std::optional<TensorId> StagedChanges::find(std::string_view file_name) const {
   }
   // A tensor that is staged and was then deleted from the model.
   for (const auto& [tensor, staged] : tensors_) {
-    const bool is_lost = staged.is_listed() && !staged.has_other_name() && !(*model_)->ids().position(tensor);
+    const bool is_lost = staged.is_listed() && !staged.has_other_name() && !model().ids().position(tensor);
     if (is_lost && base_file_name(tensor) == file_name) return tensor;
   }
   return std::nullopt;
@@ -66,14 +65,14 @@ std::optional<TensorId> StagedChanges::find(std::string_view file_name) const {
 std::string StagedChanges::name(TensorId tensor) const {
   const StagedTensor* const staged = at(tensor);
   return staged != nullptr && staged->has_other_name() ? staged->name
-                                                       : std::string((*model_)->tensor(tensor).name);
+                                                       : std::string(model().tensor(tensor).name);
 }
 
 Result<NewTensor::Form> StagedChanges::form(TensorId tensor) const {
   const StagedTensor* const staged = at(tensor);
   if (staged != nullptr && staged->new_tensor() != nullptr) return staged->new_tensor()->form();
   if (staged != nullptr && staged->form) return *staged->form;
-  const Tensor& now = (*model_)->tensor(tensor);
+  const Tensor& now = model().tensor(tensor);
   if (now.shape.size() > kMostDimensionsInAttribute)
     return fail(ErrorCode::InvalidArgument, E2BIG,
                 fmt::format("the tensor has {} dimensions, which no attribute can show", now.shape.size()));
@@ -83,7 +82,7 @@ Result<NewTensor::Form> StagedChanges::form(TensorId tensor) const {
 bool StagedChanges::has_npy(TensorId tensor) const {
   const StagedTensor* const staged = at(tensor);
   if (staged != nullptr && (staged->new_tensor() != nullptr || staged->form)) return true;
-  return (*model_)->tensor(tensor).shape.size() <= kMaxNpyRank;
+  return ViewNames::has_npy(model().tensor(tensor));
 }
 
 bool StagedChanges::has_structure() const {
@@ -97,7 +96,7 @@ bool StagedChanges::has_structure() const {
 StagedTensor& StagedChanges::stage(TensorId tensor) {
   const auto [entry, is_added] = tensors_.try_emplace(tensor);
   if (is_added) {
-    const Tensor now = (*model_)->tensor(tensor);
+    const Tensor now = model().tensor(tensor);
     entry->second.name = entry->second.base_name = now.name;
     entry->second.base_form = form_of(now);
     text_bytes_ += text_bytes(entry->second);
@@ -214,8 +213,7 @@ void StagedChanges::exchange(TensorId one, TensorId other) {
 void StagedChanges::set_metadata(std::string_view key, const std::optional<std::string>& value) {
   auto entry = metadata_.find(key);
   if (entry == metadata_.end()) {
-    entry =
-        metadata_.emplace(key, StagedValue{.base = value_of((*model_)->metadata(), key), .value = {}}).first;
+    entry = metadata_.emplace(key, StagedValue{.base = value_of(model().metadata(), key), .value = {}}).first;
     text_bytes_ += text_bytes(key, entry->second);
   }
   text_bytes_ -= text_bytes(key, entry->second);
@@ -228,14 +226,14 @@ void StagedChanges::set_metadata(std::string_view key, const std::optional<std::
 
 std::optional<std::string> StagedChanges::metadata(std::string_view key) const {
   const auto staged = metadata_.find(key);
-  return staged != metadata_.end() ? staged->second.value : value_of((*model_)->metadata(), key);
+  return staged != metadata_.end() ? staged->second.value : value_of(model().metadata(), key);
 }
 
 void StagedChanges::visit_metadata(const VisitKey& visit) const {
   for (const auto& [key, staged] : metadata_) {
     if (staged.value && !visit(key, staged.value->size())) return;
   }
-  for (const auto& [key, value] : (*model_)->metadata()) {
+  for (const auto& [key, value] : model().metadata()) {
     if (!metadata_.contains(key) && !visit(key, value.size())) return;
   }
 }

@@ -24,8 +24,7 @@
 #include <vector>
 
 #include "core/model/model.h"
-#include "fs/base/versioned.h"
-#include "fs/tree/tensor_tree.h"
+#include "fs/tree/snapshot.h"
 #include "fs/write/new_tensor.h"
 #include "fs/write/pending_file.h"
 
@@ -72,8 +71,8 @@ class StagedChanges {
  public:
   using Contents = std::vector<std::shared_ptr<PendingFile>>;
 
-  /// Model and tree must outlive this object.
-  StagedChanges(const Versioned<Model>& model, const TensorTree& tree) : model_(&model), tree_(&tree) {}
+  /// @param snapshots  must outlive this object.
+  explicit StagedChanges(const Snapshots& snapshots) : snapshots_(&snapshots) {}
 
   [[nodiscard]] const std::map<TensorId, StagedTensor>& tensors() const { return tensors_; }
   /// The staged changes of a tensor, or null.
@@ -147,9 +146,9 @@ class StagedChanges {
   std::optional<TensorId> displace(TensorId tensor, Contents& dropped);
   void take_name(TensorId tensor, std::string_view file_name, std::string name);
   [[nodiscard]] std::string base_file_name(TensorId tensor) const;
+  [[nodiscard]] const Model& model() const { return *(*snapshots_)->model; }
 
-  const Versioned<Model>* model_;
-  const TensorTree* tree_;
+  const Snapshots* snapshots_;
   std::map<TensorId, StagedTensor> tensors_;
   std::map<std::string, TensorId, std::less<>> by_file_name_;  // tensors with other names than in the model
   std::map<std::string, StagedValue, std::less<>> metadata_;

@@ -11,25 +11,24 @@
 
 namespace stfs {
 
-TensorPatch::TensorPatch(const Versioned<Model>& model, TensorId tensor,
-                         std::shared_ptr<TransactionGroup> group)
+TensorPatch::TensorPatch(const Snapshots& snapshots, TensorId tensor, std::shared_ptr<TransactionGroup> group)
     : tensor_(tensor),
-      model_(model),
-      tensor_bytes_(model->tensor(tensor).data.size_bytes),
+      snapshots_(snapshots),
+      tensor_bytes_(snapshots->model->tensor(tensor).data.size_bytes),
       is_grouped_(group != nullptr),
       group_(std::move(group)) {}
 
 std::string TensorPatch::label() const {
-  return "tensor " + in_quotes(model_->tensor(tensor_).name);
+  return "tensor " + in_quotes(snapshots_->model->tensor(tensor_).name);
 }
 
 Result<Staging*> TensorPatch::stage() {
   if (staged_ != nullptr) return staged_;
   if (!group_)
     group_ = std::make_shared<TransactionGroup>(
-        *model_, [user = user_] { return take_descriptor(requesting_user(user)); });
+        *snapshots_->model, [user = user_] { return take_descriptor(requesting_user(user)); });
   const std::scoped_lock lock(group_->mutex);
-  const Model& model = *model_;
+  const Model& model = *snapshots_->model;
   staged_place_ = model.place(tensor_);
   auto stage = group_->stage(staged_place_);
   if (stage) staged_ = *stage;
@@ -54,7 +53,7 @@ Result<void> TensorPatch::read(std::span<std::byte> to, std::uint64_t offset,
 
 Result<void> TensorPatch::check() const {
   if (staged_ == nullptr || staged_->is_whole()) return {};
-  const Tensor tensor = model_->tensor(tensor_);
+  const Tensor tensor = snapshots_->model->tensor(tensor_);
   return fail(ErrorCode::WrongSize, EINVAL,
               fmt::format("{} bytes were written, {} {} needs {}", size_bytes(), name_of(tensor.dtype),
                           shape_text(tensor.shape), tensor.data.size_bytes));

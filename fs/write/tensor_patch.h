@@ -15,7 +15,7 @@
 #include "core/model/model.h"
 #include "core/model/transaction_group.h"
 #include "fs/base/user_counts.h"
-#include "fs/base/versioned.h"
+#include "fs/tree/snapshot.h"
 #include "fs/write/committers.h"
 #include "fs/write/content_lock.h"
 #include "fs/write/pending_bytes.h"
@@ -25,10 +25,9 @@ namespace stfs {
 /// The owner serializes the calls.
 class TensorPatch final : public PendingBytes {
  public:
-  /// @param model   must outlive the patch.
-  /// @param group   the group to stage in. Null: each commit is a separate transaction.
-  TensorPatch(const Versioned<Model>& model, TensorId tensor,
-              std::shared_ptr<TransactionGroup> group = nullptr);
+  /// @param snapshots  must outlive the patch.
+  /// @param group      the group to stage in. Null: each commit is a separate transaction.
+  TensorPatch(const Snapshots& snapshots, TensorId tensor, std::shared_ptr<TransactionGroup> group = nullptr);
 
   TensorPatch* patch() override { return this; }
   [[nodiscard]] std::string label() const override;
@@ -57,7 +56,7 @@ class TensorPatch final : public PendingBytes {
   [[nodiscard]] bool is_copy() const { return is_copy_; }
   /// True if an edit has given the tensor another place since its bytes were staged.
   [[nodiscard]] bool is_elsewhere() const {
-    return staged_ != nullptr && staged_->target() != model_->file_range(tensor_);
+    return staged_ != nullptr && staged_->target() != snapshots_->model->file_range(tensor_);
   }
 
   // A commit of a patch outside a transaction's directory calls complete(), then commit() once or more.
@@ -83,7 +82,7 @@ class TensorPatch final : public PendingBytes {
  private:
   const uid_t user_ = requesting_user();  // the user who opened it first
   const TensorId tensor_;
-  const Versioned<Model>& model_;
+  const Snapshots& snapshots_;
   const std::uint64_t tensor_bytes_;
   const bool is_grouped_;
   std::shared_ptr<TransactionGroup> group_;

@@ -33,7 +33,7 @@ bool TransactionDirectory::is_edit(const Begun& committing) const {
          std::ranges::any_of(committing.staged.tensors(), [this](const auto& entry) {
            const std::scoped_lock content_lock(entry.second.content->mutex);
            const TensorPatch* const patch = entry.second.content->patch();
-           if (patch == nullptr || !model_->ids().position(entry.first)) return false;
+           if (patch == nullptr || !snapshots_->model->ids().position(entry.first)) return false;
            return patch->is_copy() || patch->is_elsewhere();
          });
 }
@@ -49,7 +49,7 @@ Result<void> TransactionDirectory::commit_patches(const Begun& committing, const
     if (staged.content->failure) return tl::unexpected(*staged.content->failure);
     if (!staged.content->is_dirty()) continue;
     changed.push_back(tensor);
-    shards.insert(model_->place(tensor).shard);
+    shards.insert(snapshots_->model->place(tensor).shard);
     contents.push_back(staged.content);
     const Staging* const stage = staged.content->staged();
     const ByteRange place = stage == nullptr ? ByteRange{} : stage->target();
@@ -106,7 +106,7 @@ Result<void> TransactionDirectory::commit_edit(const Begun& committing, const Ca
     if (auto whole = content.check(); !whole)
       return tl::unexpected(std::move(whole).error().within("tensor " + in_quotes(staged.name)));
   }
-  const TransactionEdit edit(committing.name, model_, committing.staged,
+  const TransactionEdit edit(committing.name, snapshots_, committing.staged,
                              [&] { return check_for_conflicts(committing, patched); });
   // This first check runs before the turn: it reads tensors while other commits run.
   RETURN_IF_ERROR(edit.check());
@@ -124,7 +124,7 @@ Result<void> TransactionDirectory::check_for_conflicts(const Begun& begun,
     if (now->generation == base.generation || now->checksum == base.checksum) continue;
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 fmt::format("transaction {}: tensor {} was changed by another program since it was staged",
-                            begun.name, in_quotes(model_->tensor(tensor).name)));
+                            begun.name, in_quotes(snapshots_->model->tensor(tensor).name)));
   }
   return {};
 }

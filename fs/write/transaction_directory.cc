@@ -35,13 +35,12 @@ tl::unexpected<Error> refuse(int errno_value, std::string_view why) {
 
 }  // namespace
 
-TransactionDirectory::TransactionDirectory(const Versioned<Model>& model, const TensorTree& tree,
-                                           VersionOf version_of, const UserLimits& limits)
-    : model_(model),
+TransactionDirectory::TransactionDirectory(const Snapshots& snapshots, VersionOf version_of,
+                                           const UserLimits& limits)
+    : snapshots_(snapshots),
       version_of_(std::move(version_of)),
       limits_(limits),
-      tree_(tree),
-      run_(run_of(model->ids().end())),
+      run_(run_of(snapshots->model->ids().end())),
       half_(run_ / 2) {}
 
 TransactionDirectory::Place TransactionDirectory::place_of(Ino ino) const {
@@ -70,7 +69,7 @@ Node TransactionDirectory::node(Ino ino) const {
   }
   const StagedTensor* const staged = begun->second.staged.at(tensor(ino));
   const bool is_made = staged != nullptr && staged->new_tensor() != nullptr;
-  if (!is_made && !model_->has(tensor(ino))) return {};  // a new one that was removed
+  if (!is_made && !snapshots_->model->has(tensor(ino))) return {};  // a new one that was removed
   if (is_hidden(ino)) return {.ino = ino, .kind = Node::Kind::StagedNpy, .tensor = tensor(ino)};
   return {.ino = ino, .kind = is_made ? Node::Kind::Draft : Node::Kind::Staged, .tensor = tensor(ino)};
 }
@@ -192,8 +191,8 @@ Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name, Ma
   const auto take = [user = maker.uid] { return take_descriptor(requesting_user(user)); };
   begun_.emplace(number, Begun{.name = std::string(name),
                                .maker = std::move(maker),
-                               .group = std::make_shared<TransactionGroup>(*model_, take),
-                               .staged = StagedChanges(model_, tree_)});
+                               .group = std::make_shared<TransactionGroup>(*snapshots_->model, take),
+                               .staged = StagedChanges(snapshots_)});
   return ino_of(number, 0);
 }
 
@@ -264,7 +263,7 @@ void TransactionDirectory::show_committed(std::uint64_t number, std::string_view
   if (earlier) std::erase(committed_, *earlier);
   if (earlier) begun_.erase(*earlier);
   Begun& begun = begun_.at(number);
-  begun.staged = StagedChanges(model_, tree_);
+  begun.staged = StagedChanges(snapshots_);
   begun.group.reset();
   begun.name = name;
   begun.is_committed = true;
@@ -284,7 +283,7 @@ Result<std::shared_ptr<PendingFile>> TransactionDirectory::open(Ino ino, bool is
   if (!is_for_writing) return std::shared_ptr<PendingFile>();
   if (begun->is_committing) return refuse(EBUSY, "the transaction is being committed");
   StagedTensor* staged = begun->staged.at(id);
-  if (staged != nullptr ? staged->fate != StagedTensor::Fate::Stays : !model_->has(id))
+  if (staged != nullptr ? staged->fate != StagedTensor::Fate::Stays : !snapshots_->model->has(id))
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the tensor was deleted in the transaction");
   if (staged == nullptr) {
     RETURN_IF_ERROR(check_share(*begun));
@@ -292,7 +291,7 @@ Result<std::shared_ptr<PendingFile>> TransactionDirectory::open(Ino ino, bool is
   }
   if (!staged->content) {
     staged->content =
-        std::make_shared<PendingFile>(id, std::make_unique<TensorPatch>(model_, id, begun->group));
+        std::make_shared<PendingFile>(id, std::make_unique<TensorPatch>(snapshots_, id, begun->group));
     staged->base = std::move(*base);
   }
   ++staged->writers;

@@ -49,7 +49,7 @@
 #include "fs/base/user_counts.h"
 #include "fs/tree/directory.h"
 #include "fs/tree/inode_table.h"
-#include "fs/tree/tensor_tree.h"
+#include "fs/tree/snapshot.h"
 #include "fs/write/pending_file.h"
 #include "fs/write/staged_changes.h"
 #include "fs/write/transaction_edit.h"
@@ -69,9 +69,8 @@ class TransactionDirectory final : public Directory {
 
   using VersionOf = std::function<Result<TensorVersion>(TensorId tensor)>;
 
-  /// Model and tree must outlive this object.
-  TransactionDirectory(const Versioned<Model>& model, const TensorTree& tree, VersionOf version_of,
-                       const UserLimits& limits);
+  /// @param snapshots  must outlive this object.
+  TransactionDirectory(const Snapshots& snapshots, VersionOf version_of, const UserLimits& limits);
 
   static bool owns(Ino ino) { return ino > kHiddenIno; }
   [[nodiscard]] Node node(Ino ino) const override;
@@ -280,10 +279,9 @@ class TransactionDirectory final : public Directory {
   /// returned, so a program that closes a file and moves the transaction immediately must not be refused.
   void wait_for_closes(const std::function<bool()>& are_closed) REQUIRES(mutex_);
 
-  const Versioned<Model>& model_;
+  const Snapshots& snapshots_;
   const VersionOf version_of_;
   const UserLimits limits_;
-  const TensorTree& tree_;    // its flat names, even in layout=tree
   const std::uint64_t run_;   // inode numbers of each transaction
   const std::uint64_t half_;  // half of run_
 

@@ -19,9 +19,12 @@ bool has_form(const Tensor& tensor, const NewTensor::Form& form) {
 
 }  // namespace
 
-TransactionEdit::TransactionEdit(std::string name, const Versioned<Model>& model, const StagedChanges& staged,
+TransactionEdit::TransactionEdit(std::string name, const Snapshots& snapshots, const StagedChanges& staged,
                                  std::function<Result<void>()> check_versions)
-    : name_(std::move(name)), model_(model), staged_(staged), check_versions_(std::move(check_versions)) {
+    : name_(std::move(name)),
+      snapshots_(snapshots),
+      staged_(staged),
+      check_versions_(std::move(check_versions)) {
   for (const auto& [tensor, entry] : staged.tensors()) {
     if (entry.is_new) new_names_.insert(entry.name);
     if (!entry.content) continue;
@@ -31,7 +34,7 @@ TransactionEdit::TransactionEdit(std::string name, const Versioned<Model>& model
 }
 
 Result<void> TransactionEdit::check() const {
-  const Model& model = *model_;
+  const Model& model = *snapshots_->model;
   const auto conflict = [&](std::string_view name, std::string_view what) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 fmt::format("transaction {}: tensor {} was {} by another program since it was staged", name_,
@@ -71,7 +74,7 @@ Result<void> TransactionEdit::check() const {
 Result<NewTensor::Form> TransactionEdit::form_of(const Put& put) const {
   if (const NewTensor* const made = put.staged->new_tensor()) return made->form();
   if (put.staged->form) return *put.staged->form;
-  const Tensor now = model_->tensor(put.tensor);
+  const Tensor now = snapshots_->model->tensor(put.tensor);
   return NewTensor::Form{.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}};
 }
 

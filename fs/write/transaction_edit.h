@@ -15,7 +15,7 @@
 
 #include "core/base/name_hash.h"
 #include "core/model/model_edit.h"
-#include "fs/base/versioned.h"
+#include "fs/tree/snapshot.h"
 #include "fs/write/staged_changes.h"
 
 namespace stfs {
@@ -25,7 +25,7 @@ class TransactionEdit {
  public:
   /// @param name             the name of the transaction, for messages.
   /// @param check_versions   fails with ESTALE if bytes that the transaction has patched have changed.
-  TransactionEdit(std::string name, const Versioned<Model>& model, const StagedChanges& staged,
+  TransactionEdit(std::string name, const Snapshots& snapshots, const StagedChanges& staged,
                   std::function<Result<void>()> check_versions);
 
   /// ESTALE if the model has changed since the changes were staged: a tensor was deleted, renamed, given
@@ -57,7 +57,7 @@ class TransactionEdit {
   [[nodiscard]] Result<void> check_forms() const;
 
   const std::string name_;
-  const Versioned<Model>& model_;
+  const Snapshots& snapshots_;
   const StagedChanges& staged_;
   const std::function<Result<void>()> check_versions_;
   std::vector<Put> puts_;

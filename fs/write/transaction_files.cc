@@ -64,14 +64,14 @@ std::optional<StagedTensor> TransactionDirectory::staged(Ino file) const {
 std::string TransactionDirectory::name(Ino file) const {
   const MutexLock lock(mutex_);
   const Begun* const begun = begun_at(file);
-  return begun == nullptr ? std::string(model_->tensor(tensor(file)).name) : begun->staged.name(tensor(file));
+  return begun == nullptr ? std::string(snapshots_->model->tensor(tensor(file)).name)
+                          : begun->staged.name(tensor(file));
 }
 
 Result<NewTensor::Form> TransactionDirectory::form(Ino file) const {
   const MutexLock lock(mutex_);
   const Begun* const begun = begun_at(file);
-  return begun == nullptr ? StagedChanges(model_, tree_).form(tensor(file))
-                          : begun->staged.form(tensor(file));
+  return begun == nullptr ? StagedChanges(snapshots_).form(tensor(file)) : begun->staged.form(tensor(file));
 }
 
 Result<TransactionDirectory::Found> TransactionDirectory::find_closed(Ino directory,
@@ -214,7 +214,8 @@ Result<void> TransactionDirectory::set_form(Ino file, NewTensor::Form form) {
   if (begun->is_committing) return refuse_file(EBUSY, "the transaction is being committed");
   const TensorId id = tensor(file);
   const StagedTensor* const known = begun->staged.at(id);
-  if (known != nullptr ? known->fate != StagedTensor::Fate::Stays : !model_->has(id)) return no_such_tensor();
+  if (known != nullptr ? known->fate != StagedTensor::Fate::Stays : !snapshots_->model->has(id))
+    return no_such_tensor();
   RETURN_IF_ERROR(known != nullptr ? Result<void>() : check_share(*begun));
   StagedTensor& staged = begun->staged.stage(id);
   const bool is_base = form.dtype == staged.base_form.dtype && form.shape == staged.base_form.shape;

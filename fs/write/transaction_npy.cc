@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "core/base/mutex.h"
-#include "fs/read/view_names.h"
 #include "fs/tree/names.h"
 #include "fs/write/transaction_directory.h"
 
@@ -44,8 +43,8 @@ std::optional<TensorId> TransactionDirectory::find_npy(const Begun& begun, std::
   if (!stem) return std::nullopt;
   if (const auto tensor = begun.staged.find(*stem)) return tensor;
   // A tensor of the model may have a name that `.npy` makes too long.
-  const TensorTree::Version& shown = tree_.version();
-  const auto tensor = ViewNames(shown).tensor_of_npy(name);
+  const Snapshot& shown = *snapshots_;
+  const auto tensor = shown.view_names.tensor_of_npy(name);
   if (!tensor) return std::nullopt;
   const bool has_name =
       begun.staged.find(shown.flat().file_name(InodeTable::ino_of_tensor(*tensor))) == *tensor;
@@ -71,7 +70,7 @@ Result<void> TransactionDirectory::put_npy(Ino file, Npy npy) {
     const StagedTensor* known = changes.at(id);
     if (known != nullptr && known->fate != StagedTensor::Fate::Stays)
       return cannot_stage(ESTALE, "the tensor was deleted in the transaction");
-    if (known == nullptr && !model_->has(id)) {
+    if (known == nullptr && !snapshots_->model->has(id)) {
       // The tensor is new in the transaction. Since then another program may have made a tensor of that name.
       if (const auto other = changes.find(file_name)) {
         id = *other;
@@ -83,7 +82,7 @@ Result<void> TransactionDirectory::put_npy(Ino file, Npy npy) {
     RETURN_IF_ERROR(known != nullptr ? Result<void>() : check_share(*begun));
     const auto content = std::make_shared<PendingFile>(id, std::move(npy.data));
     if (npy.failure) content->fail(std::move(*npy.failure));
-    if (known == nullptr && !model_->has(id)) {
+    if (known == nullptr && !snapshots_->model->has(id)) {
       changes.make(id, file_name, std::move(npy.name), content);
       return {};
     }

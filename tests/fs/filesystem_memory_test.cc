@@ -121,7 +121,7 @@ namespace {
 void check_edit(const std::function<int(Transacted&)>& edit,
                 const std::function<bool(Transacted&)>& is_made) {
   const Model* before = nullptr;
-  std::optional<Epochs::Pin> call;
+  std::optional<Snapshot::Pin> call;
   fail_each_allocation(
       [&](Transacted& t) {
         call = t.mount->pin();

@@ -19,20 +19,21 @@ constexpr std::string_view kPatchedTensor = "old bytes";
 struct PatchedModel {
   PatchedModel()
       : path(directory.write("m.safetensors", archive_of({{"w", std::string(kPatchedTensor)}}))),
-        model(std::make_shared<Model>(Archive::open(path, Access::ReadWrite).value())),
-        tensor(*model->find("w")) {}
+        snapshots(std::make_unique<Snapshot>(
+            std::make_shared<Model>(Archive::open(path, Access::ReadWrite).value()), Layout::Flat)),
+        tensor(*snapshots->model->find("w")) {}
   [[nodiscard]] std::unique_ptr<PendingFile> patched(
       std::shared_ptr<TransactionGroup> group = nullptr) const {
     return std::make_unique<PendingFile>(tensor,
-                                         std::make_unique<TensorPatch>(model, tensor, std::move(group)));
+                                         std::make_unique<TensorPatch>(snapshots, tensor, std::move(group)));
   }
   [[nodiscard]] std::unique_ptr<NewTensor> made() const {
-    return std::make_unique<NewTensor>("w", false, model->archive(0));
+    return std::make_unique<NewTensor>("w", false, snapshots->model->archive(0));
   }
 
   TemporaryDirectory directory;
   std::string path;
-  Versioned<Model> model;
+  Snapshots snapshots;
   TensorId tensor;
 };
 
@@ -154,7 +155,7 @@ TEST_CASE("a patch that gets another form is a new tensor, under the same lock a
 
 TEST_CASE("while a group commits, its files show the archive's bytes", "[fs][pending_file]") {
   const PatchedModel at;
-  const auto file = at.patched(std::make_shared<TransactionGroup>(*at.model));
+  const auto file = at.patched(std::make_shared<TransactionGroup>(*at.snapshots->model));
   const std::scoped_lock lock(file->mutex);
   REQUIRE(file->write(bytes_of("new"), 0));
   REQUIRE(file->resize(5));
@@ -168,7 +169,7 @@ TEST_CASE("while a group commits, its files show the archive's bytes", "[fs][pen
 
 TEST_CASE("a dropped patch leaves its group", "[fs][pending_file]") {
   const PatchedModel at;
-  const auto group = std::make_shared<TransactionGroup>(*at.model);
+  const auto group = std::make_shared<TransactionGroup>(*at.snapshots->model);
   const auto file = at.patched(group);
   const std::scoped_lock lock(file->mutex);
   REQUIRE(file->write(bytes_of("new"), 0));
