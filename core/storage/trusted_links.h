@@ -12,8 +12,8 @@
 //
 // The caller gets a descriptor, so later changes of the links have no effect.
 //
-// A chain has at most 40 links, as in the kernel, and their texts have at most PATH_MAX bytes together: a user
-// could make each link a path of thousands of names.
+// A chain has at most 40 links, as in the kernel, and their texts have at most PATH_MAX bytes together: a
+// user could make each link a path of thousands of names.
 //
 // Another user's mount of FUSE is not entered where another user may have chosen it: at the last name, and
 // after a link of such a user (foreign_mount.h). A path that ends in a slash enters the mount that it names.
@@ -52,16 +52,17 @@ Result<FollowedFile> follow_trusted_links(int directory, const std::string& path
                                           OtherMounts mounts = OtherMounts::Entered);
 /// Finds the file at the path, and follows the links of all users.
 Result<FollowedFile> follow_all_links(const std::string& path);
-/// Returns true if a look-up of the path, with the links of all users followed, passes the directory before it
-/// ends or fails. Links and bind mounts of a directory share its device and inode number.
+/// Returns true if a look-up of the path, with the links of all users followed, passes the directory before
+/// it ends or fails. Links and bind mounts of a directory share its device and inode number.
 bool passes_directory(const std::string& path, const struct stat& directory);
 /// Opens the directory at the path with O_PATH, and follows the links of all users. Enters another user's
 /// mount only if the path names it. Never waits for such a mount behind another user's link.
 /// @return EXDEV: a link leads into such a mount. ENOTDIR, ENOENT and others, as open(2).
 Result<UniqueFd> follow_to_directory(const std::filesystem::path& path);
 
-/// Opens the file or directory that a path names with O_PATH, and follows the links of all users. If the last name
-/// is no link, its file system is not asked, so that also the root of a mount is found whose server has ended.
+/// Opens the file or directory that a path names with O_PATH, and follows the links of all users. If the last
+/// name is no link, its file system is not asked, so that also the root of a mount is found whose server has
+/// ended.
 /// @return EXDEV: as follow_to_directory().
 Result<UniqueFd> open_what_is_named(const std::filesystem::path& path);
 

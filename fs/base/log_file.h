@@ -24,8 +24,8 @@ class LogFile {
   /// Opens the file, or makes a file that only this process's user may read. Refuses anything that another
   /// user could have put there to make this process write elsewhere: a link (ELOOP), a file with several
   /// names, a file of another user, and anything that is no regular file. In a directory that other users may
-  /// write, also refuses a file with bytes: such a user could move a script of this user there, whose next run
-  /// would execute the lines of the log.
+  /// write, also refuses a file with bytes: such a user could move a script of this user there, whose next
+  /// run would execute the lines of the log.
   /// @param path  absolute.
   static Result<std::unique_ptr<LogFile>> open(std::filesystem::path path);
 

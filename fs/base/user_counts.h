@@ -42,8 +42,8 @@ struct UserLimits {
   std::size_t header_bytes = std::size_t{1} << 29U;
 };
 
-/// Counts objects of one kind for each user. All UserCounts of this process with the same name of the kind share
-/// their counts, because the process serves one mount. Any thread may call.
+/// Counts objects of one kind for each user. All UserCounts of this process with the same name of the kind
+/// share their counts, because the process serves one mount. Any thread may call.
 class UserCounts {
  public:
   /// An object of a user. The object is counted until its last copy is destroyed, which may be later than the

@@ -180,10 +180,8 @@ Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name, Ma
     return refuse(EPERM, "directories can be created in .safetensors/transactions only");
   const MutexLock lock(mutex_);
   if (number_named(directory, name)) return refuse(EEXIST, "a transaction of this name exists");
-  const auto is_his = [&](const auto& begun) {
-    return begun.second.maker.uid == maker.uid && !begun.second.is_committed;
-  };
-  if (static_cast<std::size_t>(std::ranges::count_if(begun_, is_his)) >= limits_.transactions) {
+  auto share = open_.take(maker.uid);
+  if (!share) {
     return over_user_limit(maker.uid, limits_.transactions, "open transactions",
                            "commit or remove one (rm -r)");
   }
@@ -192,7 +190,8 @@ Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name, Ma
   begun_.emplace(number, Begun{.name = std::string(name),
                                .maker = std::move(maker),
                                .group = std::make_shared<TransactionGroup>(*snapshots_->model, take),
-                               .staged = StagedChanges(snapshots_)});
+                               .staged = StagedChanges(snapshots_),
+                               .open_share = std::move(*share)});
   return ino_of(number, 0);
 }
 
@@ -267,6 +266,7 @@ void TransactionDirectory::show_committed(std::uint64_t number, std::string_view
   begun.group.reset();
   begun.name = name;
   begun.is_committed = true;
+  begun.open_share.reset();
   committed_.push_back(number);
   if (committed_.size() <= kMostCommitted) return;
   begun_.erase(committed_.front());

@@ -219,6 +219,11 @@ class TransactionDirectory final : public Directory {
     std::uint64_t number = 0;  // the transaction's number
     std::uint64_t in_run = 0;  // 0 is its directory, else 1 + the tensor's id; from half_ on the NumPy files
   };
+  /// The part of the maker's limit that a transaction uses.
+  struct Charged {
+    std::size_t amount = 0;
+    UserCounts::Share share{};
+  };
   struct Begun {
     std::string name;
     Maker maker;
@@ -228,6 +233,8 @@ class TransactionDirectory final : public Directory {
     StagedChanges staged;
     std::shared_ptr<StagingFile> new_bytes{};  // bytes of all new tensors
     std::set<TensorId> cached{};               // tensors whose files the page cache may hold
+    UserCounts::Share open_share{};            // of the maker, until the transaction is committed
+    Charged staged_charge{}, text_charge{};
   };
 
   [[nodiscard]] bool is_directory(Ino ino) const;
@@ -263,8 +270,9 @@ class TransactionDirectory final : public Directory {
   [[nodiscard]] const Begun* begun_at(Ino ino) const REQUIRES(mutex_);
   [[nodiscard]] Begun* begun_at(Ino ino) REQUIRES(mutex_);
   /// EDQUOT if the transaction's maker may not stage another tensor or key, or this many more bytes.
-  [[nodiscard]] Result<void> check_share(const Begun& begun, std::uint64_t text_bytes = 0) const
-      REQUIRES(mutex_);
+  Result<void> check_share(const Begun& begun, std::uint64_t text_bytes = 0) REQUIRES(mutex_);
+  /// Counts what all transactions of a user in this model use now.
+  void charge(uid_t user) REQUIRES(mutex_);
   /// Returns the transaction of a directory, and the tensor of a file in it that no program is writing, so
   /// that the caller can change the staged content. Waits for closes.
   struct Found {
@@ -282,6 +290,10 @@ class TransactionDirectory final : public Directory {
   const Snapshots& snapshots_;
   const VersionOf version_of_;
   const UserLimits limits_;
+  // All models of the mount count together.
+  UserCounts open_{"open transactions", limits_.transactions};
+  UserCounts staged_{"staged tensors and keys of metadata in transactions", limits_.staged};
+  UserCounts text_bytes_{"bytes of metadata, names and shapes in transactions", limits_.metadata_bytes};
   const std::uint64_t run_;   // inode numbers of each transaction
   const std::uint64_t half_;  // half of run_
 

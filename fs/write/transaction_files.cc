@@ -184,14 +184,25 @@ Result<TransactionDirectory::Made> TransactionDirectory::create(Ino directory, s
   return Made{.ino = file_of(place_of(directory).number, tensor), .content = std::move(content)};
 }
 
-Result<void> TransactionDirectory::check_share(const Begun& begun, std::uint64_t text_bytes) const {
-  const uid_t user = begun.maker.uid;
-  std::size_t count = 0;
-  for (const auto& [number, other] : begun_) {
-    if (other.maker.uid != user) continue;
-    count += other.staged.count();
-    text_bytes += other.staged.text_bytes();
+void TransactionDirectory::charge(uid_t user) {
+  constexpr std::size_t kNoLimit = SIZE_MAX;
+  const auto update = [&](Charged& charged, UserCounts& counts, std::size_t amount) {
+    if (charged.amount == amount) return;
+    charged = {};
+    charged = {amount, counts.take_within(kNoLimit, user, amount).value_or(nullptr)};
+  };
+  for (auto& [number, begun] : begun_) {
+    if (begun.maker.uid != user) continue;
+    update(begun.staged_charge, staged_, begun.staged.count());
+    update(begun.text_charge, text_bytes_, begun.staged.text_bytes());
   }
+}
+
+Result<void> TransactionDirectory::check_share(const Begun& begun, std::uint64_t text_bytes) {
+  const uid_t user = begun.maker.uid;
+  charge(user);
+  const std::size_t count = staged_.count(user);
+  text_bytes += text_bytes_.count(user);
   constexpr std::string_view kAdvice = "commit or remove a transaction";
   if (count >= limits_.staged) {
     return over_user_limit(user, limits_.staged, "staged tensors and keys of metadata in transactions",

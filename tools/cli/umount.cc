@@ -105,8 +105,8 @@ bool is_root_of(const MountEntry& mount, int above, const std::string& name) {
                 : fmt::format("{}:{}", found.stx_dev_major, found.stx_dev_minor) == mount.device;
 }
 
-/// Another user may exchange a directory above the mount point, so the one above it is opened once. The kernel
-/// renames no directory that is a mount point. An open mount point would keep the mount busy.
+/// Another user may exchange a directory above the mount point, so the one above it is opened once. The
+/// kernel renames no directory that is a mount point. An open mount point would keep the mount busy.
 int unmount_as_root(const MountEntry& mount) {
   const UniqueFd above(::open(mount.path.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!above) return errno;

@@ -80,8 +80,8 @@ Result<void> check_server(int socket, const std::filesystem::path& path, ServeKi
       fmt::format("is served by another user (uid {}), in a directory that is not that user's", peer->uid));
 }
 
-/// Waits, and looks at the socket at least once. A caller of several waits checks its deadline between them: a
-/// server may send messages without end.
+/// Waits, and looks at the socket at least once. A caller of several waits checks its deadline between them:
+/// a server may send messages without end.
 /// @param late  the meaning of ETIMEDOUT.
 Result<void> wait_readable(int socket, Clock::time_point deadline, std::string_view late) {
   for (;;) {

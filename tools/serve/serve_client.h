@@ -86,8 +86,8 @@ class Lease {
   Lease() = default;
   /// Maps the new arenas of the Grant, and reuses the arenas that this lease has already.
   Result<void> take_over(ReceivedMessage& granted);
-  /// Receives messages that have arrived, without waiting. A server may send faster than they are received, so
-  /// their number is limited.
+  /// Receives messages that have arrived, without waiting. A server may send faster than they are received,
+  /// so their number is limited.
   Result<void> receive_arrived();
   Result<void> receive(ReceivedMessage& received);
   [[nodiscard]] tl::unexpected<Error> gone() const;

@@ -40,7 +40,8 @@ struct ServedMount {
   [[nodiscard]] std::string shown_options() const;
 };
 
-/// Reads an open stats.json of a mount. Stops after 1 MiB, because another user's mount may send bytes without end.
+/// Reads an open stats.json of a mount. Stops after 1 MiB, because another user's mount may send bytes
+/// without end.
 std::string read_stats(const UniqueFd& file);
 
 /// Returns the word that tables and JSON show.

@@ -32,8 +32,8 @@ PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
   return nullptr;
 }
 
-// Another thread may be in renew(), which waits for the server. Each call below waits for it, so the interpreter's
-// lock is not held: the other threads of the program go on.
+// Another thread may be in renew(), which waits for the server. Each call below waits for it, so the
+// interpreter's lock is not held: the other threads of the program go on.
 
 PyObject* tensors(PyObject* self, PyObject* type) {
   return list_of(without_python([&] { return stfs_lease_count(of(self)); }), [&](std::uint64_t at) {
