@@ -9,7 +9,6 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <optional>
@@ -241,17 +240,29 @@ Result<UniqueFd> follow_to_directory(const std::filesystem::path& path) {
 }
 
 Result<UniqueFd> open_what_is_named(const std::filesystem::path& path) {
-  const std::filesystem::path name = path.filename();
-  if (name.empty() || name == "." || name == "..") return follow_to_directory(path);
-  const auto above = follow_to_directory(path.has_parent_path() ? path.parent_path() : ".");
-  RETURN_IF_ERROR(above);
-  UniqueFd found(::openat(above->get(), name.c_str(), kLeadsThere | O_NOFOLLOW));
-  if (!found) return fail_system(errno, path.native(), "open");
-  std::array<char, 1> text{};
-  if (::readlinkat(found.get(), "", text.data(), text.size()) <= 0) return found;  // it is no link
-  auto behind = follow_all_links(path.native());
-  RETURN_IF_ERROR(behind);
-  return std::move(behind->fd);
+  std::filesystem::path named = path;
+  for (std::size_t links = 0; links < kMostLinks; ++links) {
+    const bool ends_in_slash = named.filename().empty() && named.has_relative_path();
+    const std::filesystem::path itself = ends_in_slash ? named.parent_path() : named;
+    const std::filesystem::path name = itself.filename();
+    if (name.empty() || name == "." || name == "..") return follow_to_directory(named);
+    const auto above = follow_to_directory(itself.has_parent_path() ? itself.parent_path() : ".");
+    RETURN_IF_ERROR(above);
+    UniqueFd found(::openat(above->get(), name.c_str(), kLeadsThere | O_NOFOLLOW));
+    if (!found) return fail_system(errno, path.native(), "open");
+    std::string text(PATH_MAX, '\0');
+    const ssize_t length = ::readlinkat(found.get(), "", text.data(), text.size());
+    if (length <= 0) return found;  // it is no link
+    text.resize(static_cast<std::size_t>(length));
+    struct stat link {};
+    if (::fstat(found.get(), &link) != 0 || !is_ours(owner_of(found.get(), link.st_uid))) {
+      auto behind = follow_all_links(named.native());
+      RETURN_IF_ERROR(behind);
+      return std::move(behind->fd);
+    }
+    named = real_path_of(above->get(), itself.parent_path()) / text;
+  }
+  return fail_system(ELOOP, path.native(), "follow the link");
 }
 
 void enter_no_foreign_mounts() {

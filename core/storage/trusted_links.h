@@ -60,9 +60,9 @@ bool passes_directory(const std::string& path, const struct stat& directory);
 /// @return EXDEV: a link leads into such a mount. ENOTDIR, ENOENT and others, as open(2).
 Result<UniqueFd> follow_to_directory(const std::filesystem::path& path);
 
-/// Opens the file or directory that a path names with O_PATH, and follows the links of all users. If the last
-/// name is no link, its file system is not asked, so that also the root of a mount is found whose server has
-/// ended.
+/// Opens the file or directory that a path names with O_PATH, and follows the links of all users. Unless the
+/// last name is another user's link, its file system is not asked: the root of a mount is also found if its
+/// server has ended.
 /// @return EXDEV: as follow_to_directory().
 Result<UniqueFd> open_what_is_named(const std::filesystem::path& path);
 

@@ -77,11 +77,15 @@ def test_a_stopped_daemon_hides_no_other_mount(archive, mounts):
         silent.process.send_signal(signal.SIGCONT)
 
 
-def test_a_killed_daemon_leaves_a_dead_mount_that_umount_removes(mount):
+@pytest.mark.parametrize("named", ["its path", "with a slash", "by a link", "by a link to a link, with a slash"])
+def test_a_killed_daemon_leaves_a_dead_mount_that_umount_removes(mount, tmp_path, named):
     mount.kill()
     assert mounted.eventually(lambda: listed(mount)["state"] == "dead")
     assert listed(mount)["process"] is None
-    result = stfs("umount", mount.path)
+    (tmp_path / "link").symlink_to(mount.path)
+    (tmp_path / "second").symlink_to("link")
+    paths = {"its path": mount.path, "with a slash": f"{mount.path}/", "by a link": tmp_path / "link"}
+    result = stfs("umount", paths.get(named, f"{tmp_path}/second/"))
     assert (result.returncode, result.stderr) == (0, "")
     assert not mount.is_mounted()
 

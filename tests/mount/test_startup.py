@@ -277,8 +277,9 @@ def dead(archive, mounts, request):
 
 
 @pytest.mark.needs_root
-def test_a_dead_mount_of_roots_own_is_unmounted_by_the_next_one(start, archive, dead):
-    assert start(archive.path, dead.path).status == 0
+@pytest.mark.parametrize("ending", ["", "/"])
+def test_a_dead_mount_of_roots_own_is_unmounted_by_the_next_one(start, archive, dead, ending):
+    assert start(archive.path, f"{dead.path}{ending}").status == 0
     assert (dead.path / "odd").read_bytes() == archive.tensor("odd")
     assert subprocess.run(["umount", dead.path]).returncode == 0
     assert mount_entry(dead.path) is None, "the dead mount is below"
