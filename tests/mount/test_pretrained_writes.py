@@ -11,9 +11,10 @@ import sys
 
 import numpy as np
 import pytest
+from access_list import let_user
 from mounted import PATIENCE, errno_of, eventually, shell
 from safetensors.numpy import save_file
-from test_planted_outputs import let_mallory_read
+from test_planted_files import MALLORY
 
 CONFIG = b'{"model_type": "sample"}'
 
@@ -224,7 +225,7 @@ def test_others_get_what_the_source_allows(source, delta, mounts, nobody):
 
 def test_a_default_list_opens_no_copy_of_a_private_file(source, delta, mounts):
     (source / "config.json").chmod(0o640)
-    let_mallory_read(delta.parent)
+    let_user(MALLORY, 0o7, delta.parent, group=0o7, kind="default")
     path = mounts(source / "model.safetensors", f"delta={delta}").path / ".safetensors/pretrained"
     (path / "config.json").write_text("changed")
     private = delta.with_name(delta.name + ".pretrained")

@@ -248,6 +248,6 @@ def test_the_units_filter_allows_the_calls_of_a_mount(service, tmp_path):
     assert service.all("RestrictAddressFamilies") == ["AF_UNIX"]
     assert set(re.findall(r" socket(?:pair)?\((\w+)", text)) <= {"AF_UNIX"}
     assert service.all("MemoryDenyWriteExecute") == ["yes"]
-    assert not re.findall(r" mmap\([^)]*PROT_WRITE\|PROT_EXEC.*| mprotect\([^)]*PROT_EXEC.*", text)
+    assert not re.findall(r" mmap\([^)\n]*PROT_WRITE\|PROT_EXEC.*| mprotect\([^)\n]*PROT_EXEC.*", text)
     assert service.all("RestrictNamespaces") == ["yes"]
     assert "CLONE_NEW" not in text
