@@ -20,6 +20,7 @@ struct UserCounts::Counts {
   void give_back(uid_t user, std::size_t amount) {
     const MutexLock lock(mutex);
     const auto found = of_user.find(user);
+    if (found == of_user.end()) return;  // an amount of 0 keeps no entry
     if ((found->second -= amount) == 0) of_user.erase(found);
   }
 };

@@ -189,7 +189,7 @@ void TransactionDirectory::charge(uid_t user) {
   const auto update = [&](Charged& charged, UserCounts& counts, std::size_t amount) {
     if (charged.amount == amount) return;
     charged = {};
-    charged = {amount, counts.take_within(kNoLimit, user, amount).value_or(nullptr)};
+    if (amount > 0) charged = {amount, counts.take_within(kNoLimit, user, amount).value_or(nullptr)};
   };
   for (auto& [number, begun] : begun_) {
     if (begun.maker.uid != user) continue;

@@ -119,6 +119,18 @@ TEST_CASE("all models of a mount count the same kind of objects together", "[fs]
   CHECK(other.take(kNeighbour));
 }
 
+TEST_CASE("a share of nothing may end last", "[fs][user_counts]") {
+  UserCounts counts("pieces", 2);
+  auto nothing = counts.take_within(2, kHoarder, 0);
+  auto one = counts.take(kHoarder);
+  REQUIRE(nothing);
+  REQUIRE(one);
+  one->reset();
+  CHECK(counts.count(kHoarder) == 0);
+  nothing->reset();
+  CHECK(counts.take(kHoarder));
+}
+
 TEST_CASE("a thread without a request works for this process's user", "[fs][user_counts]") {
   CHECK(requesting_user() == ::geteuid());
   const Requester kernel(std::nullopt, 0);
