@@ -112,6 +112,9 @@ TEST_CASE("in a directory that others may write, a log takes no file that has by
   CHECK(content_of(directory / "moved") == "one\ntwo\n");
   REQUIRE(as_mode(shared | S_ISVTX));  // as in /tmp
   CHECK(errno_of_open(directory / "log") == 0);
+  if (::chown(directory.path().c_str(), 4242, 4242) != 0) return;
+  REQUIRE(as_mode(0755));
+  CHECK(errno_of_open(directory / "log") == EPERM);
 }
 
 TEST_CASE("a log stays in the directory in which it was opened", "[fs][log]") {

@@ -98,6 +98,14 @@ def test_a_link_to_a_private_file_in_a_sticky_directory_is_refused(scene):
     assert done.returncode != 0 and scene.model.read_bytes() == scene.before
 
 
+@pytest.mark.parametrize("mode", [0o604, 0o640])
+def test_a_source_that_its_group_or_others_may_not_read_is_private(scene, mode):
+    moved = scene.shared / "update.bin"
+    as_mallory('mv "$1" "$2"', scene.private("private.bin", mode), moved)
+    done = scene.as_root("put", scene.model, "t", moved)
+    assert done.returncode != 0 and scene.model.read_bytes() == scene.before
+
+
 def test_a_file_in_a_sticky_directory_of_its_mover_is_refused(scene):
     source = scene.private("private.bin")
     moved = scene.shared / "own" / "update.bin"
