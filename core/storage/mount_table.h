@@ -47,9 +47,9 @@ std::optional<MountEntry> mounted_at(const std::filesystem::path& path);
 inline constexpr std::string_view kGuardName = "stfs-guard";
 inline constexpr int kGuardArguments = 7;
 
-/// Returns the process that serves each of the mounts: the one that the mount's guard names. The guard and
-/// the process must belong to the mount's user, because another user's process could have any command line.
-/// Reads /proc once.
+/// Returns the process that serves each of the mounts: the one that the mount's guard names. The owner of
+/// both processes must be the mount's user: another user could start a process with any command line. Reads
+/// /proc once.
 /// @return nothing for a mount whose daemon has ended, or whose guard was killed.
 std::vector<std::optional<pid_t>> find_daemons(std::span<const MountEntry> mounts);
 /// Does the same for one mount.

@@ -49,9 +49,9 @@ Result<UniqueFd> LogFile::open_for_lines() const {
 bool LogFile::may_be_moved_here() const {
   struct stat directory {};
   if (::fstat(directory_.get(), &directory) != 0) return true;
-  const bool is_others = directory.st_uid != 0 && !is_same_user(directory.st_uid, ::geteuid());
-  const bool is_shared = (directory.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (directory.st_mode & S_ISVTX) == 0;
-  return is_others || is_shared;
+  if (directory.st_uid != 0 && !is_same_user(directory.st_uid, ::geteuid())) return true;
+  // The group is trusted: distributions let a group write /var/log, and users have groups of their own.
+  return (directory.st_mode & S_IWOTH) != 0 && (directory.st_mode & S_ISVTX) == 0;
 }
 
 Result<std::unique_ptr<LogFile>> LogFile::open(std::filesystem::path path) {

@@ -23,9 +23,9 @@ class LogFile {
  public:
   /// Opens the file, or makes a file that only this process's user may read. Refuses anything that another
   /// user could have put there to make this process write elsewhere: a link (ELOOP), a file with several
-  /// names, a file of another user, and anything that is no regular file. In a directory that other users may
-  /// write, also refuses a file with bytes: such a user could move a script of this user there, whose next
-  /// run would execute the lines of the log.
+  /// names, a file of another user, and anything that is no regular file. In a directory that all users may
+  /// write, or that belongs to another user, also refuses a file with bytes: such a user could move a script
+  /// of this user there, whose next run would execute the lines of the log.
   /// @param path  absolute.
   static Result<std::unique_ptr<LogFile>> open(std::filesystem::path path);
 
@@ -41,7 +41,8 @@ class LogFile {
   LogFile(std::filesystem::path path, UniqueFd directory)
       : path_(std::move(path)), name_(path_.filename()), directory_(std::move(directory)) {}
   Result<UniqueFd> open_for_lines() const;
-  /// True if a user other than root and this process's user may rename files to the log's name.
+  /// True if a user may rename files to the log's name who is neither root, nor this process's user, nor a
+  /// member of the directory's group.
   [[nodiscard]] bool may_be_moved_here() const;
   Result<void> follow_name();
 

@@ -234,8 +234,9 @@ std::optional<std::string> unmount(const MountEntry& mount, Unmounted& done, Str
   }
   if (failed != 0) return is_busy() ? busy_text(done.users) : why;
   done.users.clear();
-  // fusermount3 looks the path up again.
-  if (is_mounted(mount))
+  // fusermount3 looks the path up again, and root's own unmount does not. A new mount may already have the
+  // numbers of the old one, so this check is only for other users.
+  if (::geteuid() != 0 && is_mounted(mount))
     return "a directory above it was exchanged, and another mount of yours was unmounted: `stfs mounts` "
            "shows both";
   return complete_unmount(mount, before, daemon, process, streams);
