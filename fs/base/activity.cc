@@ -41,8 +41,7 @@ void Activity::set_problem(std::string why) {
   problem_ = std::move(why);
 }
 
-Activity::Snapshot Activity::take_snapshot(std::uint64_t tensors, std::uint64_t open_slices,
-                                           bool is_broken) const {
+Activity::Snapshot Activity::take_snapshot(const State& state) const {
   const MutexLock lock(mutex_);
   const Counts now = counts();
   const Time now_at = std::chrono::steady_clock::now();
@@ -55,7 +54,7 @@ Activity::Snapshot Activity::take_snapshot(std::uint64_t tensors, std::uint64_t 
   std::string text = fmt::format(
       "{{\n  \"uptime_seconds\": {:.3f},\n  \"tensors\": {},\n  \"open_slices\": {},\n  \"is_broken\": {},\n"
       "  \"requests\": {{",
-      seconds_since(began_), tensors, open_slices, is_broken);
+      seconds_since(began_), state.tensors, state.open_slices, state.is_broken);
   for (std::size_t kind = 0; kind < kRequestKinds; ++kind) {
     text += fmt::format("{}\"{}\": {}", kind == 0 ? "" : ", ", kNames[kind], now.requests[kind]);
   }
@@ -66,7 +65,13 @@ Activity::Snapshot Activity::take_snapshot(std::uint64_t tensors, std::uint64_t 
   append_json_string(text, problem_);
   text += ",\n  \"last_error\": ";
   append_json_string(text, log::last_problem());
-  text += ",\n";
+  text += ",\n  \"hot_tensors\": [";
+  for (const auto& [name, share] : state.hot_tensors) {
+    text += text.back() == '[' ? "{\"name\": " : ", {\"name\": ";
+    append_json_string(text, name);
+    text += fmt::format(", \"share_of_bytes\": {:.4f}}}", share);
+  }
+  text += "],\n";
   text += fmt::format(
       "  \"since_last_read\": {{\"seconds\": {:.6f}, \"requests_per_second\": {:.1f}, "
       "\"bytes_read_per_second\": {:.1f}, \"bytes_written_per_second\": {:.1f}, "

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/base/mutex.h"
 
@@ -62,6 +63,17 @@ class Activity {
   [[nodiscard]] Counts counts() const;
 
   using Time = std::chrono::steady_clock::time_point;
+  /// The state of a mounted model, beside the counts.
+  struct State {
+    std::uint64_t tensors = 0;
+    std::uint64_t open_slices = 0;
+    bool is_broken = false;
+    struct HotTensor {
+      std::string name;       // at most NAME_MAX bytes of it
+      double share_of_bytes;  // of the bytes that were read lately
+    };
+    std::vector<HotTensor> hot_tensors{};  // the hottest first
+  };
   /// The state at one moment. `text` is a JSON object with the counts, and with rates per second since the
   /// last snapshot that was read. The first snapshot's rates begin at the start of the mount.
   struct Snapshot {
@@ -69,8 +81,7 @@ class Activity {
     Counts counts;
     Time at;
   };
-  [[nodiscard]] Snapshot take_snapshot(std::uint64_t tensors, std::uint64_t open_slices,
-                                       bool is_broken) const;
+  [[nodiscard]] Snapshot take_snapshot(const State& state) const;
   /// Notes that a snapshot was read, so the rates of later snapshots begin at it. A look-up makes a snapshot
   /// to know its size. A snapshot that is never read does not affect the rates.
   void note_snapshot_read(const Snapshot& snapshot);

@@ -67,6 +67,7 @@ Result<TensorReader::Found> TensorReader::find(TensorId tensor) const {
 Result<Bytes> TensorReader::read(TensorId tensor, ByteRange part) const {
   auto found = find(tensor);
   RETURN_IF_ERROR(found);
+  recent_reads_.note(tensor, part.size_bytes);
   const std::uint64_t offset = found->range.offset + part.offset;
   if (!fails_on_change_) {
     auto mapped = found->archive->map({offset, part.size_bytes});

@@ -18,6 +18,7 @@
 #include "core/base/mutex.h"
 #include "core/base/reader_writer_lock.h"
 #include "core/model/model.h"
+#include "fs/read/recent_reads.h"
 #include "fs/read/tensor_states.h"
 #include "fs/tree/bytes.h"
 #include "fs/tree/snapshot.h"
@@ -49,6 +50,10 @@ class TensorReader {
   /// commits of this tensor. EBUSY if the tensor keeps changing; EINTR if no caller waits for the checksum
   /// any more (cancellation.h).
   [[nodiscard]] Result<std::string> checksum(TensorId tensor) const;
+
+  /// What programs have read lately. read() notes itself here; the callers of the other functions note what is
+  /// for a program.
+  [[nodiscard]] const RecentReads& recent_reads() const { return recent_reads_; }
 
   /// The lock that readers of a tensor hold. A commit takes it exclusively for two moments. If there are many
   /// tensors, some of them share a lock.
@@ -104,6 +109,7 @@ class TensorReader {
   [[nodiscard]] Result<std::optional<std::string>> try_checksum(TensorId tensor) const;
 
   const Snapshots& snapshots_;
+  const RecentReads recent_reads_;
   const TensorStates& states_;
   mutable std::vector<ReaderWriterLock> locks_;  // one for each tensor, if there are not too many
   std::vector<std::atomic<bool>> is_broken_;     // by shard

@@ -72,6 +72,7 @@ Result<Bytes> TensorView::read(ByteRange range, const TensorReader& reader) cons
 
 Result<void> TensorView::copy(std::uint64_t offset, const TensorReader& reader,
                               std::span<std::byte> to) const {
+  reader.recent_reads().note(tensor_, to.size());
   if (is_float32_) return copy_float32(offset, reader, to);
   return slice_.is_contiguous() ? reader.copy(tensor_, slice_.first_byte + offset, to)
                                 : copy_slice(offset, reader, to);

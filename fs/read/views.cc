@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <utility>
 
 #include "core/base/mutex.h"
@@ -162,8 +163,14 @@ Result<Ino> Views::make_stats() {
     const MutexLock lock(mutex_);
     open_slices = slice_names_.size();
   }
-  const auto made = std::make_shared<const Activity::Snapshot>(
-      activity_.take_snapshot(snapshots_->model->ids().size(), open_slices, is_broken_));
+  const Model& model = *snapshots_->model;
+  Activity::State state{.tensors = model.ids().size(), .open_slices = open_slices, .is_broken = is_broken_};
+  constexpr std::size_t kMostHot = 5;
+  for (const auto& [tensor, share] : reader_.recent_reads().hottest(kMostHot)) {
+    if (model.ids().position(tensor))  // it is not deleted
+      state.hot_tensors.push_back({std::string(model.tensor(tensor).name.substr(0, NAME_MAX)), share});
+  }
+  const auto made = std::make_shared<const Activity::Snapshot>(activity_.take_snapshot(state));
   return stats_.make({std::shared_ptr<const std::string>(made, &made->text)},
                      [this, made] { activity_.note_snapshot_read(*made); });
 }

@@ -161,6 +161,7 @@ Result<Bytes> ArchiveView::read(ByteRange range) const {
     const ByteRange part = data.intersection({wanted.offset - data_at, wanted.size_bytes});
     const std::size_t begin_bytes = bytes.size();
     bytes.resize(begin_bytes + static_cast<std::size_t>(part.size_bytes));
+    reader_.recent_reads().note(tensor, part.size_bytes);
     failed = reader_.copy(tensor, part.offset - data.offset, std::span(bytes).subspan(begin_bytes));
   });
   RETURN_IF_ERROR(failed);

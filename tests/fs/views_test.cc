@@ -77,25 +77,24 @@ TEST_CASE("rates in stats.json count from the snapshot that was read last", "[fs
     return snapshot.text.substr(snapshot.text.find("since_last_read"));
   };
   activity.note_written(1);
-  const auto unread = activity.take_snapshot(0, 0, false);
-  const auto read = activity.take_snapshot(0, 0, false);
+  const auto unread = activity.take_snapshot({});
+  const auto read = activity.take_snapshot({});
   CHECK(rates(read).find("\"bytes_written_per_second\": 0.0") == std::string::npos);
   activity.note_snapshot_read(read);
   activity.note_snapshot_read(unread);  // an older one
-  CHECK(rates(activity.take_snapshot(0, 0, false)).find("\"bytes_written_per_second\": 0.0") !=
-        std::string::npos);
+  CHECK(rates(activity.take_snapshot({})).find("\"bytes_written_per_second\": 0.0") != std::string::npos);
 }
 
 TEST_CASE("each kind of request has a name in stats.json", "[fs][views]") {
   const Activity activity;
-  CHECK(activity.take_snapshot(0, 0, false).text.find("\"\":") == std::string::npos);
+  CHECK(activity.take_snapshot({}).text.find("\"\":") == std::string::npos);
 }
 
 TEST_CASE("a reason of any length is told whole", "[fs][views]") {
   Activity activity;
   activity.set_problem(std::string(10'000, 'p') + "\xff");
   // The byte that is not UTF-8 is replaced, because JSON can't contain it.
-  CHECK(activity.take_snapshot(0, 0, false).text.find('"' + std::string(10'000, 'p') + "\xef\xbf\xbd\"") !=
+  CHECK(activity.take_snapshot({}).text.find('"' + std::string(10'000, 'p') + "\xef\xbf\xbd\"") !=
         std::string::npos);
 }
 

@@ -85,6 +85,27 @@ def test_one_sample_has_the_counts_and_rates_of_the_mount(mount):
     assert "\x1b" not in "".join(lines)
 
 
+def test_the_tensors_with_the_most_bytes_of_the_last_reads_are_hot(mount):
+    small = min(os.listdir(mount.path), key=lambda name: (mount / name).stat().st_size or 1 << 40)
+
+    def hot(path):
+        for name in (T, small, small):
+            with open(mount / name, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that the mount gets the read
+                file.read()
+        if path == "lines":
+            return once(mount.path).stdout
+        text = (mount / ".safetensors/stats.json").read_text() if path == "stats.json" else once("--json", mount.path).stdout
+        return json.loads(text)["hot_tensors"]
+
+    # The mount forgets a read after ten seconds, so a busy machine needs another look.
+    for path in ("stats.json", "--json"):
+        assert mounted.eventually(lambda path=path: [tensor["name"] for tensor in hot(path)] == [T, small]), hot(path)
+    first, second = hot("stats.json")
+    assert first["share_of_bytes"] > 0.9 and 0 < second["share_of_bytes"] < 0.1
+    assert mounted.eventually(lambda: re.search(rf"^ +9[0-9]\.[0-9] %  {re.escape(T)}$", hot("lines"), re.M)), hot("lines")
+
+
 def test_a_mount_of_several_models_needs_the_name_of_one(archive, mounts, tmp_path):
     directory = tmp_path / "models"
     directory.mkdir()

@@ -30,6 +30,13 @@ std::optional<MountSample> sample_of(std::string_view stats) {
   };
   sample.problem = text("problem");
   sample.last_error = text("last_error");
+  if (json.contains("hot_tensors") && json["hot_tensors"].is_array()) {
+    for (const auto& tensor : json["hot_tensors"]) {
+      if (!tensor.is_object() || !tensor.contains("name") || !tensor["name"].is_string()) continue;
+      if (!tensor.contains("share_of_bytes") || !tensor["share_of_bytes"].is_number()) continue;
+      sample.hot_tensors.push_back({tensor["name"], tensor["share_of_bytes"]});
+    }
+  }
   return sample;
 }
 

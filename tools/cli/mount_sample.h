@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/storage/mount_table.h"
 #include "tools/text/json_document.h"
@@ -19,6 +20,11 @@ struct MountSample {
   double uptime_seconds = 0;
   std::string problem{};     // why the model can't be shown
   std::string last_error{};  // the newest line of the log about a failure
+  struct HotTensor {
+    std::string name;
+    double share_of_bytes;  // of the bytes of the last reads
+  };
+  std::vector<HotTensor> hot_tensors{};  // the hottest first
   /// Requests that have no reply yet. The kernel tells only root and the user of the mount, in
   /// /sys/fs/fuse/connections.
   std::optional<std::uint64_t> waiting{};

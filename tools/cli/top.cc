@@ -32,8 +32,11 @@ constexpr const char* kTopExamples =
     "Shows reads, writes, commits and errors in each second and since the mount began, and the number of\n"
     "requests that wait for their reply (- where the kernel does not tell this user). The figures come "
     "from\n"
-    "MOUNT/.safetensors/stats.json. A mount does not count the reads of each tensor. In a mount of several\n"
-    "models, name the directory of one.\n"
+    "MOUNT/.safetensors/stats.json. The hot tensors are those with the most bytes in the last reads: at "
+    "most\n"
+    "512 reads, of at most ten seconds. Reads that the page cache answers do not reach the mount. In a "
+    "mount\n"
+    "of several models, name the directory of one.\n"
     "Ends with q, with Ctrl-C, and when the mount goes.\n"
     "\n"
     "Examples:\n"
@@ -216,6 +219,9 @@ class Top {
                      request_.is_once ? "" : course(figure, style.columns - std::min(style.columns, kFixed))),
                  style);
     }
+    if (!last.hot_tensors.empty()) print_line("hot tensors, by their share of the last reads' bytes", style);
+    for (const auto& [name, share] : last.hot_tensors)
+      print_line(fmt::format("{:>10.1f} %  {}", 100 * share, printable(name)), style);
     if (!last.last_error.empty()) print_line("last error: " + printable(last.last_error), style);
     if (!request_.is_once) print_line("q ends", style);
   }
@@ -234,6 +240,9 @@ class Top {
       document[name] = last.count(std::string(figure.name));
       document[name + "_per_second"] = rate(figure, samples_.size() - 1);
     }
+    document["hot_tensors"] = Json::array();
+    for (const auto& [name, share] : last.hot_tensors)
+      document["hot_tensors"].push_back({{"name", name}, {"share_of_bytes", share}});
     write_json(document, streams_.out);
   }
 
