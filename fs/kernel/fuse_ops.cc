@@ -65,7 +65,7 @@ void on_init(void* userdata, fuse_conn_info* conn) {
     }
   };
   want(FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
-           FUSE_CAP_EXPLICIT_INVAL_DATA,
+           FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_EXPORT_SUPPORT,
        true);
   // Splicing is slower than one copy out of the map. AUTO_INVAL_DATA would drop a file's whole cache for a
   // changed mtime.

@@ -91,9 +91,17 @@ Result<struct stat> MountRoot::lookup(Ino parent, std::string_view name) const {
 }
 
 Result<struct stat> MountRoot::find(Ino parent, std::string_view name) const {
+  // The kernel asks for these two only for an NFS server, whose file handles outlive the kernel's inodes.
+  if (name == "..") return find(parent_of(parent), MountedModel::kSameFile);
   if (const Pin member = model_of(parent)) {
     auto found = member->lookup(parent, name);
     if (found && !is_shared(found->st_ino)) member.note_lookup(found->st_ino);
+    return found;
+  }
+  if (name == MountedModel::kSameFile) {
+    if (is_of_hidden(parent) && parent != kHiddenIno) return no_such_inode(parent);  // a log
+    auto found = attributes(parent);
+    if (found) note_lookup(parent);
     return found;
   }
   if (!is_lone_ && parent == kRootIno && name == kViewsDirectory) return stat_of_hidden(kHiddenIno);
@@ -105,6 +113,16 @@ Result<struct stat> MountRoot::find(Ino parent, std::string_view name) const {
   if (serves(parent)) return find_in_source(parent, name);
   if (parent != kRootIno) return no_such_inode(parent);
   return find_in_root(name);
+}
+
+Ino MountRoot::parent_of(Ino directory) const {
+  Ino parent = directory;
+  const auto visit = [&](std::string_view, Ino ino, std::uint64_t) {
+    parent = ino;
+    return false;
+  };
+  static_cast<void>(read_directory(directory, 1, visit));  // the second entry is `..`
+  return parent;
 }
 
 void MountRoot::note_lookup(Ino ino) const {

@@ -79,7 +79,8 @@ class MountRoot {
   [[nodiscard]] Pin model_of(Ino ino) const;
 
   // MountedModel's calls, which also serve the root of a directory of models:
-  /// Each success adds one look-up, which the caller must remove with forget().
+  /// Each success adds one look-up, which the caller must remove with forget(). Finds
+  /// MountedModel::kSameFile in any file, and `..` in any directory.
   [[nodiscard]] Result<struct stat> lookup(Ino parent, std::string_view name) const;
   /// Adds one look-up for an entry of a listing with which the kernel looks up its entries (READDIRPLUS).
   void note_lookup(Ino ino) const;
@@ -207,6 +208,8 @@ class MountRoot {
   };
 
   [[nodiscard]] Result<struct stat> find(Ino parent, std::string_view name) const;
+  /// The directory itself if it has no parent.
+  [[nodiscard]] Ino parent_of(Ino directory) const;
   [[nodiscard]] Pin pin_current(const ModelSlot& slot) const;
   /// The slot of a model, also of a model that was replaced.
   [[nodiscard]] std::shared_ptr<ModelSlot> slot_of(const Pin& model) const;

@@ -117,7 +117,10 @@ class MountedModel {
   /// Looks up a name. Also counts the look-up if the file is a view of one of these kinds:
   /// Views::is_counted(), Views::whole(). For such a file the caller must call forget() later. note_lookup()
   /// counts the look-ups of other files.
+  /// @param name  kSameFile: finds the file `parent` itself, which the kernel has forgotten. ENOENT for a
+  ///              draft and for a view of Views::is_counted(): its number ends with the last look-up.
   [[nodiscard]] Result<struct stat> lookup(Ino parent, std::string_view name) const;
+  static constexpr std::string_view kSameFile = ".";
   void forget(Ino ino, std::uint64_t lookups);
   /// Call for each look-up that the kernel gets a reply to. Has no effect on the views that lookup() counts.
   void note_lookup(Ino ino) const;
@@ -383,6 +386,7 @@ class MountedModel {
 
   // mounted_model_lookup.cc:
   /// Returns status_of(), but EIO for a file that shows a tensor of a refused model.
+  [[nodiscard]] Result<Ino> find(const Node& from, std::string_view name) const;
   [[nodiscard]] Result<struct stat> status_of_found(const Node& found) const;
   /// The tensor that a file shows, if look-ups of the file are counted for the tensor: the tensor's own file,
   /// a view with a fixed number, or a file of a transaction.

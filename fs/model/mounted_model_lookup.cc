@@ -9,18 +9,24 @@ constexpr std::uint64_t kFragmentBytes = 4096;
 }  // namespace
 
 Result<struct stat> MountedModel::lookup(Ino parent, std::string_view name) const {
-  const Node directory = node_of(parent);
-  if (!directory.is_directory()) return no_such_inode(parent);
-  auto entry = directory_of(directory.ino).find(directory.ino, name);
-  if (!entry) {
-    const auto draft = find_draft(directory.ino, name);
-    if (!draft) return pass_on(std::move(entry));
-    entry = draft->ino;
-  }
-  const Node found = node_of(views_.note_found(*entry));
+  auto ino = find(node_of(parent), name);
+  RETURN_IF_ERROR(ino);
+  const Node found = node_of(views_.note_found(*ino));
   auto shown = status_of_found(found);
   if (!shown) views_.forget(found.ino, 1);
   return shown;
+}
+
+Result<Ino> MountedModel::find(const Node& from, std::string_view name) const {
+  if (name == kSameFile) {
+    const bool is_kept = from.exists() && from.kind != Node::Kind::Draft && !Views::is_counted(from.ino);
+    return is_kept ? Result<Ino>(from.ino) : no_such_inode(from.ino);
+  }
+  if (!from.is_directory()) return no_such_inode(from.ino);
+  auto entry = directory_of(from.ino).find(from.ino, name);
+  if (entry) return entry;
+  const auto draft = find_draft(from.ino, name);
+  return draft ? Result<Ino>(draft->ino) : pass_on(std::move(entry));
 }
 
 Result<struct stat> MountedModel::status_of_found(const Node& found) const {

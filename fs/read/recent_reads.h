@@ -11,8 +11,8 @@
 
 namespace stfs {
 
-/// Any thread may call. A note costs one atomic addition. If two threads meet in one place of the ring, a read
-/// can get the time of another read.
+/// Any thread may call. A note costs one atomic addition. If two threads meet in one place of the ring, a
+/// read can get the time of another read.
 class RecentReads {
  public:
   /// The time since any fixed moment.
