@@ -2,6 +2,11 @@
 import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
+import numpy as np
+
+# NumPy before 2.2 takes any memory read-only, also its own.
+TAKES_WRITABLE = np.from_dlpack(np.zeros(1)).flags.writeable
+
 
 class Tensor(Structure):
     _fields_ = [("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32),

@@ -11,7 +11,7 @@ import pytest
 
 import stfs
 from archive_file import random_array, random_bytes, save_with_reference, write_raw
-from managed_tensor import Taken
+from managed_tensor import TAKES_WRITABLE, Taken
 from sharded_model import ShardedModel
 
 
@@ -114,9 +114,11 @@ def test_resident_tensors_are_lent_as_they_are(model, tensors):
         assert taken.data == tensor.address and taken.device == (1, 0) and not taken.flags
         taken.free()
     array = np.from_dlpack(tensor)
-    assert array.flags.writeable and array.ctypes.data == tensor.address
-    array[0] = 0
-    assert tensor.tobytes()[:1204] == bytes(1204) and model["layers.0.weight"].tobytes() == tensors["layers.0.weight"].tobytes()
+    assert array.flags.writeable == TAKES_WRITABLE and array.ctypes.data == tensor.address
+    if TAKES_WRITABLE:
+        array[0] = 0
+        assert tensor.tobytes()[:1204] == bytes(1204)
+    assert model["layers.0.weight"].tobytes() == tensors["layers.0.weight"].tobytes()
     rows = tensor[3:9, ::-2]
     assert rows.tobytes() == np.from_dlpack(rows).tobytes() == tensors["layers.0.weight"][3:9, ::-2].tobytes()
     assert rows.address == tensor.address + 3 * 1204 + 300 * 4 and rows.strides == (1204, -8)

@@ -12,8 +12,8 @@ from ._printable import printable
 if TYPE_CHECKING:
     from types import EllipsisType
 
-    import numpy as np
     from jax import Array as JaxArray
+    from numpy.typing import NDArray
     from torch import Tensor as TorchTensor
     from torch import dtype as TorchType
 
@@ -100,7 +100,7 @@ class Tensor(_stfs.Tensor):
         """Number of elements."""
         return self.nbytes * 8 // self.bits
 
-    def numpy(self) -> np.ndarray:
+    def numpy(self) -> NDArray[Any]:
         """Returns the tensor as a read-only NumPy array that shares its memory.
 
         Types that NumPy lacks become types of ml_dtypes if this package is installed, else unsigned integers.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import jax
 import numpy as np
@@ -15,6 +15,8 @@ from . import numpy as _numpy
 from ._safe_open import load_bytes, safe_open
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ._progress import Progress
 
     StrPath = Union[str, "os.PathLike[str]"]
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "load_file", "save", "save_file"]
 
 
-def _on_cpu(tensors: dict[str, jax.Array]) -> dict[str, np.ndarray]:
+def _on_cpu(tensors: dict[str, jax.Array]) -> dict[str, NDArray[Any]]:
     return {name: np.asarray(array) for name, array in tensors.items()}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from ._safe_open import load_bytes, safe_open
 from ._save import save_arrays, serialized
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ._progress import Progress
 
     StrPath = Union[str, "os.PathLike[str]"]
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "load_file", "save", "save_file"]
 
 
-def _arrays(tensor_dict: Mapping[str, np.ndarray]) -> dict[str, Array]:
+def _arrays(tensor_dict: Mapping[str, NDArray[Any]]) -> dict[str, Array]:
     if not isinstance(tensor_dict, Mapping):
         raise TypeError(f"the tensors are a mapping, not {type(tensor_dict).__name__}")
     arrays = {}
@@ -39,7 +41,7 @@ def _arrays(tensor_dict: Mapping[str, np.ndarray]) -> dict[str, Array]:
     return arrays
 
 
-def save_file(tensor_dict: Mapping[str, np.ndarray], filename: StrPath, metadata: dict[str, str] | None = None, *,
+def save_file(tensor_dict: Mapping[str, NDArray[Any]], filename: StrPath, metadata: dict[str, str] | None = None, *,
               durability: str = "power", mode: int = 0o600, progress: Progress = None) -> None:
     """Saves NumPy arrays to an archive: all of it or nothing. The file has the bytes that safetensors.numpy writes.
 
@@ -55,17 +57,17 @@ def save_file(tensor_dict: Mapping[str, np.ndarray], filename: StrPath, metadata
     save_arrays(_arrays(tensor_dict), filename, metadata, durability=durability, mode=mode, progress=progress)
 
 
-def save(tensor_dict: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None) -> bytes:
+def save(tensor_dict: Mapping[str, NDArray[Any]], metadata: dict[str, str] | None = None) -> bytes:
     """Returns the bytes of the archive that save_file() writes."""
     return serialized(_arrays(tensor_dict), metadata)
 
 
-def load_file(filename: StrPath, *, backend: str = "mmap") -> dict[str, np.ndarray]:
+def load_file(filename: StrPath, *, backend: str = "mmap") -> dict[str, NDArray[Any]]:
     """Returns the arrays of an archive by their names. They are copies: writing to them changes no file."""
     with safe_open(filename, framework="np", backend=backend) as archive:
         return archive.get_tensors()
 
 
-def load(data: bytes) -> dict[str, np.ndarray]:
+def load(data: bytes) -> dict[str, NDArray[Any]]:
     """Returns the arrays of an archive in memory."""
     return load_bytes(data, "np")
