@@ -10,7 +10,7 @@
 #include "tools/cli/delta_output.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/interrupt.h"
-#include "tools/cli/source_readers.h"
+#include "tools/target/source_readers.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"

@@ -11,7 +11,7 @@
 #include "tools/cli/change.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/new_tensor.h"
-#include "tools/cli/source_readers.h"
+#include "tools/target/source_readers.h"
 #include "tools/target/target.h"
 #include "tools/text/printable.h"
 #include "tools/text/quantity.h"

@@ -11,7 +11,7 @@
 #include "core/model/model_directory.h"
 #include "core/tensor/npy.h"
 #include "tools/cli/mismatch.h"
-#include "tools/cli/source_readers.h"
+#include "tools/target/source_readers.h"
 #include "tools/text/printable.h"
 
 namespace stfs::tools {

@@ -1,5 +1,5 @@
 // Compares the readers of source and target, and looks at the source's directory.
-#include "tools/cli/source_readers.h"
+#include "tools/target/source_readers.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
