@@ -92,13 +92,13 @@ UniqueFd open_beneath(int directory, const std::filesystem::path& path, int flag
 }
 
 Result<std::shared_ptr<EnclosedStorage>> EnclosedStorage::open(const std::filesystem::path& directory) {
-  auto fd = follow_to_directory(directory);
-  RETURN_IF_ERROR(fd);
+  auto found = follow_trusted_links(AT_FDCWD, directory / "");
+  RETURN_IF_ERROR(found);
   auto absolute = absolute_path(directory);
   RETURN_IF_ERROR(absolute);
-  std::filesystem::path real = real_path_of(fd->get(), *absolute);
+  std::filesystem::path real = real_path_of(found->fd.get(), *absolute);
   return std::shared_ptr<EnclosedStorage>(
-      new EnclosedStorage(std::move(*fd), {directory, std::move(*absolute), std::move(real)}));
+      new EnclosedStorage(std::move(found->fd), {directory, std::move(*absolute), std::move(real)}));
 }
 
 Result<UniqueFd> EnclosedStorage::opened(const std::filesystem::path& path, int flags,

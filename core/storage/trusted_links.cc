@@ -137,7 +137,8 @@ class Walk {
       }
       UniqueFd behind(::openat(at_.get(), name.c_str(), kLeadsThere));
       if (!behind) return failed();
-      if (is_chosen_by_others_ && is_in_foreign_mount(behind.get())) {
+      // A mount that /proc does not list may be anybody's: in another mount namespace, or unmounted lazily.
+      if (is_chosen_by_others_ && (!mount_of(behind.get()) || is_in_foreign_mount(behind.get()))) {
         return fail(ErrorCode::System, EXDEV,
                     path_ +
                         ": leads into another user's file system: not entered, because its program may "
@@ -239,14 +240,20 @@ Result<UniqueFd> follow_to_directory(const std::filesystem::path& path) {
                       : Result<UniqueFd>(fail_system(why, name, "open"));
 }
 
-Result<UniqueFd> open_what_is_named(const std::filesystem::path& path) {
+Result<UniqueFd> open_what_is_named(const std::filesystem::path& path, Links links) {
   std::filesystem::path named = path;
-  for (std::size_t links = 0; links < kMostLinks; ++links) {
+  const auto open_directory = [&](const std::filesystem::path& directory) -> Result<UniqueFd> {
+    if (links == Links::All) return follow_to_directory(directory);
+    auto found = follow_trusted_links(AT_FDCWD, directory / "", OtherMounts::NotForeign);
+    RETURN_IF_ERROR(found);
+    return std::move(found->fd);
+  };
+  for (std::size_t followed = 0; followed < kMostLinks; ++followed) {
     const bool ends_in_slash = named.filename().empty() && named.has_relative_path();
     const std::filesystem::path itself = ends_in_slash ? named.parent_path() : named;
     const std::filesystem::path name = itself.filename();
-    if (name.empty() || name == "." || name == "..") return follow_to_directory(named);
-    const auto above = follow_to_directory(itself.has_parent_path() ? itself.parent_path() : ".");
+    if (name.empty() || name == "." || name == "..") return open_directory(named);
+    const auto above = open_directory(itself.has_parent_path() ? itself.parent_path() : ".");
     RETURN_IF_ERROR(above);
     UniqueFd found(::openat(above->get(), name.c_str(), kLeadsThere | O_NOFOLLOW));
     if (!found) return fail_system(errno, path.native(), "open");
@@ -256,6 +263,10 @@ Result<UniqueFd> open_what_is_named(const std::filesystem::path& path) {
     text.resize(static_cast<std::size_t>(length));
     struct stat link {};
     if (::fstat(found.get(), &link) != 0 || !is_ours(owner_of(found.get(), link.st_uid))) {
+      if (links == Links::Trusted) {
+        return fail(ErrorCode::System, EACCES,
+                    path.native() + ": another user's link is not followed: name the place itself");
+      }
       auto behind = follow_all_links(named.native());
       RETURN_IF_ERROR(behind);
       return std::move(behind->fd);

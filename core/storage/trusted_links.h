@@ -27,6 +27,7 @@
 
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
+#include "core/storage/file.h"
 
 namespace stfs {
 
@@ -60,11 +61,12 @@ bool passes_directory(const std::string& path, const struct stat& directory);
 /// @return EXDEV: a link leads into such a mount. ENOTDIR, ENOENT and others, as open(2).
 Result<UniqueFd> follow_to_directory(const std::filesystem::path& path);
 
-/// Opens the file or directory that a path names with O_PATH, and follows the links of all users. Unless the
+/// Opens the file or directory that a path names with O_PATH, and follows links. Unless the
 /// last name is another user's link, its file system is not asked: the root of a mount is also found if its
 /// server has ended.
-/// @return EXDEV: as follow_to_directory().
-Result<UniqueFd> open_what_is_named(const std::filesystem::path& path);
+/// @param links  Trusted: another user's link is refused, also if it leads to that user's files.
+/// @return EXDEV: as follow_to_directory(). EACCES: a link that is not followed.
+Result<UniqueFd> open_what_is_named(const std::filesystem::path& path, Links links = Links::All);
 
 /// From now on OtherMounts::Entered means NotForeign in this process: a daemon that waits in such a mount
 /// could not be ended.

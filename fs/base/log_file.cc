@@ -8,7 +8,9 @@
 #include <string>
 
 #include "core/base/absolute_path.h"
+#include "core/storage/foreign_mount.h"
 #include "core/storage/group_members.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs {
 namespace {
@@ -24,13 +26,11 @@ tl::unexpected<Error> refuse_log_file(const std::filesystem::path& path, int err
 }  // namespace
 
 Result<UniqueFd> LogFile::open_for_lines() const {
-  constexpr mode_t kOwnerOnly = 0600;
-  // O_NONBLOCK, because an open of a FIFO would wait for its reader.
-  constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
-  UniqueFd file(::openat(directory_.get(), name_.c_str(), kFlags, kOwnerOnly));
-  if (!file && errno == ELOOP)
+  auto opened = open_or_make();
+  if (!opened && opened.error().errno_value == ELOOP)
     return refuse_log_file(path_, ELOOP, "is a symbolic link: name the file itself");
-  if (!file) return fail_system(errno, path_.string(), kAction);
+  RETURN_IF_ERROR(opened);
+  UniqueFd& file = *opened;
   struct stat found {};
   if (::fstat(file.get(), &found) != 0) return fail_system(errno, path_.string(), kAction);
   if (!S_ISREG(found.st_mode)) return refuse_log_file(path_, EINVAL, "is not a regular file");
@@ -43,7 +43,22 @@ Result<UniqueFd> LogFile::open_for_lines() const {
         path_, EPERM,
         "has bytes already, and another user may have moved it there: remove it, or choose a "
         "directory that only you may write");
-  return file;
+  return opened;
+}
+
+Result<UniqueFd> LogFile::open_or_make() const {
+  constexpr mode_t kOwnerOnly = 0600;
+  // O_NONBLOCK, because an open of a FIFO would wait for its reader.
+  constexpr int kFlags = O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+  constexpr int kTries = 3;  // another program makes and removes the name at the same time
+  for (int tries = 1;; ++tries) {
+    // Another user may have mounted a file system on the name, whose program never answers.
+    auto opened = open_entry(directory_.get(), name_, kFlags, path_.string());
+    if (opened || opened.error().errno_value != ENOENT) return opened;
+    UniqueFd made(::openat(directory_.get(), name_.c_str(), kFlags | O_CREAT | O_EXCL, kOwnerOnly));
+    if (made) return made;
+    if (errno != EEXIST || tries == kTries) return fail_system(errno, path_.string(), kAction);
+  }
 }
 
 bool LogFile::may_be_moved_here() const {
@@ -55,9 +70,9 @@ bool LogFile::may_be_moved_here() const {
 }
 
 Result<std::unique_ptr<LogFile>> LogFile::open(std::filesystem::path path) {
-  UniqueFd directory(::open(directory_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!directory) return fail_system(errno, path.string(), kAction);
-  std::unique_ptr<LogFile> log(new LogFile(std::move(path), std::move(directory)));
+  auto directory = follow_to_directory(directory_of(path));
+  if (!directory) return tl::unexpected(std::move(directory).error().within(path.string()));
+  std::unique_ptr<LogFile> log(new LogFile(std::move(path), std::move(*directory)));
   auto file = log->open_for_lines();
   RETURN_IF_ERROR(file);
   log->file_ = std::move(*file);
@@ -67,8 +82,10 @@ Result<std::unique_ptr<LogFile>> LogFile::open(std::filesystem::path path) {
 Result<void> LogFile::follow_name() {
   struct stat named {};
   struct stat opened {};
-  if (::fstatat(directory_.get(), name_.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-      ::fstat(file_.get(), &opened) == 0 && named.st_dev == opened.st_dev && named.st_ino == opened.st_ino)
+  const auto at_name = open_entry(directory_.get(), name_, O_PATH, path_.string());
+  if (!at_name && at_name.error().errno_value == EXDEV) return tl::unexpected(at_name.error());
+  if (at_name && ::fstat(at_name->get(), &named) == 0 && ::fstat(file_.get(), &opened) == 0 &&
+      named.st_dev == opened.st_dev && named.st_ino == opened.st_ino)
     return {};
   auto file = open_for_lines();
   RETURN_IF_ERROR(file);

@@ -41,6 +41,8 @@ class LogFile {
   LogFile(std::filesystem::path path, UniqueFd directory)
       : path_(std::move(path)), name_(path_.filename()), directory_(std::move(directory)) {}
   Result<UniqueFd> open_for_lines() const;
+  /// EXDEV: another user's file system is mounted on the name. ELOOP: the name is a link.
+  Result<UniqueFd> open_or_make() const;
   /// True if a user may rename files to the log's name who is neither root, nor this process's user, nor a
   /// member of the directory's group.
   [[nodiscard]] bool may_be_moved_here() const;

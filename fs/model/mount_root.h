@@ -28,6 +28,7 @@
 #include "fs/base/user_counts.h"
 #include "fs/model/mounted_model.h"
 #include "fs/model/mounted_models.h"
+#include "fs/model/refused_headers.h"
 #include "fs/model/source_directory.h"
 
 namespace stfs {
@@ -293,6 +294,7 @@ class MountRoot {
   UserCounts models_{"models and open versions of them", UserLimits().models};
   UserCounts headers_{"bytes in headers of models", UserLimits().header_bytes};
   bool is_elsewhere_ = false;     // the log says that the directory was exchanged; as below
+  RefusedHeaders refused_;        // as below
   NameSet<std::string> unshown_;  // archives whose refusal is in the log; only check_directory() uses it
   mutable MountedModels mounted_models_;
   mutable TextViews logs_{Views::kLogFiles, "states of the log that programs have open",

@@ -118,18 +118,19 @@ Result<void> MountRoot::check_model_name(std::string_view file_name) const {
 }
 
 Result<UserCounts::Share> MountRoot::share_of_owner(const std::filesystem::path& archive) {
-  const auto owner = source_ ? source_->owner_of(archive.filename()) : std::nullopt;
-  if (!owner || is_unlimited(*owner)) return UserCounts::Share();
-  if (headers_.count(*owner) >= UserLimits().header_bytes)
-    return over_user_limit(*owner, UserLimits().header_bytes, "bytes in headers of models", "delete some");
-  return models_.take(*owner);
+  const auto status = source_ ? source_->status_of(archive.filename()) : std::nullopt;
+  if (!status || is_unlimited(status->st_uid)) return UserCounts::Share();
+  if (headers_.count(status->st_uid) >= UserLimits().header_bytes)
+    return over_user_limit(status->st_uid, UserLimits().header_bytes, "bytes in headers of models",
+                           "delete some");
+  return models_.take(status->st_uid);
 }
 
 UserCounts::Share MountRoot::with_header(UserCounts::Share share, const std::filesystem::path& archive,
                                          const Model& model) {
-  const auto owner = source_ ? source_->owner_of(archive.filename()) : std::nullopt;
-  if (!owner || is_unlimited(*owner)) return share;
-  auto header = headers_.take(*owner, header_bytes_of(model));
+  const auto status = source_ ? source_->status_of(archive.filename()) : std::nullopt;
+  if (!status || is_unlimited(status->st_uid)) return share;
+  auto header = headers_.take(status->st_uid, header_bytes_of(model));
   // The user is over the limit, because another thread has just opened a model of this user. The limit
   // applies to the next model.
   if (!header) return share;
@@ -196,14 +197,24 @@ MountRoot::Change MountRoot::check_directory() {
     return change;
   }
   const auto found = source_->list_models();
+  refused_.begin_pass();
   for (const std::string& file_name : found ? found->archives : std::vector<std::string>()) {
     const auto slot = slot_of_file(file_name);
     if (slot != nullptr && is_shown(*slot)) continue;  // the check of this file handles it
+    const auto status = source_->status_of(file_name);
+    if (status && refused_.has(*status)) continue;
+    if (refused_.has_spent_all()) {
+      change.is_due_again = true;
+      unshown.merge(unshown_);
+      break;
+    }
+    const auto begin = RefusedHeaders::Clock::now();
     // An archive that another program is still writing is looked at again when the program closes it.
     const auto hides = check_hides_nothing(source_->path() / file_name, model_name_of(file_name));
     const auto shown = hides ? show_model(file_name) : tl::unexpected(hides.error());
     if (!shown) {
       const Error& why = shown.error();
+      if (status) refused_.note(*status, why, RefusedHeaders::Clock::now() - begin);
       change.is_due_again = change.is_due_again || why.code == ErrorCode::Busy;
       if (!hides || why.errno_value == EDQUOT || why.errno_value == EXDEV) {
         unshown.insert(file_name);

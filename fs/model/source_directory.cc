@@ -59,11 +59,11 @@ Result<std::optional<struct stat>> SourceDirectory::status() const {
   return st;
 }
 
-std::optional<uid_t> SourceDirectory::owner_of(const std::string& name) const {
+std::optional<struct stat> SourceDirectory::status_of(const std::string& name) const {
   Stat st{};
   const auto named = open_entry(descriptor(), name, O_PATH, name);
   if (!named || ::fstat(named->get(), &st) != 0) return std::nullopt;
-  return st.st_uid;
+  return st;
 }
 
 std::filesystem::path SourceDirectory::path_of(Ino ino) const {

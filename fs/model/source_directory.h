@@ -60,8 +60,8 @@ class SourceDirectory {
   [[nodiscard]] ServedFiles& files() { return files_; }
   /// SourceTree::is_changed().
   [[nodiscard]] bool is_changed(Ino ino) const { return tree_.is_changed(ino); }
-  /// The owner of the file or link of that name; nothing if the name does not exist.
-  [[nodiscard]] std::optional<uid_t> owner_of(const std::string& name) const;
+  /// The status of the file or link of that name; nothing if the name does not exist.
+  [[nodiscard]] std::optional<struct stat> status_of(const std::string& name) const;
   /// ESTALE while path() leads to another directory than the open one. ENOENT while path() leads nowhere.
   [[nodiscard]] Result<void> check_place() const;
   /// ESTALE unless the open directory's entry of that name leads to this file.

@@ -176,6 +176,8 @@ Result<Source> open_directory(Source source, const ModelDirectory& found, const 
   }
   const std::vector<std::string> mounted = not_too_many(source.path, archives);
   HeaderShares shares;
+  // A file may have thousands of names: its header is refused only once.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Error> refused;  // by device and inode
   // Reading a directory may take longer than an edit.
   constexpr std::chrono::milliseconds kLeastPatience{20};
   const Deadline wait_until = options.wait_until.value_or(deadline_in(kEditPatience));
@@ -190,7 +192,16 @@ Result<Source> open_directory(Source source, const ModelDirectory& found, const 
     Source::Member member{.name = std::move(name), .path = source.path / archive};
     auto within = shares.check(member.path);
     how.wait_until = std::max(wait_until, deadline_in(kLeastPatience));
+    const auto there = system_storage().status_of_name(member.path);
+    const auto file = there ? std::pair(there->identity.device, there->identity.inode)
+                            : std::pair<std::uint64_t, std::uint64_t>();
+    if (const auto twin = refused.find(file); there && twin != refused.end()) {
+      within = fail(twin->second.code, twin->second.errno_value,
+                    member.path.string() + ": another name of this file: " + twin->second.message);
+    }
     auto model = within ? open_model(member.path, how) : tl::unexpected(within.error());
+    if (!model && there && model.error().code <= ErrorCode::DuplicateKey)
+      refused.emplace(file, model.error());
     if (model) shares.add(member.path, **model);
     if (model) {
       member.model = std::move(*model);

@@ -1,13 +1,13 @@
 // A library to preload into a program that mounts or unmounts: just before the system call it renames the directory $EXCHANGED
 // to $EXCHANGED.moved, and makes a link to $EXCHANGED_FOR in its place. Another user who may write the directory above could do
-// the same. With $EXCHANGED_EARLY it does so before umount2(2)'s program opens a directory.
+// the same. With $EXCHANGED_EARLY it does so before `stfs umount` opens the directory.
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static void exchange(void) {
@@ -32,20 +32,19 @@ int umount2(const char* target, int flags) {
   return real(target, flags);
 }
 
-int open64(const char* path, int flags, ...) {
+// The first look at the directory finds the mount, the second one opens it for the unmount.
+long syscall(long number, ...) {
+  static int looks;
+  long argument[6];
+  char directory[4096];
   va_list more;
-  va_start(more, flags);
-  const mode_t mode = va_arg(more, mode_t);
+  va_start(more, number);
+  for (int at = 0; at < 6; ++at) argument[at] = va_arg(more, long);
   va_end(more);
-  if (getenv("EXCHANGED_EARLY") != NULL && strcmp(path, getenv("EXCHANGED")) == 0) exchange();
-  int (*const real)(const char*, int, ...) = dlsym(RTLD_NEXT, "open64");
-  return real(path, flags, mode);
-}
-
-int open(const char* path, int flags, ...) {
-  va_list more;
-  va_start(more, flags);
-  const mode_t mode = va_arg(more, mode_t);
-  va_end(more);
-  return open64(path, flags, mode);
+  snprintf(directory, sizeof directory, "%s/", getenv("EXCHANGED"));
+  if (getenv("EXCHANGED_EARLY") != NULL && number == SYS_openat2 &&
+      strcmp((const char*)argument[1], directory) == 0 && ++looks == 2)
+    exchange();
+  long (*const real)(long, ...) = dlsym(RTLD_NEXT, "syscall");
+  return real(number, argument[0], argument[1], argument[2], argument[3], argument[4], argument[5]);
 }

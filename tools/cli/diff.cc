@@ -86,9 +86,11 @@ struct DiffRequest {
 
 /// Opens A and B. Reports each model that cannot be opened.
 std::optional<std::pair<Target, Target>> open_both(const DiffRequest& request, Streams& streams) {
-  auto a = open_target(request.a, Use::Tensors);
+  // Others read a published version, so another user may not choose its source.
+  const Links links = request.publish.encoding.empty() ? Links::All : Links::Trusted;
+  auto a = open_target(request.a, Use::Tensors, {.links = links});
   if (!a) report_failure(streams, a.error().message);
-  auto b = open_target(request.b, Use::Tensors);
+  auto b = open_target(request.b, Use::Tensors, {.links = links});
   if (!b) report_failure(streams, b.error().message);
   if (!a || !b) return std::nullopt;
   return std::pair(std::move(*a), std::move(*b));
@@ -205,7 +207,7 @@ int diff(const Arguments& arguments, Streams& streams) {
 
   if (request.plot.needs_charts()) {
     const std::array charts = {chart_of_changes(report)};
-    const auto shown = show_charts(charts, request.plot, report.models.a, streams);
+    const auto shown = show_charts(charts, request.plot, {&report.models.a, &report.models.b}, streams);
     if (!shown) return report_failure(streams, shown.error().message);
   }
   if (request.json) {

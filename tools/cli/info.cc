@@ -248,7 +248,7 @@ int info(const Arguments& arguments, Streams& streams) {
   if (plot.needs_charts()) {
     if (plot.is_wanted) streams.out << '\n';
     const std::array charts = {chart_of_sizes(*target->model)};
-    const auto shown = show_charts(charts, plot, *target->model, streams);
+    const auto shown = show_charts(charts, plot, {target->model.get()}, streams);
     if (!shown) return report_failure(streams, shown.error().message);
   }
   int code = report_problems_and_neighbours(streams, *target->model);

@@ -154,8 +154,8 @@ std::optional<std::string> mistake_in(const CommandLine& line, const PlotRequest
   return std::nullopt;
 }
 
-Result<void> show_charts(std::span<const Chart> charts, const PlotRequest& request, const Model& model,
-                         Streams& streams) {
+Result<void> show_charts(std::span<const Chart> charts, const PlotRequest& request,
+                         std::initializer_list<const Model*> models, Streams& streams) {
   if (request.is_wanted) {
     const ChartStyle style = chart_style(streams.out, streams.out_is_terminal);
     for (const Chart& chart : charts) {
@@ -164,7 +164,9 @@ Result<void> show_charts(std::span<const Chart> charts, const PlotRequest& reque
     }
   }
   if (request.svg.empty()) return {};
-  auto file = create_output(request.svg, model, request.is_replacing, common_mode(model));
+  NewFileMode mode;
+  for (const Model* model : models) mode = strictest(mode, common_mode(*model));
+  auto file = create_output(request.svg, **models.begin(), request.is_replacing, mode);
   RETURN_IF_ERROR(file);
   const std::string svg = svg_of(charts);
   RETURN_IF_ERROR(file->append(std::as_bytes(std::span(svg))));

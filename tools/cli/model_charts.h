@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -35,8 +36,9 @@ void declare_plot_options(CommandLine& line, PlotRequest& request, const std::st
 std::optional<std::string> mistake_in(const CommandLine& line, const PlotRequest& request);
 
 /// Prints the charts and writes the picture, as requested.
-Result<void> show_charts(std::span<const Chart> charts, const PlotRequest& request, const Model& model,
-                         Streams& streams);
+/// @param models  all models that the charts are of: who may not read one of them may not read the picture.
+Result<void> show_charts(std::span<const Chart> charts, const PlotRequest& request,
+                         std::initializer_list<const Model*> models, Streams& streams);
 
 /// Bytes by layer and dtype.
 Chart chart_of_sizes(const Model& model);

@@ -19,10 +19,12 @@
 #include <ostream>
 #include <system_error>
 
+#include "core/base/absolute_path.h"
 #include "core/base/shell_word.h"
 #include "core/base/unique_fd.h"
 #include "core/model/delta.h"
 #include "core/storage/lock_holder.h"
+#include "core/storage/trusted_links.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/interrupt.h"
@@ -108,11 +110,11 @@ bool is_root_of(const MountEntry& mount, int above, const std::string& name) {
 /// Another user may exchange a directory above the mount point, so the one above it is opened once. The
 /// kernel renames no directory that is a mount point. An open mount point would keep the mount busy.
 int unmount_as_root(const MountEntry& mount) {
-  const UniqueFd above(::open(mount.path.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!above) return errno;
+  const auto above = follow_to_directory(mount.path.parent_path());
+  if (!above) return above.error().errno_value;
   const std::string name = mount.path.filename().string();
-  if (!is_root_of(mount, above.get(), name)) return ESTALE;
-  const std::string path = fmt::format("/proc/self/fd/{}/{}", above.get(), name);
+  if (!is_root_of(mount, above->get(), name)) return ESTALE;
+  const std::string path = fmt::format("/proc/self/fd/{}/{}", above->get(), name);
   return ::umount2(path.c_str(), UMOUNT_NOFOLLOW) == 0 ? 0 : errno;
 }
 
@@ -181,6 +183,21 @@ Before look_at(const MountEntry& mount) {
   return before;
 }
 
+/// Opens the file, or its directory if another user decides what the name leads to now.
+Result<UniqueFd> open_to_sync(const std::filesystem::path& path) {
+  const auto found = follow_trusted_links(AT_FDCWD, path, OtherMounts::NotForeign);
+  if (found) {
+    UniqueFd file = found->open(O_RDONLY | O_NONBLOCK);
+    if (file) return file;
+  } else if (found.error().errno_value == ENOENT) {
+    return tl::unexpected(found.error());
+  }
+  const auto directory = follow_to_directory(directory_of(path));
+  RETURN_IF_ERROR(directory);
+  UniqueFd opened(::openat(directory->get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return opened ? Result<UniqueFd>(std::move(opened)) : fail_system(errno, path.string(), "open");
+}
+
 /// Syncs the file systems of the files. Root opens no file that another user's mount names.
 std::optional<std::string> sync_files(const std::vector<std::filesystem::path>& files,
                                       const MountEntry& mount) {
@@ -189,11 +206,11 @@ std::optional<std::string> sync_files(const std::vector<std::filesystem::path>& 
     return std::nullopt;
   }
   for (const std::filesystem::path& path : files) {
-    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-    if (!file && errno == ENOENT) continue;  // it was deleted, so nothing of it needs to be kept
-    if (!file || ::syncfs(file.get()) != 0)
+    const auto file = open_to_sync(path);
+    if (!file && file.error().errno_value == ENOENT) continue;  // it was deleted: nothing of it is to be kept
+    if (!file || ::syncfs(file->get()) != 0)
       return fmt::format("is unmounted, but {} could not be synced: {}", path.string(),
-                         std::generic_category().message(errno));
+                         file ? std::generic_category().message(errno) : file.error().message);
   }
   return std::nullopt;
 }

@@ -257,7 +257,7 @@ int verify(const Arguments& arguments, Streams& streams) {
   if (!verdict) return report_failure(streams, verdict.error().message);
   guard.reset();
   const int code = report(request, *target->model, *verdict, streams);
-  const auto shown = show_charts(verdict->charts, request.plot, *target->model, streams);
+  const auto shown = show_charts(verdict->charts, request.plot, {target->model.get()}, streams);
   if (!shown) return report_failure(streams, shown.error().message);
   if (request.plot.is_wanted) {
     if (!request.record.empty() || !request.against.empty())

@@ -1,15 +1,19 @@
 // Parses rules, and chooses between them.
 #include "tools/device/device_rules.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <string>
 
+#include "core/base/unique_fd.h"
+#include "core/storage/group_members.h"
 #include "core/storage/trusted_links.h"
 #include "tools/device/selection.h"
 #include "tools/text/printable.h"
@@ -17,6 +21,7 @@
 namespace stfs::device {
 namespace {
 
+constexpr std::string_view kAction = "read rules";
 constexpr std::string_view kBlanks = " \t\r";
 
 std::string_view trimmed(std::string_view text) {
@@ -108,6 +113,33 @@ std::string_view without_comment(std::string_view line) {
   return line;
 }
 
+/// Another user may have made the name: nothing here waits for that user, or reads without end.
+Result<std::string> read_rules(const FollowedFile& found, const std::string& path) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 20U;
+  if (S_ISDIR(found.status.st_mode)) return fail_system(EISDIR, path, kAction);
+  const bool is_pipe = S_ISFIFO(found.status.st_mode);
+  const uid_t owner = found.status.st_uid;
+  if (is_pipe && owner != 0 && !is_same_user(owner, ::geteuid()))
+    return fail(ErrorCode::System, EPERM, fmt::format("{}: is a pipe of user {}", path, owner));
+  // A pipe of this user's own waits for its writer. Another user's lease would hold up an open without
+  // O_NONBLOCK.
+  const UniqueFd file = found.open(O_RDONLY | O_NOCTTY | (is_pipe ? 0 : O_NONBLOCK));
+  if (!file && errno == EWOULDBLOCK)
+    return fail(ErrorCode::Busy, EAGAIN, path + ": another process holds a lease on it: try again");
+  if (!file) return fail_system(errno, path, kAction);
+  std::string text;
+  std::array<char, 4096> buffer{};
+  for (;;) {
+    const ssize_t got = ::read(file.get(), buffer.data(), buffer.size());
+    if (got == 0) return text;
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail_system(errno, path, kAction);
+    if (text.size() + static_cast<std::size_t>(got) > kMostBytes)
+      return fail(ErrorCode::InvalidArgument, EFBIG, path + ": a file of rules has at most 1 MiB");
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+}
+
 }  // namespace
 
 Result<DeviceRules> DeviceRules::parse_device_list(std::string_view text) {
@@ -135,17 +167,19 @@ Result<DeviceRules> DeviceRules::parse(std::string_view text, const std::string&
 }
 
 Result<DeviceRules> DeviceRules::read_file(const std::filesystem::path& path) {
-  constexpr std::string_view kAction = "read rules";
-  const auto found = follow_all_links(path);
-  if (!found && found.error().errno_value == EXDEV) return tl::unexpected(found.error());
-  if (!found) return fail_system(found.error().errno_value, path.string(), kAction);
-  if (S_ISDIR(found->status.st_mode)) return fail_system(EISDIR, path.string(), kAction);
-  // Opens the file that was checked, even if the path leads to another file now. The file may be a pipe.
-  std::ifstream in(fmt::format("/proc/self/fd/{}", found->fd.get()));
-  if (!in) return fail_system(errno, path.string(), kAction);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (in.bad()) return fail_system(EIO, path.string(), kAction);
-  return parse(text, path.string());
+  const auto found = follow_trusted_links(AT_FDCWD, path);
+  const int why = found ? 0 : found.error().errno_value;
+  if (why == EXDEV || why == EACCES) return tl::unexpected(found.error());  // it names the link
+  if (!found) return fail_system(why, path.string(), kAction);
+  const auto text = read_rules(*found, path.string());
+  RETURN_IF_ERROR(text);
+  auto rules = parse(*text, path.string());
+  // Another user may have linked a private file of this user there.
+  if (!rules && S_ISREG(found->status.st_mode) && found->status.st_nlink > 1) {
+    return refuse(path.string() +
+                  ": is no file of rules; its text is not shown, because the file has several hard links");
+  }
+  return rules;
 }
 
 const DeviceRule* DeviceRules::rule_for(const std::string& name) const {

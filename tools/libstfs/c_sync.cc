@@ -15,6 +15,7 @@
 #include "tools/sync/mounted_model.h"
 #include "tools/sync/pull.h"
 #include "tools/sync/version_writer.h"
+#include "tools/target/source_readers.h"
 
 using namespace stfs;
 using namespace stfs::interface;
@@ -129,6 +130,10 @@ int stfs_sync_publish(const stfs_model* before, const stfs_model* after, const c
     RETURN_IF_ERROR(opened_after);
     if ((*opened_before)->only || (*opened_after)->only) {
       return refuse("stfs_sync_publish: a model is a tensor's file");
+    }
+    for (const auto& [named, opened] :
+         {std::pair(before->shared->named, *opened_before), std::pair(after->shared->named, *opened_after)}) {
+      RETURN_IF_ERROR(tools::check_trusted_links(named.native(), *opened->model));
     }
     const tools::ModelPair models = {*(*opened_before)->model, *(*opened_after)->model};
     Work work(watch_of(given->progress, given->context));

@@ -13,6 +13,7 @@
 
 #include "core/base/absolute_path.h"
 #include "core/base/shell_word.h"
+#include "core/storage/foreign_mount.h"
 #include "core/storage/group_members.h"
 #include "core/storage/trusted_links.h"
 
@@ -112,13 +113,21 @@ pid_t listener_of(const sockaddr_un& address) {
   return peer ? peer->pid : 0;
 }
 
+/// The status of the name itself. EXDEV: another user's file system is mounted there, which may never answer.
+Result<struct stat> status_at(int directory, const std::string& name, const std::string& path) {
+  const auto named = open_entry(directory, name, O_PATH, path);
+  RETURN_IF_ERROR(named);
+  struct stat there {};
+  if (::fstat(named->get(), &there) != 0) return fail_system(errno, path, "query");
+  return there;
+}
+
 /// Returns true if the name in the directory still leads to this file.
 Result<bool> is_still_there(const struct stat& file, int directory, const std::string& name) {
-  struct stat there {};
-  if (::fstatat(directory, name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0)
-    return file.st_dev == there.st_dev && file.st_ino == there.st_ino;
-  if (errno == ENOENT) return false;
-  return fail_system(errno, name, "query");
+  const auto there = status_at(directory, name, name);
+  if (there) return file.st_dev == there->st_dev && file.st_ino == there->st_ino;
+  if (there.error().errno_value == ENOENT) return false;
+  return tl::unexpected(there.error());
 }
 
 /// A server removes the lock file when it ends, and a lock on a removed file excludes no other server.
@@ -131,12 +140,13 @@ Result<bool> is_lock_still_there(int lock, int directory, const std::string& nam
 /// Any user may make a file of the lock's name in a directory like /tmp. This user may also have such a file
 /// for another purpose, and the server removes its lock at the end.
 Result<void> check_own(int directory, const std::string& name, const std::string& path) {
-  struct stat there {};
-  if (::fstatat(directory, name.c_str(), &there, AT_SYMLINK_NOFOLLOW) != 0) return {};
-  const bool is_own = is_same_user(there.st_uid, ::geteuid());
-  const bool is_link = S_ISLNK(there.st_mode);  // open(2) refuses a link
-  if (is_own && (is_link || (S_ISREG(there.st_mode) && there.st_size == 0))) return {};
-  if (!is_own) return of_another_user(path, there.st_uid);
+  const auto there = status_at(directory, name, path);
+  if (!there && there.error().errno_value == EXDEV) return tl::unexpected(there.error());
+  if (!there) return {};
+  const bool is_own = is_same_user(there->st_uid, ::geteuid());
+  const bool is_link = S_ISLNK(there->st_mode);  // take_lock() refuses a link
+  if (is_own && (is_link || (S_ISREG(there->st_mode) && there->st_size == 0))) return {};
+  if (!is_own) return of_another_user(path, there->st_uid);
   return fail(ErrorCode::System, EEXIST,
               path + ": is no lock of a server, which is an empty file: choose another --socket");
 }
@@ -147,8 +157,12 @@ Result<UniqueFd> take_lock(const Place& place) {
   const int directory = place.directory.get();
   for (;;) {
     RETURN_IF_ERROR(check_own(directory, name, path));
-    constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-    UniqueFd lock(::openat(directory, name.c_str(), kFlags, kMode));
+    constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NONBLOCK;
+    auto opened = open_entry(directory, name, kFlags, path);
+    if (!opened && opened.error().errno_value != ENOENT) return opened;
+    if (!opened) opened = UniqueFd(::openat(directory, name.c_str(), kFlags | O_CREAT | O_EXCL, kMode));
+    if (!*opened && errno == EEXIST) continue;
+    UniqueFd lock = std::move(*opened);
     if (!lock) return fail_system(errno, path, "open");
     if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK) return in_use(place.path, listener_of(place.address));
@@ -165,11 +179,10 @@ Result<UniqueFd> take_lock(const Place& place) {
 /// The caller holds the lock. Other programs do not know the lock, so a socket that still answers stays.
 Result<void> remove_dead_socket(const Place& place) {
   const std::string& path = place.path.native();
-  struct stat status {};
-  if (::fstatat(place.directory.get(), place.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
-    if (errno == ENOENT) return {};
-    return fail_system(errno, path, "query");
-  }
+  const auto found = status_at(place.directory.get(), place.name, path);
+  if (!found && found.error().errno_value == ENOENT) return {};
+  RETURN_IF_ERROR(found);
+  const struct stat& status = *found;
   if (!S_ISSOCK(status.st_mode)) {
     return fail(ErrorCode::InvalidArgument, EEXIST, path + ": is not a socket: choose another --socket");
   }
@@ -251,8 +264,9 @@ Result<ServeSocket> ServeSocket::listen(const std::filesystem::path& path) {
   listening.lock_ = std::move(*lock);
   listening.socket_ = std::move(*socket);
   listening.directory_ = std::move(place->directory);
-  if (::fstatat(directory, place->name.c_str(), &listening.file_, AT_SYMLINK_NOFOLLOW) != 0)
-    return fail_system(errno, path.native(), "query");
+  const auto made = status_at(directory, place->name, path.native());
+  RETURN_IF_ERROR(made);
+  listening.file_ = *made;
   if (::listen(listening.socket_.get(), kBacklog) != 0) return fail_system(errno, path.native(), "listen");
   return listening;
 }

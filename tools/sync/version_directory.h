@@ -32,6 +32,7 @@
 #include "core/storage/file.h"
 #include "core/storage/new_file.h"
 #include "core/storage/open_directory.h"
+#include "tools/target/source_readers.h"
 
 namespace stfs::sync {
 
@@ -90,6 +91,12 @@ class VersionDirectory {
   ~VersionDirectory();
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// EPERM: the model is private, users of the published directory are not, and another user may have moved
+  /// the model to its place (tools/target/source_readers.h).
+  [[nodiscard]] Result<void> check_source(const Model& model) const {
+    return published_.fd ? tools::check_source_readers(published_.fd.get(), published_.path, model)
+                         : Result<void>();  // a storage of a test
+  }
   /// "model-00001-of-00002.safetensors". Numbers begin with 1.
   static std::string shard_name(std::size_t number, std::size_t count);
   /// Makes the file of a shard, NAME.tmp. A file of that name is replaced.

@@ -73,6 +73,9 @@ class Publisher {
     plan_ = plan_shards(models_.b, std::move(*pairs), options_.threads);
     auto directory = VersionDirectory::create(published, options_.version, *options_.storage);
     RETURN_IF_ERROR(directory);
+    for (const Model* model : {&models_.a, &models_.b}) {
+      RETURN_IF_ERROR((*directory)->check_source(*model));
+    }
     written_.path = (*directory)->path();
     auto done = (*directory)->told(write_to(**directory));
     shards_.clear();  // removes their files, before the directory is removed

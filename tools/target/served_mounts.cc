@@ -121,7 +121,7 @@ std::vector<ServedMount> served_mounts(std::chrono::milliseconds patience) {
 }
 
 Result<MountEntry> served_mount_at(const fs::path& named) {
-  auto place = place_in_mount(named);
+  auto place = place_in_mount(named, Links::Trusted);
   RETURN_IF_ERROR(place);
   if (place->mount.path.native() == place->path.native()) return std::move(place->mount);
   return fail(ErrorCode::InvalidArgument, EINVAL,
@@ -129,9 +129,11 @@ Result<MountEntry> served_mount_at(const fs::path& named) {
                           place->mount.path.string()));
 }
 
-Result<PlaceInMount> place_in_mount(const fs::path& named) {
-  const auto root = open_what_is_named(named);
-  if (!root && root.error().errno_value == EXDEV) return tl::unexpected(root.error());
+Result<PlaceInMount> place_in_mount(const fs::path& named, Links links) {
+  const auto root = open_what_is_named(named, links);
+  if (!root &&
+      (root.error().errno_value == EXDEV || (links == Links::Trusted && root.error().errno_value == EACCES)))
+    return tl::unexpected(root.error());
   const int why = root ? 0 : root.error().errno_value;
   std::error_code failed;
   fs::path path = root ? fs::read_symlink(fmt::format("/proc/self/fd/{}", root->get()), failed) : named;

@@ -12,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
+#include "core/storage/file.h"
 #include "core/storage/mount_table.h"
 
 namespace stfs::tools {
@@ -53,15 +54,17 @@ std::vector<ServedMount> served_mounts(std::chrono::milliseconds patience = kAns
 
 /// Returns the topmost mount of safetensorsfs at the path. Does not ask the mount. The message of a failure
 /// starts with the path.
-/// @return EINVAL if there is no mount of safetensorsfs, with advice if the path is inside of one.
+/// @return EINVAL if there is no mount of safetensorsfs, with advice if the path is inside of one. EACCES:
+///   another user's link is in the path, and may lead to any mount.
 Result<MountEntry> served_mount_at(const std::filesystem::path& named);
 
 /// Returns the mount of safetensorsfs that the path is in, and the path with its links followed. Asks only
 /// mounts above a file of the mount. EINVAL if there is none.
+/// @param links  Trusted: EACCES for another user's link.
 struct PlaceInMount {
   MountEntry mount;
   std::filesystem::path path;
 };
-Result<PlaceInMount> place_in_mount(const std::filesystem::path& named);
+Result<PlaceInMount> place_in_mount(const std::filesystem::path& named, Links links = Links::All);
 
 }  // namespace stfs::tools

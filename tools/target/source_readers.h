@@ -4,6 +4,7 @@
 // file of the user to this path. Its bytes would then be in the target, for all readers of the target.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "core/base/error.h"
@@ -20,5 +21,15 @@ namespace stfs::tools {
 Result<void> check_source_readers(const Model& target, const File& source, const std::string& named);
 /// Does the same for each shard of a model.
 Result<void> check_source_readers(const Model& target, const Model& source, const std::string& named);
+/// Does the same for a directory whose users may read the files in it.
+/// @param target_path  for messages.
+Result<void> check_source_readers(int target, const std::filesystem::path& target_path, const Model& source);
+
+/// Call before others get the bytes of a model that was opened with the links of all users followed
+/// (Links::All).
+/// @param named  the path by which the user has named the model.
+/// @return EACCES: another user's link leads there (core/storage/trusted_links.h). ESTALE: another file is
+/// there now.
+Result<void> check_trusted_links(const std::string& named, const Model& model);
 
 }  // namespace stfs::tools

@@ -180,13 +180,18 @@ bool is_on_read_only_mount(const fs::path& path) {
   return status && (status->f_flags & ST_RDONLY) != 0;
 }
 
-/// Calls check_naming_mount() for the archives that are open for writing.
-Result<void> check_written(const TargetPath& path, const fs::path& named, const Model& model) {
+/// Calls check_naming_mount() for the archives that are open for writing, and for private archives whose
+/// bytes others may get (Links::Trusted).
+Result<void> check_named_archives(const TargetPath& path, const fs::path& named, const Model& model,
+                                  Links links) {
   if (!path.is_mounted) return {};
   for (std::uint32_t at = 0; at < model.shards().size(); ++at) {
-    if (!model.shards()[at].archive || model.archive(at).access() == Access::ReadOnly) continue;
+    if (!model.shards()[at].archive) continue;
     const auto there = model.reader(at).status();
     RETURN_IF_ERROR(there);
+    const bool is_private = (there->mode & S_IRGRP) == 0 || (there->mode & S_IROTH) == 0;
+    const bool is_read_only = model.archive(at).access() == Access::ReadOnly;
+    if (is_read_only && (links == Links::All || !is_private)) continue;
     RETURN_IF_ERROR(check_naming_mount(path, named, there->uid));
   }
   return {};
@@ -208,7 +213,7 @@ Result<void> check_naming_mount(const TargetPath& path, const fs::path& named,
   const auto mount = mount_of(opened->fd.get());
   const bool is_ours = mount && mount->user && mount->type == kMountType && again->archive == path.archive &&
                        again->deltas == path.deltas;
-  const std::string instead = fmt::format("to change {}, name it itself", path.archive.string());
+  const std::string instead = fmt::format("name {} itself", path.archive.string());
   if (!is_ours) {
     return fail(ErrorCode::System, EACCES,
                 fmt::format("{}: lies in no mount of safetensorsfs that names this archive: {}",
@@ -291,7 +296,7 @@ Result<Target> open_located(const TargetPath& path, const fs::path& named, const
   how.deltas.insert(how.deltas.begin(), path.deltas.begin(), path.deltas.end());
   auto model = Model::open(path.archive, how);
   if (!model) return tl::unexpected(told_about(std::move(model).error(), path.archive, named));
-  RETURN_IF_ERROR(check_written(path, named, **model));
+  RETURN_IF_ERROR(check_named_archives(path, named, **model, options.links));
   const auto tensor = named_tensor(path, named, **model);
   RETURN_IF_ERROR(tensor);
   return Target{.model = std::move(*model), .tensor = *tensor};
