@@ -45,6 +45,18 @@ def all_dtypes(tmp_path, mounts):
     return mount
 
 
+def test_an_archive_without_tensors_gets_its_first_one(tmp_path, mounts):
+    path = archive_file.write_raw(tmp_path / "empty.safetensors", [])
+    mount = mounts(path)
+    assert os.listdir(mount.path) == os.listdir(views(mount) / "npy") == []
+    first = np.arange(12, dtype="<f4").reshape(3, 4)
+    np.save(views(mount) / "npy/first.npy", first)
+    assert np.array_equal(np.load(views(mount) / "npy/first.npy"), first)
+    assert (mount / "first").read_bytes() == first.tobytes()
+    (mount / "first").write_bytes((2 * first).tobytes())
+    assert np.array_equal(safetensors.numpy.load_file(path)["first"], 2 * first)
+
+
 def test_the_directory_lists_its_views_and_is_not_listed_itself(mount):
     assert ".safetensors" not in os.listdir(mount.path)
     assert sorted(os.listdir(views(mount))) == sorted(
