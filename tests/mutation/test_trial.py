@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import seen
 from candidate import Candidate, Edit
+import trial
 from trial import Place, batches_of, escaped, try_fault, try_without_lock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +40,12 @@ class Count {
 """
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A pytest on a busy machine needs more than the usual time to start."""
+    monkeypatch.setattr(trial, "AT_LEAST", 300.0)
+
+
 @pytest.fixture
 def place(tmp_path):
     """A repository with one Python test, below the directory of pytest's settings."""
@@ -53,17 +60,17 @@ def place(tmp_path):
 
 
 def test_a_python_test_that_was_seen_is_found_again_and_notices_its_fault(place):
-    tests = seen.look("tests/mount/test_one.py", place, [1, 2], 60)
+    tests = seen.look("tests/mount/test_one.py", place, [1, 2], 600)
     assert [test.name for test in tests] == [f"tests/mount/test_one.py::{name}" for name in ("test_notices", "test_does_not")]
     assert [set(test.faults) for test in tests] == [{1}, set()]
-    caught = try_fault(1, tests, place, 60)
+    caught = try_fault(1, tests, place, 600)
     assert caught.caught and "test_notices" in caught.by
-    assert not try_fault(2, tests, place, 60).caught
+    assert not try_fault(2, tests, place, 600).caught
 
 
 def test_a_python_test_that_is_not_found_catches_nothing(place):
     with pytest.raises(RuntimeError, match="did not find"):
-        try_fault(1, [seen.Test("pytest", "mount/test_one.py::test_notices", 0.1, frozenset([1]))], place, 60)
+        try_fault(1, [seen.Test("pytest", "mount/test_one.py::test_notices", 0.1, frozenset([1]))], place, 600)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")

@@ -27,14 +27,6 @@ bool has_more_readers(const Permissions& target, const Permissions& source) {
          ((target.mode & S_IRGRP) != 0 && !has_same_group);
 }
 
-/// @param target  a descriptor of the file or directory that gets the bytes.
-Result<bool> has_more_readers(int target, const Permissions& source) {
-  struct stat status {};
-  if (::fstat(target, &status) != 0) return fail_system(errno, "the target", "query");
-  // permissions_of() leaves out rights that an access control list gives to single users.
-  return has_access_list(target) || has_more_readers(permissions_of(status, target), source);
-}
-
 Result<bool> is_private(const File& source) {
   const auto of_source = permissions_of(source);
   RETURN_IF_ERROR(of_source);
@@ -47,9 +39,10 @@ Result<bool> has_more_readers(const Model& target, const File& source) {
   for (const auto& shard : target.shards()) {
     const File* const file = shard.archive ? shard.archive->local_file() : nullptr;
     if (file == nullptr) continue;
-    const auto has_more = has_more_readers(file->descriptor(), *of_source);
-    RETURN_IF_ERROR(has_more);
-    if (*has_more) return true;
+    const auto of_target = permissions_of(*file);
+    RETURN_IF_ERROR(of_target);
+    // permissions_of() leaves out rights that an access control list gives to single users.
+    if (has_access_list(file->descriptor()) || has_more_readers(*of_target, *of_source)) return true;
   }
   return false;
 }
@@ -98,6 +91,10 @@ Result<void> check_source_readers(const Model& target, const File& source, const
 }
 
 Result<void> check_source_readers(int target, const std::filesystem::path& target_path, const Model& source) {
+  struct stat status {};
+  if (::fstat(target, &status) != 0) return fail_system(errno, target_path.native(), "query");
+  const Permissions of_target = permissions_of(status, target);
+  const bool has_list = has_access_list(target);
   for (const auto& shard : source.shards()) {
     const File* const file = shard.archive ? shard.archive->local_file() : nullptr;
     if (file == nullptr) continue;
@@ -106,9 +103,7 @@ Result<void> check_source_readers(int target, const std::filesystem::path& targe
     if (!*is_hidden) continue;
     const auto of_source = permissions_of(*file);
     RETURN_IF_ERROR(of_source);
-    const auto shows_more = has_more_readers(target, *of_source);
-    RETURN_IF_ERROR(shows_more);
-    if (*shows_more) {
+    if (has_list || has_more_readers(of_target, *of_source)) {
       RETURN_IF_ERROR(check_not_moved(target_path, *file, shard.path.string()));
     }
   }
