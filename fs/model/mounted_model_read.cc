@@ -9,7 +9,9 @@ namespace stfs {
 
 Result<Bytes> MountedModel::read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const {
   const Node node = node_of(ino);
-  if (!node.exists()) return no_such_inode(ino);
+  if (!node.exists()) {
+    return Views::whole(InodeSpace::local(ino)) ? WholeViews::version_has_ended() : no_such_inode(ino);
+  }
   if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   if (node.is_source_file()) return served_files_.read(node, offset, size_bytes);
   if (node.is_view()) return views_.read(node.ino, offset, size_bytes);

@@ -15,8 +15,11 @@ namespace {
 
 constexpr std::uint64_t kPageBytes = 4096;
 
-tl::unexpected<Error> no_such_view() {
-  return fail(ErrorCode::NotFound, ENOENT, "no such view");
+std::uint64_t header_bytes_of(const Model& model) {
+  std::uint64_t sum = 0;
+  for (std::uint32_t shard = 0; shard < model.shards().size(); ++shard)
+    if (model.shards()[shard].archive) sum += model.version(shard).data_offset();
+  return sum;
 }
 
 }  // namespace
@@ -223,6 +226,11 @@ WholeViews::WholeViews(std::shared_ptr<const Model> model, const TensorReader& r
   show(next(std::move(model)));
 }
 
+tl::unexpected<Error> WholeViews::version_has_ended() {
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              "the archive was changed too often since this file was opened: open it again");
+}
+
 Ino WholeViews::present(Part part) const {
   const MutexLock lock(mutex_);
   return number(versions_.rbegin()->first, part);
@@ -236,7 +244,7 @@ std::shared_ptr<const ArchiveView> WholeViews::view(Ino ino) const {
 
 Result<std::uint64_t> WholeViews::size_bytes(Ino ino) const {
   const auto its = view(ino);
-  if (!its) return no_such_view();
+  if (!its) return version_has_ended();
   switch (*part(ino, first_)) {
     case Part::HeaderJson: return its->header_json_bytes();
     case Part::MetadataJson: return its->metadata_json().size();
@@ -247,7 +255,7 @@ Result<std::uint64_t> WholeViews::size_bytes(Ino ino) const {
 
 Result<Bytes> WholeViews::read(Ino ino, ByteRange range) const {
   const auto its = view(ino);
-  if (!its) return no_such_view();
+  if (!its) return version_has_ended();
   switch (*part(ino, first_)) {
     case Part::HeaderJson: return its->read_header_json(range);
     case Part::MetadataJson: {
@@ -304,6 +312,7 @@ Result<void> WholeViews::prepare_next() {
 
 WholeViews::Versions::node_type WholeViews::next(std::shared_ptr<const Model> model) const {
   Versions made;
+  made[0].header_bytes = header_bytes_of(*model);
   made[0].view = std::make_shared<ArchiveView>(std::move(model), reader_);
   return made.extract(made.begin());
 }
@@ -314,7 +323,12 @@ void WholeViews::show(Versions::node_type next) noexcept {
   const auto shown = versions_.insert(std::move(next)).position;
   if (shown == versions_.begin()) return;
   const auto before = std::prev(shown);
-  if (before->second.lookups == 0) versions_.erase(before);
+  if (before->second.lookups == 0) {
+    versions_.erase(before);
+    return;
+  }
+  before->second.kept.begin(before->second.header_bytes);
+  while (Kept::is_too_much() && versions_.size() > 1 + kAlwaysKept) versions_.erase(versions_.begin());
 }
 
 }  // namespace stfs

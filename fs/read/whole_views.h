@@ -7,6 +7,7 @@
 // version keep their bytes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -107,13 +108,15 @@ class WholeViews {
     const bool is_part = at >= 3 && at <= static_cast<Ino>(Part::Archive);
     return is_part ? std::optional(static_cast<Part>(at)) : std::nullopt;
   }
+  /// ESTALE, for a file whose version is not kept any more.
+  static tl::unexpected<Error> version_has_ended();
   /// The number of the present version's file.
   [[nodiscard]] Ino present(Part part) const;
-  /// The view of the file's version; null if the version was removed.
+  /// The view of the file's version; null if the version has ended.
   [[nodiscard]] std::shared_ptr<const ArchiveView> view(Ino ino) const;
-  /// ENOENT if the file's version was removed.
+  /// ESTALE if the version of the file has ended.
   [[nodiscard]] Result<std::uint64_t> size_bytes(Ino ino) const;
-  /// ENOENT as in size_bytes(). @param range  must be inside the file.
+  /// ESTALE as in size_bytes(). @param range  must be inside the file.
   [[nodiscard]] Result<Bytes> read(Ino ino, ByteRange range) const;
 
   /// Counts a look-up of a file by name, so that the file stays until forget(). An edit may have run since
@@ -130,12 +133,34 @@ class WholeViews {
 
   /// Call before an edit changes the header, which files of the present version show.
   Result<void> prepare_next();
+  /// A program that holds the files of an earlier version open keeps its headers and its model in memory, about
+  /// three times the size of the headers. If the headers of all mounts of the process have more bytes, the
+  /// oldest versions end, and their files fail with ESTALE.
+  static constexpr std::uint64_t kMostKeptBytes = std::uint64_t{256} << 20U;
+  static constexpr std::size_t kAlwaysKept = 2;  // earlier versions of each archive
+
+  /// The headers of an earlier version that is kept.
+  class Kept {
+   public:
+    Kept() = default;
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+    ~Kept() { all_bytes -= bytes_; }
+    void begin(std::uint64_t bytes) noexcept { all_bytes += bytes_ = bytes; }
+    [[nodiscard]] static bool is_too_much() noexcept { return all_bytes > kMostKeptBytes; }
+
+   private:
+    static inline std::atomic<std::uint64_t> all_bytes = 0;
+    std::uint64_t bytes_ = 0;
+  };
   struct Version {
-    std::shared_ptr<ArchiveView> view;
+    std::shared_ptr<ArchiveView> view{};
     std::uint64_t lookups = 0;
+    std::uint64_t header_bytes = 0;  // of all shards
+    Kept kept{};
   };
   using Versions = std::map<std::uint64_t, Version>;
-  /// Makes the files of the next model.
+  /// Makes the files of the next model. May throw std::bad_alloc.
   [[nodiscard]] Versions::node_type next(std::shared_ptr<const Model> model) const;
   /// Shows the next files. Only one thread at a time may call.
   void show(Versions::node_type next) noexcept;

@@ -44,6 +44,16 @@ TEST_CASE("a read is forgotten after ten seconds, or after 512 others", "[fs][re
   CHECK((left[0].tensor == TensorId{2} && left[0].of_bytes == 1));
 }
 
+TEST_CASE("each of the 512 places counts", "[fs][reads]") {
+  const RecentReads reads;
+  for (std::uint32_t i = 0; i < RecentReads::kMostReads; ++i) reads.note(TensorId{i}, 1 + i, kNow);
+  const auto all = reads.hottest(RecentReads::kMostReads, kNow);
+  REQUIRE(all.size() == RecentReads::kMostReads);
+  CHECK(all.front().tensor == TensorId{RecentReads::kMostReads - 1});
+  CHECK(all.back().tensor == TensorId{0});
+  CHECK(RecentReads::present() > Time{0});
+}
+
 TEST_CASE("a read of nothing has no share, and one of more than 4 GiB counts as 4 GiB", "[fs][reads]") {
   const RecentReads reads;
   reads.note(TensorId{1}, 0, kNow);

@@ -1,9 +1,11 @@
 # The limits of one user in a mount with allow_other: a user at the limit gets EDQUOT, and other users are not affected.
+import errno
 import os
 import resource
 
 import attacker as attack
 import pytest
+from archive_file import write_raw
 from mounted import is_sanitized
 
 pytestmark = pytest.mark.needs_root
@@ -226,3 +228,32 @@ def test_the_text_of_a_users_checkpoints_is_limited(scene, mallory, alice, mount
     alice.does(script, mount / ".safetensors/pretrained")
     mallory.stop()
     alice.stop()
+
+
+@pytest.mark.once
+@pytest.mark.skipif(is_sanitized(), reason="a sanitizer has memory of its own")
+def test_held_versions_of_a_large_header_end_before_they_fill_the_memory(tmp_path, mounts):
+    header_bytes, versions, most_bytes = 20 << 20, 20, 256 << 20
+    path = write_raw(tmp_path / "m.safetensors", [("t", "U8", [4], b"abcd")], {"large": "x" * header_bytes})
+    mount = mounts(path)
+    held = []
+    for step in range(versions):
+        held.append(os.open(mount / ".safetensors/header.json", os.O_RDONLY))
+        os.setxattr(mount.path, "user.safetensors.metadata.step", b"%d" % step)
+
+    def is_whole(file, step):
+        """None where the version has ended."""
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            return f'"step":"{step - 1}"'.encode() in os.pread(file, 1 << 16, 0) + os.pread(file, 1 << 16, header_bytes - (1 << 15))
+        except OSError as error:
+            assert error.errno == errno.ESTALE
+            return None
+
+    states = [is_whole(file, step) for step, file in enumerate(held)]
+    kept = most_bytes // header_bytes
+    assert states == [None] * (versions - kept) + [True] * kept
+    assert resident_bytes(mount) < 4 * most_bytes
+    for file in held:
+        os.close(file)
+    assert (mount / "t").read_bytes() == b"abcd"

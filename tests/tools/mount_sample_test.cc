@@ -48,6 +48,17 @@ TEST_CASE("a text that is no stats.json is no sample", "[tools][top]") {
   CHECK(odd->problem.empty());
 }
 
+TEST_CASE("a hot tensor has a name and a share, and others are left out", "[tools][top]") {
+  const auto sample = sample_of(
+      R"({"uptime_seconds":1,"hot_tensors":[{"name":"a","share_of_bytes":0.75},{"name":"b"},7,{"share_of_bytes":1},)"
+      R"({"name":1,"share_of_bytes":1},{"name":"c","share_of_bytes":"x"},{"name":"d","share_of_bytes":0.25}]})");
+  REQUIRE(sample);
+  REQUIRE(sample->hot_tensors.size() == 2);
+  CHECK((sample->hot_tensors[0].name == "a" && sample->hot_tensors[0].share_of_bytes == 0.75));
+  CHECK((sample->hot_tensors[1].name == "d" && sample->hot_tensors[1].share_of_bytes == 0.25));
+  CHECK(sample_of(R"({"uptime_seconds":1,"hot_tensors":5})")->hot_tensors.empty());
+}
+
 TEST_CASE("a rate is the growth in a second, and 0 if the counts began anew", "[tools][top]") {
   const auto at = [](int seconds, std::uint64_t count) {
     MountSample sample;

@@ -132,7 +132,6 @@ Result<std::string> read_rules(const FollowedFile& found, const std::string& pat
   for (;;) {
     const ssize_t got = ::read(file.get(), buffer.data(), buffer.size());
     if (got == 0) return text;
-    if (got < 0 && errno == EINTR) continue;
     if (got < 0) return fail_system(errno, path, kAction);
     if (text.size() + static_cast<std::size_t>(got) > kMostBytes)
       return fail(ErrorCode::InvalidArgument, EFBIG, path + ": a file of rules has at most 1 MiB");

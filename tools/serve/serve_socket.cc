@@ -180,7 +180,8 @@ Result<UniqueFd> take_lock(const Place& place) {
 Result<void> remove_dead_socket(const Place& place) {
   const std::string& path = place.path.native();
   const auto found = status_at(place.directory.get(), place.name, path);
-  if (!found && found.error().errno_value == ENOENT) return {};
+  const int why = found ? 0 : found.error().errno_value;
+  if (why == ENOENT) return {};
   RETURN_IF_ERROR(found);
   const struct stat& status = *found;
   if (!S_ISSOCK(status.st_mode)) {

@@ -113,7 +113,8 @@ Result<void> check_source_readers(int target, const std::filesystem::path& targe
 Result<void> check_trusted_links(const std::string& named, const Model& model) {
   auto found = follow_trusted_links(AT_FDCWD, named);
   // The user has named another user's mount itself.
-  if (!found && found.error().errno_value == EXDEV) found = follow_trusted_links(AT_FDCWD, named + "/");
+  const int why = found ? 0 : found.error().errno_value;
+  if (why == EXDEV) found = follow_trusted_links(AT_FDCWD, named + "/");
   RETURN_IF_ERROR(found);
   const auto mount = mount_of(found->fd.get());
   const auto naming = mount ? mount->user : std::nullopt;

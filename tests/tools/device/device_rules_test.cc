@@ -52,6 +52,22 @@ TEST_CASE("rules come from a link or a pipe as well as from a file", "[tools][up
   CHECK(DeviceRules::read_file(directory / "none").error().errno_value == ENOENT);
 }
 
+TEST_CASE("a file of rules has at most 1 MiB, and hides its text if it has several names",
+          "[tools][upload]") {
+  const test::TemporaryDirectory directory;
+  const std::string most = "* cpu\n#" + std::string((std::size_t{1} << 20U) - 7, 'x');
+  CHECK(DeviceRules::read_file(directory.write("most", most)));
+  CHECK(DeviceRules::read_file(directory.write("more", most + "x")).error().errno_value == EFBIG);
+  const std::string secret = directory.write("secret", "hunter2");
+  CHECK(DeviceRules::read_file(secret).error().message.find("hunter2") != std::string::npos);
+  std::filesystem::create_hard_link(secret, directory / "rules");
+  const auto refused = DeviceRules::read_file(directory / "rules");
+  CHECK(refused.error().errno_value == EINVAL);
+  CHECK(refused.error().message.find("hunter2") == std::string::npos);
+  std::filesystem::create_hard_link(directory / "most", directory / "linked");
+  CHECK(DeviceRules::read_file(directory / "linked"));  // rules that are valid may have several names
+}
+
 TEST_CASE("a device list is one rule for every name", "[tools][upload]") {
   const auto rules = DeviceRules::parse_device_list("cuda:1,cpu");
   REQUIRE(rules);
