@@ -50,15 +50,11 @@ Result<UniqueFd> LogFile::open_or_make() const {
   constexpr mode_t kOwnerOnly = 0600;
   // O_NONBLOCK, because an open of a FIFO would wait for its reader.
   constexpr int kFlags = O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
-  constexpr int kTries = 3;  // another program makes and removes the name at the same time
-  for (int tries = 1;; ++tries) {
-    // Another user may have mounted a file system on the name, whose program never answers.
-    auto opened = open_entry(directory_.get(), name_, kFlags, path_.string());
-    if (opened || opened.error().errno_value != ENOENT) return opened;
-    UniqueFd made(::openat(directory_.get(), name_.c_str(), kFlags | O_CREAT | O_EXCL, kOwnerOnly));
-    if (made) return made;
-    if (errno != EEXIST || tries == kTries) return fail_system(errno, path_.string(), kAction);
-  }
+  // Another user may have mounted a file system on the name, whose program never answers.
+  auto opened = open_entry(directory_.get(), name_, kFlags, path_.string());
+  if (opened || opened.error().errno_value != ENOENT) return opened;
+  UniqueFd made(::openat(directory_.get(), name_.c_str(), kFlags | O_CREAT | O_EXCL, kOwnerOnly));
+  return made ? Result<UniqueFd>(std::move(made)) : fail_system(errno, path_.string(), kAction);
 }
 
 bool LogFile::may_be_moved_here() const {

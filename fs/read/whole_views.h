@@ -133,9 +133,9 @@ class WholeViews {
 
   /// Call before an edit changes the header, which files of the present version show.
   Result<void> prepare_next();
-  /// A program that holds the files of an earlier version open keeps its headers and its model in memory, about
-  /// three times the size of the headers. If the headers of all mounts of the process have more bytes, the
-  /// oldest versions end, and their files fail with ESTALE.
+  /// A program that holds the files of an earlier version open keeps its headers and its model in memory,
+  /// about three times the size of the headers. If the headers of all mounts of the process have more bytes,
+  /// the oldest versions end, and their files fail with ESTALE.
   static constexpr std::uint64_t kMostKeptBytes = std::uint64_t{256} << 20U;
   static constexpr std::size_t kAlwaysKept = 2;  // earlier versions of each archive
 

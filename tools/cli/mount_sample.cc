@@ -30,12 +30,11 @@ std::optional<MountSample> sample_of(std::string_view stats) {
   };
   sample.problem = text("problem");
   sample.last_error = text("last_error");
-  if (json.contains("hot_tensors") && json["hot_tensors"].is_array()) {
-    for (const auto& tensor : json["hot_tensors"]) {
-      if (!tensor.is_object() || !tensor.contains("name") || !tensor["name"].is_string()) continue;
-      if (!tensor.contains("share_of_bytes") || !tensor["share_of_bytes"].is_number()) continue;
-      sample.hot_tensors.push_back({tensor["name"], tensor["share_of_bytes"]});
-    }
+  for (const Json& tensor : json.value("hot_tensors", Json())) {
+    if (!tensor.is_object()) continue;
+    const Json name = tensor.value("name", Json());
+    const Json share = tensor.value("share_of_bytes", Json());
+    if (name.is_string() && share.is_number()) sample.hot_tensors.push_back({name, share});
   }
   return sample;
 }

@@ -124,9 +124,11 @@ Result<std::string> read_rules(const FollowedFile& found, const std::string& pat
   // A pipe of this user's own waits for its writer. Another user's lease would hold up an open without
   // O_NONBLOCK.
   const UniqueFd file = found.open(O_RDONLY | O_NOCTTY | (is_pipe ? 0 : O_NONBLOCK));
-  if (!file && errno == EWOULDBLOCK)
-    return fail(ErrorCode::Busy, EAGAIN, path + ": another process holds a lease on it: try again");
-  if (!file) return fail_system(errno, path, kAction);
+  if (!file) {
+    return errno == EWOULDBLOCK
+               ? fail(ErrorCode::Busy, EAGAIN, path + ": another process holds a lease on it: try again")
+               : fail_system(errno, path, kAction);
+  }
   std::string text;
   std::array<char, 4096> buffer{};
   for (;;) {

@@ -131,10 +131,8 @@ Result<MountEntry> served_mount_at(const fs::path& named) {
 
 Result<PlaceInMount> place_in_mount(const fs::path& named, Links links) {
   const auto root = open_what_is_named(named, links);
-  if (!root &&
-      (root.error().errno_value == EXDEV || (links == Links::Trusted && root.error().errno_value == EACCES)))
-    return tl::unexpected(root.error());
   const int why = root ? 0 : root.error().errno_value;
+  if (why == EXDEV || (links == Links::Trusted && why == EACCES)) return tl::unexpected(root.error());
   std::error_code failed;
   fs::path path = root ? fs::read_symlink(fmt::format("/proc/self/fd/{}", root->get()), failed) : named;
   if (failed) path = named;

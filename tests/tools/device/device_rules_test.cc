@@ -58,7 +58,7 @@ TEST_CASE("a file of rules has at most 1 MiB, and hides its text if it has sever
   const std::string most = "* cpu\n#" + std::string((std::size_t{1} << 20U) - 7, 'x');
   CHECK(DeviceRules::read_file(directory.write("most", most)));
   CHECK(DeviceRules::read_file(directory.write("more", most + "x")).error().errno_value == EFBIG);
-  const std::string secret = directory.write("secret", "hunter2");
+  const std::string secret = directory.write("secret", "* hunter2");
   CHECK(DeviceRules::read_file(secret).error().message.find("hunter2") != std::string::npos);
   std::filesystem::create_hard_link(secret, directory / "rules");
   const auto refused = DeviceRules::read_file(directory / "rules");
