@@ -25,7 +25,7 @@ class RecentReads {
   RecentReads(const RecentReads&) = delete;
   RecentReads& operator=(const RecentReads&) = delete;
 
-  /// @param size_bytes  counts as at most 4 GiB.
+  /// @param size_bytes  a larger read than 4 GiB has the weight of 4 GiB.
   void note(TensorId tensor, std::uint64_t size_bytes, Time now = present()) const noexcept;
 
   struct Share {

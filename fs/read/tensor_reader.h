@@ -51,8 +51,8 @@ class TensorReader {
   /// any more (cancellation.h).
   [[nodiscard]] Result<std::string> checksum(TensorId tensor) const;
 
-  /// What programs have read lately. read() notes itself here; the callers of the other functions note
-  /// what is for a program.
+  /// The last reads of programs. read() adds each call. A caller of another function adds the bytes that it
+  /// returns to a program.
   [[nodiscard]] const RecentReads& recent_reads() const { return recent_reads_; }
 
   /// The lock that readers of a tensor hold. A commit takes it exclusively for two moments. If there are many

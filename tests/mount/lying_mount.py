@@ -72,19 +72,20 @@ class Server(threading.Thread):
 
 
 @contextlib.contextmanager
-def lying_mount(path, user, links):
-    """As fusermount3 mounts for the user, with allow_other."""
+def served_mount(path, user, make_server, kind="fuse"):
+    """Mounts on a directory, as fusermount3 does for the user with allow_other. A thread of this process serves it.
+    @param make_server  makes the Server for a descriptor of /dev/fuse."""
     try:
         device = os.open("/dev/fuse", os.O_RDWR)
     except OSError as error:
         pytest.skip(f"/dev/fuse: {error}")
     options = f"fd={device},rootmode=40000,user_id={user},group_id={user},allow_other"
-    made = subprocess.run(["mount", "-i", "-n", "-t", "fuse", "-o", options, "none", path], pass_fds=[device],
+    made = subprocess.run(["mount", "-i", "-n", "-t", kind, "-o", options, "none", path], pass_fds=[device],
                           capture_output=True, text=True)
     if made.returncode != 0:
         os.close(device)
         pytest.skip(f"no mount of fuse: {made.stderr}")
-    server = Server(device, links)
+    server = make_server(device)
     server.start()
     try:
         yield
@@ -92,3 +93,7 @@ def lying_mount(path, user, links):
         subprocess.run(["umount", "-l", path], check=True)
         server.join()
         os.close(device)
+
+
+def lying_mount(path, user, links):
+    return served_mount(path, user, lambda device: Server(device, links))

@@ -86,7 +86,7 @@ def test_no_file_is_read_half_old_and_half_new(trainer, mounts, kills):
     finally:
         is_over.set()
         reader.join()
-    # How many reads fail is a matter of chance. A file that is half old has a digest that no version has.
+    # The number of failed reads is a matter of chance. No version has the digest of a file that is half old.
     assert not wrong and counts["whole"] > 0, counts
     assert eventually(lambda: all(read_in_pieces(mount.path / name) == trainer.states[-1][name].tobytes() for name in known))
 

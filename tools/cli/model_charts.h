@@ -36,7 +36,7 @@ void declare_plot_options(CommandLine& line, PlotRequest& request, const std::st
 std::optional<std::string> mistake_in(const CommandLine& line, const PlotRequest& request);
 
 /// Prints the charts and writes the picture, as requested.
-/// @param models  all models that the charts are of: who may not read one of them may not read the picture.
+/// @param models  all models of the charts. A user who may not read one of them may not read the picture.
 Result<void> show_charts(std::span<const Chart> charts, const PlotRequest& request,
                          std::initializer_list<const Model*> models, Streams& streams);
 
