@@ -68,6 +68,17 @@ def test_a_python_test_that_was_seen_is_found_again_and_notices_its_fault(place)
     assert not try_fault(2, tests, place, 600).caught
 
 
+def test_a_test_that_fails_without_the_fault_too_catches_nothing(place):
+    """The batch goes on without it: a later test of the batch still notices its fault."""
+    test = place.root / "tests" / "mount" / "test_one.py"
+    test.write_text("def test_fails_now_and_then():\n    assert False\n" + NOTICES)
+    names = ("test_fails_now_and_then", "test_notices")
+    tests = [seen.Test("pytest", f"tests/mount/test_one.py::{name}", 0.1, frozenset([1, 2])) for name in names]
+    caught = try_fault(1, tests, place, 600)
+    assert caught.caught and "test_notices" in caught.by
+    assert not try_fault(2, tests, place, 600).caught
+
+
 def test_a_python_test_that_is_not_found_catches_nothing(place):
     with pytest.raises(RuntimeError, match="did not find"):
         try_fault(1, [seen.Test("pytest", "mount/test_one.py::test_notices", 0.1, frozenset([1]))], place, 600)
