@@ -41,7 +41,7 @@ void Activity::set_problem(std::string why) {
   problem_ = std::move(why);
 }
 
-Activity::Snapshot Activity::take_snapshot(const State& state) const {
+Activity::Report Activity::report(const State& state) const {
   const MutexLock lock(mutex_);
   const Counts now = counts();
   const Time now_at = std::chrono::steady_clock::now();
@@ -81,11 +81,11 @@ Activity::Snapshot Activity::take_snapshot(const State& state) const {
   return {printable_json(std::move(text)), now, now_at};
 }
 
-void Activity::note_snapshot_read(const Snapshot& snapshot) {
+void Activity::note_report_read(const Report& report) {
   const MutexLock lock(mutex_);
-  if (snapshot.at < last_at_) return;  // a newer snapshot was read since
-  last_ = snapshot.counts;
-  last_at_ = snapshot.at;
+  if (report.at < last_at_) return;  // a newer report was read since
+  last_ = report.counts;
+  last_at_ = report.at;
 }
 
 }  // namespace stfs

@@ -75,16 +75,16 @@ class Activity {
     std::vector<HotTensor> hot_tensors{};  // the hottest first
   };
   /// The state at one moment. `text` is a JSON object with the counts, and with rates per second since the
-  /// last snapshot that was read. The first snapshot's rates begin at the start of the mount.
-  struct Snapshot {
+  /// last report that was read. The first report's rates begin at the start of the mount.
+  struct Report {
     std::string text;
     Counts counts;
     Time at;
   };
-  [[nodiscard]] Snapshot take_snapshot(const State& state) const;
-  /// Notes that a snapshot was read, so the rates of later snapshots begin at it. A look-up makes a snapshot
-  /// to know its size. A snapshot that is never read does not affect the rates.
-  void note_snapshot_read(const Snapshot& snapshot);
+  [[nodiscard]] Report report(const State& state) const;
+  /// Notes that a report was read, so the rates of later reports begin at it. A look-up makes a report to
+  /// know its size. A report that is never read does not affect the rates.
+  void note_report_read(const Report& report);
 
  private:
   using Counter = std::atomic<std::uint64_t>;

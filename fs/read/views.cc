@@ -170,9 +170,9 @@ Result<Ino> Views::make_stats() {
     if (model.ids().position(tensor))  // it is not deleted
       state.hot_tensors.push_back({std::string(model.tensor(tensor).name.substr(0, NAME_MAX)), share});
   }
-  const auto made = std::make_shared<const Activity::Snapshot>(activity_.take_snapshot(state));
+  const auto made = std::make_shared<const Activity::Report>(activity_.report(state));
   return stats_.make({std::shared_ptr<const std::string>(made, &made->text)},
-                     [this, made] { activity_.note_snapshot_read(*made); });
+                     [this, made] { activity_.note_report_read(*made); });
 }
 
 bool Views::forget(Ino ino, std::uint64_t lookups) {

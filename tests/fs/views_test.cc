@@ -71,30 +71,30 @@ TEST_CASE("stats.json is as large as its text, which each look-up makes anew", "
   CHECK(mount->attributes(first.st_ino)->st_size == first.st_size);
 }
 
-TEST_CASE("rates in stats.json count from the snapshot that was read last", "[fs][views]") {
+TEST_CASE("rates in stats.json count from the report that was read last", "[fs][views]") {
   Activity activity;
-  const auto rates = [](const Activity::Snapshot& snapshot) {
-    return snapshot.text.substr(snapshot.text.find("since_last_read"));
+  const auto rates = [](const Activity::Report& report) {
+    return report.text.substr(report.text.find("since_last_read"));
   };
   activity.note_written(1);
-  const auto unread = activity.take_snapshot({});
-  const auto read = activity.take_snapshot({});
+  const auto unread = activity.report({});
+  const auto read = activity.report({});
   CHECK(rates(read).find("\"bytes_written_per_second\": 0.0") == std::string::npos);
-  activity.note_snapshot_read(read);
-  activity.note_snapshot_read(unread);  // an older one
-  CHECK(rates(activity.take_snapshot({})).find("\"bytes_written_per_second\": 0.0") != std::string::npos);
+  activity.note_report_read(read);
+  activity.note_report_read(unread);  // an older one
+  CHECK(rates(activity.report({})).find("\"bytes_written_per_second\": 0.0") != std::string::npos);
 }
 
 TEST_CASE("each kind of request has a name in stats.json", "[fs][views]") {
   const Activity activity;
-  CHECK(activity.take_snapshot({}).text.find("\"\":") == std::string::npos);
+  CHECK(activity.report({}).text.find("\"\":") == std::string::npos);
 }
 
 TEST_CASE("a reason of any length is told whole", "[fs][views]") {
   Activity activity;
   activity.set_problem(std::string(10'000, 'p') + "\xff");
   // The byte that is not UTF-8 is replaced, because JSON can't contain it.
-  CHECK(activity.take_snapshot({}).text.find('"' + std::string(10'000, 'p') + "\xef\xbf\xbd\"") !=
+  CHECK(activity.report({}).text.find('"' + std::string(10'000, 'p') + "\xef\xbf\xbd\"") !=
         std::string::npos);
 }
 
