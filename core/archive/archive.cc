@@ -258,19 +258,16 @@ Result<void> Archive::adopt_own_change(const FileIdentity& written) {
   return {};
 }
 
-Result<void> Archive::adopt_own_edit(std::string_view header, std::span<const KeptTensor> kept) {
+Result<void> Archive::adopt_edit(std::shared_ptr<const ArchiveHeader> header,
+                                 std::span<const KeptTensor> kept) {
   return guard_memory([&]() -> Result<void> {
-    const std::string_view json = header.substr(kHeaderLengthBytes);
-    auto size_bytes = file().size_bytes();
-    RETURN_IF_ERROR(size_bytes);
-    auto content = parse_header(json, *size_bytes - header.size());
-    RETURN_IF_ERROR(content);
+    const TensorIndex& tensors = header->content.tensors;
     const TensorIds& known = version()->ids;
-    std::vector<std::optional<std::uint32_t>> positions(content->tensors.size());
+    std::vector<std::optional<std::uint32_t>> positions(tensors.size());
     for (const KeptTensor& tensor : kept) {
-      if (const auto at = content->tensors.find(tensor.name)) positions[*at] = known.position(tensor.tensor);
+      if (const auto at = tensors.find(tensor.name)) positions[*at] = known.position(tensor.tensor);
     }
-    return change_structure(std::move(*content), json, known.next(positions));
+    return change_structure(std::move(header), known.next(positions));
   });
 }
 

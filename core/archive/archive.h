@@ -115,9 +115,9 @@ class Archive final : public LocalReader {
   };
   /// Adopts a new structure, after our own edit or another program's: makes the next version, in which
   /// tensors keep their ids. Call it after the last change of the file, under the lock for edits.
-  /// @param header  the length and the JSON, with its padding.
+  /// @param header  as it is in the file. ESTALE: the file has another size.
   /// @param kept  the tensors that are not new.
-  Result<void> adopt_own_edit(std::string_view header, std::span<const KeptTensor> kept);
+  Result<void> adopt_edit(std::shared_ptr<const ArchiveHeader> header, std::span<const KeptTensor> kept);
   /// While an edit moves tensors, and until end_move(), reads of the old places get their bytes from the
   /// places below. A caller that has pinned the previous version may still read there. Needs no memory.
   struct Moves {

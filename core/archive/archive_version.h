@@ -21,8 +21,12 @@ struct ArchiveHeader {
   std::uint64_t size_bytes = 0;  // of the JSON, its padding included, without the 8 bytes before it
   std::uint64_t hash = 0;        // XXH3 of the JSON
 
+  /// @param content  as parsed from `json`, which has its padding.
+  static std::shared_ptr<const ArchiveHeader> of(Header content, std::string_view json);
   /// Absolute offset in the file of the first byte of data.
   [[nodiscard]] std::uint64_t data_offset() const { return kHeaderLengthBytes + size_bytes; }
+  /// The size of a file with this header.
+  [[nodiscard]] std::uint64_t file_size_bytes() const;
   /// Returns true if this header keeps a tensor of an earlier header in its place: under its name, under
   /// another name if it was renamed, or in a filler if it was deleted.
   /// @param place  absolute.

@@ -1,5 +1,6 @@
 #include "core/archive/local_reader.h"
 
+#include <fmt/format.h>
 #include <linux/magic.h>
 #include <xxhash.h>
 
@@ -80,17 +81,18 @@ Result<std::shared_ptr<const ArchiveHeader>> LocalReader::parse(std::string_view
                                                                 std::uint64_t file_size_bytes) {
   auto content = parse_header(json, file_size_bytes - kHeaderLengthBytes - json.size());
   RETURN_IF_ERROR(content);
-  auto header = std::make_shared<ArchiveHeader>();
-  header->content = std::move(*content);
-  header->size_bytes = json.size();
-  header->hash = XXH3_64bits(json.data(), json.size());
-  return header;
+  return ArchiveHeader::of(std::move(*content), json);
 }
 
-Result<void> LocalReader::change_structure(Header content, std::string_view json, TensorIds ids) {
+Result<void> LocalReader::change_structure(std::shared_ptr<const ArchiveHeader> header, TensorIds ids) {
   const auto now = status();
   RETURN_IF_ERROR(now);
   const std::uint64_t size_bytes = now->identity.size_bytes;
+  if (size_bytes != header->file_size_bytes()) {
+    return fail(
+        ErrorCode::ArchiveChanged, ESTALE,
+        fmt::format("the file has {} bytes, but its header says {}", size_bytes, header->file_size_bytes()));
+  }
   if (!bytes_.load()->resize(size_bytes)) {
     // Reserve the same room again: a file that grows byte by byte needs few maps.
     auto longer = FileByteSource::open(file(), size_bytes, io_, size_bytes);
@@ -99,10 +101,6 @@ Result<void> LocalReader::change_structure(Header content, std::string_view json
     bytes_ = sources_.back().get();
   }
   const auto before = version();
-  auto header = std::make_shared<ArchiveHeader>();
-  header->content = std::move(content);
-  header->size_bytes = json.size();
-  header->hash = XXH3_64bits(json.data(), json.size());
   auto next = std::make_shared<ArchiveVersion>(*before);
   next->status = *now;
   next->stamp.size_bytes = size_bytes;

@@ -77,10 +77,10 @@ class LocalReader : public ArchiveReader {
   /// @param before  the status of the file that is open for reading, before `opened` was opened.
   /// @param after   the status of `opened`. On overlayfs it may be a copy.
   Result<void> switch_to(File& opened, const FileStatus& before, const FileStatus& after);
-  /// Makes the next version, after our own edit has changed the file's structure.
-  /// @param header  as parsed from `json`.
+  /// Makes the next version, after the file's structure has changed.
+  /// @param header  as it is in the file. ESTALE: the file has another size.
   /// @param ids     of its tensors.
-  Result<void> change_structure(Header header, std::string_view json, TensorIds ids);
+  Result<void> change_structure(std::shared_ptr<const ArchiveHeader> header, TensorIds ids);
   /// Makes reads go through the journals that wait for recovery.
   /// @return the journals that may hold a commit that can't be read here.
   Result<std::vector<JournalReport>> show_pending_journals();

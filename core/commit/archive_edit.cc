@@ -212,21 +212,17 @@ class Layout {
   }
 
   /// Returns the header for the present places.
-  [[nodiscard]] Result<EditHeader> format() const {
+  [[nodiscard]] Result<FormattedHeader> format() const {
     std::vector<TensorAt> placed;
     placed.reserve(items_.size());
     for (const Item& item : items_) placed.push_back({item.tensor, item.range});
     return format_edit_header(edit_, placed, data_at_, end_);
   }
 
-  [[nodiscard]] EditLayout finish(EditHeader header) const {
-    EditLayout layout{.header = pad_header(header.json, data_at_),
-                      .size_bytes = std::max(end_, data_at_),
-                      .placed = {},
-                      .fillers = std::move(header.fillers),
-                      .freed_bytes = 0,
-                      .given_back = {},
-                      .needs_all_readers_out = false};
+  [[nodiscard]] EditLayout finish(FormattedHeader header) const {
+    EditLayout layout;
+    layout.size_bytes = std::max(end_, data_at_);
+    layout.set_header(std::move(header), data_at_);
     for (const Item& item : items_) {
       if (item.is_new || item.moved_from) {
         layout.placed.push_back({item.tensor, item.range, item.moved_from});
@@ -257,6 +253,14 @@ class Layout {
 };
 
 }  // namespace
+
+void EditLayout::set_header(FormattedHeader formatted, std::uint64_t data_at) {
+  header = pad_header(std::move(formatted.json), data_at);
+  content =
+      ArchiveHeader::of(std::move(formatted.content), std::string_view(header).substr(kHeaderLengthBytes));
+  for (const ByteRange filler : content->content.fillers)
+    fillers.push_back({data_at + filler.offset, filler.size_bytes});
+}
 
 ArchiveEdit edit_of(const ArchiveVersion& version) {
   ArchiveEdit edit;

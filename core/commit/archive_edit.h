@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -59,17 +60,22 @@ ArchiveEdit edit_of(const ArchiveVersion& version);
 
 /// Immutable once made.
 struct EditLayout {
+  /// Sets `header` and `content`.
+  /// @param data_at  where the data begin; it must be large enough for the header.
+  void set_header(FormattedHeader formatted, std::uint64_t data_at);
+
   /// A new tensor, or a tensor whose bytes move.
   struct Placed {
     std::uint32_t tensor = 0;                   // position in ArchiveEdit::tensors
     ByteRange file_range;                       // its place in the archive after the edit
     std::optional<std::uint64_t> moved_from{};  // offset before the edit; nothing: new bytes
   };
-  std::string header;              // the length and the JSON with its padding
-  std::uint64_t size_bytes = 0;    // of the archive
-  std::vector<Placed> placed;      // ascending, disjoint; empty tensors are left out
-  std::vector<ByteRange> fillers;  // absolute, ascending
-  std::uint64_t freed_bytes = 0;   // size of the fillers, plus the bytes by which the archive becomes shorter
+  std::string header;                            // the length and the JSON with its padding
+  std::shared_ptr<const ArchiveHeader> content;  // of the header
+  std::uint64_t size_bytes = 0;                  // of the archive
+  std::vector<Placed> placed;                    // ascending, disjoint; empty tensors are left out
+  std::vector<ByteRange> fillers;                // absolute, ascending
+  std::uint64_t freed_bytes = 0;  // size of the fillers, plus the bytes by which the archive becomes shorter
   /// Absolute ranges whose disk space is freed: fillers, or parts of fillers, that no reader uses.
   std::vector<ByteRange> given_back;
   bool needs_all_readers_out = false;  // the edit overwrites, cuts off or frees bytes of the version before

@@ -197,7 +197,7 @@ Result<void> CommitProtocol::prepare(Part& part) {
   RETURN_IF_ERROR(locks);
   part.locks = std::move(*locks);
   RETURN_IF_ERROR(check_archive(archive, *part.options));
-  const EditLayout* layout = transaction.layout();
+  const auto layout = transaction.layout();
   if (layout != nullptr && layout->needs_all_readers_out && part.options->uses_locks) {
     auto kept_out = ReadersKeptOut::of(archive);
     RETURN_IF_ERROR(kept_out);
@@ -246,16 +246,14 @@ Result<CommitPlan> CommitProtocol::plan(Part& part) {
   }
   if (transaction.edit_) {
     const Transaction::PendingEdit& edit = *transaction.edit_;
-    const std::string_view header = edit.layout.header;
-    const std::string_view json = header.substr(kHeaderLengthBytes);
-    const ArchiveShape after{.size_bytes = edit.layout.size_bytes,
-                             .header_size_bytes = json.size(),
-                             .header_hash = XXH3_64bits(json.data(), json.size())};
+    const ArchiveShape after{.size_bytes = edit.layout->size_bytes,
+                             .header_size_bytes = edit.layout->content->size_bytes,
+                             .header_hash = edit.layout->content->hash};
     std::vector<CommitPlan::Move> moves;
     stages.push_back(edit.header.get());
     for (std::size_t at = 0; at < edit.placed.size(); ++at) {
       stages.push_back(edit.placed[at].get());
-      const EditLayout::Placed& placed = edit.layout.placed[at];
+      const EditLayout::Placed& placed = edit.layout->placed[at];
       if (!placed.moved_from) continue;
       moves.push_back({*placed.moved_from, edit.placed[at].get()});
       part.readers.add((*part.lock_of)(*edit.edit.tensors[placed.tensor].from));
@@ -265,11 +263,11 @@ Result<CommitPlan> CommitProtocol::plan(Part& part) {
       part.moves_after.in_archive.push_back(moved_to(old_place, placed.file_range.offset));
     }
     part.moves.journal = &part.journal().file();
-    for (const EditLayout::Copy& copy : edit.layout.copies) {
+    for (const EditLayout::Copy& copy : edit.layout->copies) {
       for (Archive::Moves* const shown : {&part.moves, &part.moves_after})
         shown->in_archive.push_back(moved_to({copy.from, copy.size_bytes}, copy.to));
     }
-    for (const std::uint32_t tensor : edit.layout.copied)
+    for (const std::uint32_t tensor : edit.layout->copied)
       part.readers.add((*part.lock_of)(*edit.edit.tensors[tensor].from));
     std::ranges::sort(stages, {}, of_stage);
     return CommitPlan::make_edit(archive.stamp(), after, archive.file().most_range_bytes(), stages, moves);
@@ -443,7 +441,7 @@ Result<void> CommitProtocol::retire(Part& part) {
 }
 
 void CommitProtocol::free_fillers(Part& part) {
-  const EditLayout* layout = part.transaction->layout();
+  const auto layout = part.transaction->layout();
   if (layout == nullptr) return;
   for (const ByteRange range : layout->given_back) {
     static_cast<void>(part.archive().file().punch(whole_blocks_in(range)));
@@ -451,7 +449,7 @@ void CommitProtocol::free_fillers(Part& part) {
 }
 
 void CommitProtocol::adopt_edit(Part& part) {
-  const EditLayout* layout = part.transaction->layout();
+  const auto layout = part.transaction->layout();
   if (layout == nullptr) return;
   static_cast<void>(guard_memory([&]() -> Result<void> {
     std::vector<Archive::KeptTensor> kept;
@@ -459,7 +457,7 @@ void CommitProtocol::adopt_edit(Part& part) {
     for (const EditedTensor& tensor : part.transaction->edit_->edit.tensors) {
       if (tensor.from) kept.push_back({tensor.name, *tensor.from});
     }
-    return part.archive().adopt_own_edit(layout->header, kept);
+    return part.archive().adopt_edit(layout->content, kept);
   }));
 }
 

@@ -73,15 +73,13 @@ class Compaction {
       RETURN_IF_ERROR(header);
     }
     const std::uint64_t gap_bytes = first_gap_bytes(moves->after);
-    EditLayout layout{.header = pad_header(header->json, moves->after.data_at),
-                      .size_bytes = moves->after.size_bytes,
-                      .placed = std::move(moves->placed),
-                      .fillers = std::move(header->fillers),
-                      .freed_bytes = 0,
-                      .given_back = {},
-                      .needs_all_readers_out = true,
-                      .copies = std::move(moves->copies),
-                      .copied = std::move(moves->copied)};
+    EditLayout layout;
+    layout.size_bytes = moves->after.size_bytes;
+    layout.placed = std::move(moves->placed);
+    layout.needs_all_readers_out = true;
+    layout.copies = std::move(moves->copies);
+    layout.copied = std::move(moves->copied);
+    layout.set_header(std::move(*header), moves->after.data_at);
     std::ranges::sort(layout.placed, {}, [](const auto& placed) { return placed.file_range.offset; });
     if (gap_bytes > kMostStepBytes) layout.given_back = layout.fillers;
     now_ = std::move(moves->after);
@@ -156,7 +154,7 @@ class Compaction {
     return moves;
   }
 
-  [[nodiscard]] Result<EditHeader> format(const Arrangement& arrangement) const {
+  [[nodiscard]] Result<FormattedHeader> format(const Arrangement& arrangement) const {
     std::vector<TensorAt> placed;
     placed.reserve(arrangement.blocks.size());
     for (const Block& block : arrangement.blocks) {

@@ -94,8 +94,8 @@ Result<std::uint64_t> data_offset_with_room(std::uint64_t least_bytes, std::uint
 }
 
 // Lists empty tensors first, then tensors and fillers in the order of their bytes.
-Result<EditHeader> format_edit_header(const ArchiveEdit& edit, std::span<const TensorAt> placed,
-                                      std::uint64_t data_at, std::uint64_t end) {
+Result<FormattedHeader> format_edit_header(const ArchiveEdit& edit, std::span<const TensorAt> placed,
+                                           std::uint64_t data_at, std::uint64_t end) {
   std::vector<Tensor> listed;
   listed.reserve(edit.tensors.size());
   const auto add = [&](std::uint32_t at) {
@@ -106,16 +106,15 @@ Result<EditHeader> format_edit_header(const ArchiveEdit& edit, std::span<const T
   for (std::uint32_t at = 0; at < has_bytes.size(); ++at) {
     if (!has_bytes[at]) add(at);
   }
-  std::vector<ByteRange> fillers;
   std::deque<std::string> filler_names;
   std::deque<std::uint64_t> filler_sizes;
   std::uint64_t covered = data_at;
   const auto fill_up_to = [&](std::uint64_t next) {
     if (covered >= next) return;
-    const std::string& name = filler_names.emplace_back(fmt::format("{}{}", kFillerPrefix, fillers.size()));
+    const std::string& name =
+        filler_names.emplace_back(fmt::format("{}{}", kFillerPrefix, filler_names.size()));
     const std::uint64_t& size_bytes = filler_sizes.emplace_back(next - covered);
     listed.push_back({name, Dtype::U8, {&size_bytes, 1}, {}});
-    fillers.push_back({covered, size_bytes});
   };
   for (const TensorAt& tensor : placed) {
     fill_up_to(tensor.range.offset);
@@ -123,9 +122,7 @@ Result<EditHeader> format_edit_header(const ArchiveEdit& edit, std::span<const T
     covered = tensor.range.end();
   }
   fill_up_to(end);
-  auto json = format_header_json(listed, edit.metadata);
-  RETURN_IF_ERROR(json);
-  return EditHeader{std::move(*json), std::move(fillers)};
+  return format_tensors(listed, edit.metadata);
 }
 
 Result<void> copy_to_free_space(File& archive, std::span<const EditLayout::Copy> copies,

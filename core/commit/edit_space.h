@@ -14,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/commit/archive_edit.h"
 #include "core/commit/commit_options.h"
+#include "core/format/header.h"
 #include "core/storage/file.h"
 
 namespace stfs {
@@ -30,18 +31,12 @@ struct TensorAt {
   ByteRange range;           // absolute
 };
 
-struct EditHeader {
-  std::string json;  // without padding
-  /// The places of all gaps: absolute, ascending.
-  std::vector<ByteRange> fillers;
-};
-
 /// Formats the header, with a filler for each gap between data_at and `end`. The header may be larger than
 /// data_at.
 /// @param placed  all tensors that have bytes, ascending. Other tensors of the edit are empty.
-/// @return the errors of format_header_json().
-Result<EditHeader> format_edit_header(const ArchiveEdit& edit, std::span<const TensorAt> placed,
-                                      std::uint64_t data_at, std::uint64_t end);
+/// @return the errors of format_tensors().
+Result<FormattedHeader> format_edit_header(const ArchiveEdit& edit, std::span<const TensorAt> placed,
+                                           std::uint64_t data_at, std::uint64_t end);
 
 /// Called with the size of each piece. A failure ends the copying.
 using OnCopy = std::function<Result<void>(std::uint64_t size_bytes)>;

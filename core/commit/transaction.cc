@@ -65,11 +65,11 @@ Result<void> Transaction::begin_edit(ArchiveEdit edit, EditLayout layout) {
   journal_ = std::move(*journal);
   auto pending = std::make_unique<PendingEdit>();
   pending->edit = std::move(edit);
-  pending->layout = std::move(layout);
-  const std::string& header = pending->layout.header;
+  pending->layout = std::make_shared<EditLayout>(std::move(layout));
+  const std::string& header = pending->layout->header;
   pending->header = std::make_unique<Staging>(*journal_, ByteRange{0, header.size()});
   RETURN_IF_ERROR(pending->header->write(std::as_bytes(std::span(header)), 0));
-  for (const EditLayout::Placed& placed : pending->layout.placed) {
+  for (const EditLayout::Placed& placed : pending->layout->placed) {
     auto stage = std::make_unique<Staging>(*journal_, placed.file_range);
     if (placed.moved_from) {
       stage->expect_all();
@@ -182,7 +182,7 @@ Result<void> Transaction::replace_sync_state(std::string_view text) {
 Staging* Transaction::stage_new(std::uint32_t tensor) const {
   if (!edit_) return nullptr;
   for (std::size_t at = 0; at < edit_->placed.size(); ++at) {
-    const EditLayout::Placed& placed = edit_->layout.placed[at];
+    const EditLayout::Placed& placed = edit_->layout->placed[at];
     if (placed.tensor == tensor && !placed.moved_from) return edit_->placed[at].get();
   }
   return nullptr;
@@ -244,7 +244,7 @@ Result<void> Transaction::check_sizes() const {
   for (std::size_t at = 0; at < edit_->placed.size(); ++at) {
     const Staging& stage = *edit_->placed[at];
     if (stage.is_whole()) continue;
-    const EditedTensor& tensor = edit_->edit.tensors[edit_->layout.placed[at].tensor];
+    const EditedTensor& tensor = edit_->edit.tensors[edit_->layout->placed[at].tensor];
     return fail(
         ErrorCode::WrongSize, EINVAL,
         fmt::format("tensor \"{}\": {} bytes were written, {} {} needs {}", tensor.name, stage.size_bytes(),

@@ -51,7 +51,7 @@ class Transaction {
   /// @param tensor  position in ArchiveEdit::tensors.
   [[nodiscard]] Staging* stage_new(std::uint32_t tensor) const;
   /// The plan of the edit; null if this is no edit.
-  [[nodiscard]] const EditLayout* layout() const { return edit_ ? &edit_->layout : nullptr; }
+  [[nodiscard]] std::shared_ptr<const EditLayout> layout() const { return edit_ ? edit_->layout : nullptr; }
 
   /// Makes this transaction one of patches: it stores only the bytes that differ. This is the first call, and
   /// is made once; stage() and edit() are not for patches. It takes the commit's locks on all tensors of the
@@ -107,7 +107,7 @@ class Transaction {
   /// The state of an edit until its commit.
   struct PendingEdit {
     ArchiveEdit edit;
-    EditLayout layout;
+    std::shared_ptr<const EditLayout> layout;
     std::unique_ptr<Staging> header;
     std::vector<std::unique_ptr<Staging>> placed;  // like EditLayout::placed
   };

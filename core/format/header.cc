@@ -81,10 +81,6 @@ Result<void> validate(const TensorIndex& tensors, std::optional<std::uint64_t> o
   return {};
 }
 
-bool is_filler(const Tensor& tensor) {
-  return tensor.dtype == Dtype::U8 && tensor.shape.size() == 1 && tensor.name.starts_with(kFillerPrefix);
-}
-
 /// Moves the fillers from the tensors to Header::fillers.
 Header split(TensorIndex tensors, Metadata metadata) {
   Header header{.tensors = {}, .metadata = std::move(metadata), .fillers = {}};
@@ -121,6 +117,10 @@ Result<Header> parse_and_validate(std::string_view json, std::optional<std::uint
 }
 
 }  // namespace
+
+bool is_filler(const Tensor& tensor) {
+  return tensor.dtype == Dtype::U8 && tensor.shape.size() == 1 && tensor.name.starts_with(kFillerPrefix);
+}
 
 Result<std::uint64_t> header_length(std::span<const std::byte> first, std::uint64_t file_size_bytes) {
   if (file_size_bytes < kHeaderLengthBytes || first.size() < kHeaderLengthBytes) {

@@ -53,6 +53,7 @@ struct Header {
 /// The beginning of each filler's name. A filler is a U8 tensor of one dimension. It covers bytes that no
 /// tensor uses, because the format has no gaps. Edits make fillers, and use them for new tensors.
 inline constexpr std::string_view kFillerPrefix = "__safetensorsfs.free.";
+bool is_filler(const Tensor& tensor);
 
 /// Decodes the first eight bytes of a file of file_size_bytes and checks them (checks 1 to 3).
 /// @param first  the first bytes of the file, at most 8; fewer only if the file is shorter.
@@ -88,10 +89,15 @@ Result<std::string> format_header(std::span<const TensorSpec> tensors, const Met
                                   std::uint64_t alignment, std::uint64_t slack_bytes);
 /// The JSON alone, without padding. Also refuses a JSON over the limit.
 Result<std::string> format_header_json(std::span<const TensorSpec> tensors, const Metadata& metadata);
+/// The JSON, and the content that parse_header() finds in it.
+struct FormattedHeader {
+  std::string json;
+  Header content;
+};
 /// Does the same for tensors that exist. Ignores Tensor::data: the data follow in the order of the tensors.
-Result<std::string> format_header_json(std::span<const Tensor> tensors, const Metadata& metadata);
+Result<FormattedHeader> format_tensors(std::span<const Tensor> tensors, const Metadata& metadata);
 /// Returns the 8 length bytes and the JSON, padded to data_offset bytes in all. data_offset must be large
 /// enough for both.
-std::string pad_header(std::string_view json, std::uint64_t data_offset);
+std::string pad_header(std::string json, std::uint64_t data_offset);
 
 }  // namespace stfs

@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "core/base/name_hash.h"
 #include "core/base/utf8.h"
 #include "core/format/header.h"
 #include "core/format/json_string.h"
@@ -32,18 +33,9 @@ void append_number(std::string& json, std::uint64_t number) {
   json.append(digits.begin(), end);
 }
 
-/// Checks that all names are different and can be the name of a tensor.
-Result<void> check_names(std::span<const Tensor> tensors) {
-  TensorIndex::Builder names;
-  for (std::uint32_t at = 0; at < tensors.size(); ++at) {
-    if (tensors[at].name == "__metadata__") {
-      return fail(ErrorCode::InvalidArgument, EINVAL, "a tensor can't be named __metadata__");
-    }
-    RETURN_IF_ERROR(check_text("tensor", tensors[at].name));
-    names.begin_tensor(tensors[at].name, at);
-  }
-  const auto built = std::move(names).build();
-  return built ? Result<void>() : given_twice("tensor", built.error().name);
+Result<void> check_name(std::string_view name) {
+  if (name != "__metadata__") return check_text("tensor", name);
+  return fail(ErrorCode::InvalidArgument, EINVAL, "a tensor can't be named __metadata__");
 }
 
 Result<void> append_metadata(std::string& json, const Metadata& metadata) {
@@ -63,15 +55,15 @@ Result<void> append_metadata(std::string& json, const Metadata& metadata) {
   return {};
 }
 
-// Appends the entry of one tensor whose data begin at `offset`, and moves `offset` to their end.
-Result<void> append_tensor(std::string& json, const Tensor& tensor, std::uint64_t& offset) {
+Result<ByteRange> place_behind(std::uint64_t offset, const Tensor& tensor) {
   const Result<std::uint64_t> size = data_size_bytes(tensor.dtype, tensor.shape);
   if (!size) return tl::unexpected(Error(size.error()).within("tensor " + in_quotes(tensor.name)));
-  const auto range = ByteRange::checked(offset, *size);
-  if (!range) {
-    return fail(ErrorCode::ValidationOverflow, EINVAL,
-                fmt::format("tensor {}: the data end after byte 2^64-1", in_quotes(tensor.name)));
-  }
+  if (const auto range = ByteRange::checked(offset, *size)) return *range;
+  return fail(ErrorCode::ValidationOverflow, EINVAL,
+              fmt::format("tensor {}: the data end after byte 2^64-1", in_quotes(tensor.name)));
+}
+
+void append_tensor(std::string& json, const Tensor& tensor) {
   if (json.size() > 1) json += ',';
   append_json_string(json, tensor.name);
   json += ":{\"dtype\":\"";
@@ -82,29 +74,44 @@ Result<void> append_tensor(std::string& json, const Tensor& tensor, std::uint64_
     append_number(json, tensor.shape[at]);
   }
   json += "],\"data_offsets\":[";
-  append_number(json, range->offset);
+  append_number(json, tensor.data.offset);
   json += ',';
-  append_number(json, range->end());
+  append_number(json, tensor.data.end());
   json += "]}";
-  offset = range->end();
-  return {};
 }
 
-Result<std::string> format_json(std::span<const Tensor> tensors, const Metadata& metadata) {
+Result<FormattedHeader> format(std::span<const Tensor> tensors, const Metadata& metadata) {
   constexpr std::size_t kBytesBesideName = 100;  // of most tensors
   std::size_t likely_bytes = 2;
   for (const Tensor& tensor : tensors) likely_bytes += tensor.name.size() + kBytesBesideName;
-  std::string json;
-  json.reserve(likely_bytes);
-  json = "{";
-  RETURN_IF_ERROR(append_metadata(json, metadata));
-  RETURN_IF_ERROR(check_names(tensors));
-  std::uint64_t offset = 0;
-  for (const Tensor& tensor : tensors) {
-    RETURN_IF_ERROR(append_tensor(json, tensor, offset));
+  FormattedHeader header{.json = {}, .content = {.tensors = {}, .metadata = metadata, .fillers = {}}};
+  header.json.reserve(likely_bytes);
+  header.json = "{";
+  RETURN_IF_ERROR(append_metadata(header.json, metadata));
+  TensorIndex::Builder builder;
+  NameSet<std::string_view> reserved;  // the builder gets no fillers, so it does not compare their names
+  std::uint64_t end = 0;
+  for (std::uint32_t at = 0; at < tensors.size(); ++at) {
+    Tensor tensor = tensors[at];
+    RETURN_IF_ERROR(check_name(tensor.name));
+    const auto range = place_behind(end, tensor);
+    RETURN_IF_ERROR(range);
+    tensor.data = *range;
+    end = range->end();
+    append_tensor(header.json, tensor);
+    if (tensor.name.starts_with(kFillerPrefix) && !reserved.insert(tensor.name).second)
+      return given_twice("tensor", tensor.name);
+    if (is_filler(tensor)) {
+      header.content.fillers.push_back(tensor.data);
+    } else {
+      builder.add(tensor, at);
+    }
   }
-  json += '}';
-  return json;
+  header.json += '}';
+  auto built = std::move(builder).build();
+  if (!built) return given_twice("tensor", built.error().name);
+  header.content.tensors = std::move(*built);
+  return header;
 }
 
 std::vector<Tensor> tensors_of(std::span<const TensorSpec> specs) {
@@ -116,16 +123,16 @@ std::vector<Tensor> tensors_of(std::span<const TensorSpec> specs) {
 
 Result<std::string> format_padded(std::span<const TensorSpec> tensors, const Metadata& metadata,
                                   std::uint64_t alignment, std::uint64_t slack_bytes) {
-  Result<std::string> json = format_json(tensors_of(tensors), metadata);
-  RETURN_IF_ERROR(json);
-  const std::uint64_t least = kHeaderLengthBytes + json->size() + slack_bytes;
+  auto header = format(tensors_of(tensors), metadata);
+  RETURN_IF_ERROR(header);
+  const std::uint64_t least = kHeaderLengthBytes + header->json.size() + slack_bytes;
   const std::uint64_t length = (least + alignment - 1) / alignment * alignment - kHeaderLengthBytes;
-  if (json->size() > kMaxHeaderBytes || length > kMaxHeaderBytes) {
+  if (header->json.size() > kMaxHeaderBytes || length > kMaxHeaderBytes) {
     return fail(ErrorCode::HeaderTooLarge, EFBIG,
                 fmt::format("a header of {} bytes with its padding, at most {} are allowed", length,
                             kMaxHeaderBytes));
   }
-  return pad_header(*json, kHeaderLengthBytes + length);
+  return pad_header(std::move(header->json), kHeaderLengthBytes + length);
 }
 
 }  // namespace
@@ -157,26 +164,30 @@ Result<std::string> format_header(std::span<const TensorSpec> tensors, const Met
 }
 
 Result<std::string> format_header_json(std::span<const TensorSpec> tensors, const Metadata& metadata) {
-  return guard_memory([&] { return format_header_json(tensors_of(tensors), metadata); });
-}
-
-Result<std::string> format_header_json(std::span<const Tensor> tensors, const Metadata& metadata) {
   return guard_memory([&]() -> Result<std::string> {
-    auto json = format_json(tensors, metadata);
-    if (!json || json->size() <= kMaxHeaderBytes) return json;
-    return fail(ErrorCode::HeaderTooLarge, EFBIG,
-                fmt::format("a header of {} bytes, at most {} are allowed", json->size(), kMaxHeaderBytes));
+    auto header = format_tensors(tensors_of(tensors), metadata);
+    RETURN_IF_ERROR(header);
+    return std::move(header->json);
   });
 }
 
-std::string pad_header(std::string_view json, std::uint64_t data_offset) {
+Result<FormattedHeader> format_tensors(std::span<const Tensor> tensors, const Metadata& metadata) {
+  return guard_memory([&]() -> Result<FormattedHeader> {
+    auto header = format(tensors, metadata);
+    if (!header || header->json.size() <= kMaxHeaderBytes) return header;
+    return fail(
+        ErrorCode::HeaderTooLarge, EFBIG,
+        fmt::format("a header of {} bytes, at most {} are allowed", header->json.size(), kMaxHeaderBytes));
+  });
+}
+
+std::string pad_header(std::string json, std::uint64_t data_offset) {
   const std::uint64_t length = data_offset - kHeaderLengthBytes;
-  std::string out;
-  out.reserve(data_offset);
-  for (unsigned i = 0; i < kHeaderLengthBytes; ++i) out += static_cast<char>(length >> (8 * i) & 0xFF);
-  out += json;
-  out.resize(data_offset, ' ');
-  return out;
+  std::array<char, kHeaderLengthBytes> first{};
+  for (unsigned i = 0; i < kHeaderLengthBytes; ++i) first[i] = static_cast<char>(length >> (8 * i) & 0xFF);
+  json.insert(0, first.data(), first.size());
+  json.resize(data_offset, ' ');
+  return json;
 }
 
 }  // namespace stfs

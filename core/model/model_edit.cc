@@ -308,27 +308,27 @@ Result<void> ModelEdit::plan(bool uses_locks) {
       RETURN_IF_ERROR(archive.open_for_writing());
       auto layout = lay_out(model_->version(shard), edit, uses_locks && archive.has_other_readers());
       if (!layout) return tl::unexpected(std::move(layout).error().within(archive.path().string()));
-      add_layout(shard, std::move(*layout));
+      add_layout(shard, std::make_shared<EditLayout>(std::move(*layout)));
     }
     return {};
   });
 }
 
-void ModelEdit::add_layout(std::uint32_t shard, EditLayout layout) {
-  const auto added = layouts_.emplace(shard, std::move(layout)).first;
-  changed_.push_back({shard, &added->second});
+void ModelEdit::add_layout(std::uint32_t shard, std::shared_ptr<const EditLayout> layout) {
+  changed_.push_back({shard, layout.get()});
+  layouts_.emplace(shard, std::move(layout));
 }
 
 std::uint64_t ModelEdit::freed_bytes() const {
   std::uint64_t total = 0;
-  for (const auto& [shard, layout] : layouts_) total += layout.freed_bytes;
+  for (const auto& [shard, layout] : layouts_) total += layout->freed_bytes;
   return total;
 }
 
 std::uint64_t ModelEdit::moved_bytes() const {
   std::uint64_t total = 0;
   for (const auto& [shard, layout] : layouts_) {
-    for (const EditLayout::Placed& placed : layout.placed) {
+    for (const EditLayout::Placed& placed : layout->placed) {
       if (placed.moved_from) total += placed.file_range.size_bytes;
     }
   }
@@ -342,7 +342,7 @@ Result<void> ModelEdit::begin(bool uses_locks) {
     for (auto& [shard, edit] : edits()) {
       Transaction& transaction = transactions_.try_emplace(shard, model_->archive(shard)).first->second;
       RETURN_IF_ERROR(transaction.edit(std::move(edit), uses_locks));
-      add_layout(shard, *transaction.layout());
+      add_layout(shard, transaction.layout());
     }
     note_moved();
     return is_index_changed_ && model_->has_index() ? begin_index(uses_locks) : Result<void>{};
@@ -358,7 +358,7 @@ Result<bool> ModelEdit::begin_compaction(std::uint32_t shard, std::span<const By
     const ArchiveEdit edit = (*step)->edit;
     Transaction& transaction = transactions_.try_emplace(shard, model_->archive(shard)).first->second;
     RETURN_IF_ERROR(transaction.edit(std::move((*step)->edit), std::move((*step)->layout)));
-    add_layout(shard, *transaction.layout());
+    add_layout(shard, transaction.layout());
     const auto add = [&](std::uint32_t tensor) { moved_.push_back({shard, *edit.tensors[tensor].from}); };
     std::ranges::for_each(transaction.layout()->copied, add);
     for (const EditLayout::Placed& placed : transaction.layout()->placed) {
@@ -419,7 +419,7 @@ void ModelEdit::note_moved() {
   for (const Row& row : rows_) {
     const auto layout = layouts_.find(row.shard);
     if (row.is_removed || layout == layouts_.end() || !row.tensor.from) continue;
-    const bool moves = std::ranges::any_of(layout->second.placed, [&](const EditLayout::Placed& placed) {
+    const bool moves = std::ranges::any_of(layout->second->placed, [&](const EditLayout::Placed& placed) {
       return placed.moved_from && placed.tensor == row.place;
     });
     if (moves) moved_.push_back({row.shard, *row.tensor.from});

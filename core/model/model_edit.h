@@ -130,7 +130,7 @@ class ModelEdit {
   Result<void> reinterpret_unguarded(std::string_view name, Dtype dtype, std::vector<std::uint64_t> shape);
   Result<void> put_unguarded(std::string name, Dtype dtype, std::vector<std::uint64_t> shape);
   void set_metadata_unguarded(std::string_view key, const std::optional<std::string>& value);
-  void add_layout(std::uint32_t shard, EditLayout layout);
+  void add_layout(std::uint32_t shard, std::shared_ptr<const EditLayout> layout);
   /// Fills in moved().
   void note_moved();
   /// Gives the metadata of shards that the new index does not name to the first shard that it names.
@@ -158,8 +158,8 @@ class ModelEdit {
   bool is_index_changed_ = false;
   bool keeps_deleted_ = false;
   bool makes_room_ = false;
-  std::map<std::uint32_t, EditLayout> layouts_;  // by shard
-  std::vector<Changed> changed_;                 // layouts_
+  std::map<std::uint32_t, std::shared_ptr<const EditLayout>> layouts_;  // by shard
+  std::vector<Changed> changed_;                                        // layouts_
   std::vector<TensorPlace> moved_;
   std::map<std::uint32_t, Transaction> transactions_;  // by shard
 };

@@ -93,12 +93,6 @@ std::vector<Archive::KeptTensor> left_in_place(const ArchiveVersion& before, con
   return left;
 }
 
-Result<void> adopt(Archive& archive, const ArchiveHeader& header) {
-  auto text = read_text(archive.file(), {0, header.data_offset()});
-  RETURN_IF_ERROR(text);
-  return archive.adopt_own_edit(*text, left_in_place(*archive.version(), header));
-}
-
 /// True if the model's index names exactly the model's tensors, each in its shard.
 Result<bool> agrees_with_index(const Model& model) {
   const auto text = model.read_index();
@@ -208,8 +202,10 @@ StructureEdits::Followed StructureEdits::adopt_edits(const Committers::Shards& s
   for (const auto& [shard, header] : headers) {
     edited.insert(shard);
     mounted_.committers_.of(shard).retire_journal();
-    if (guard_memory([&, at = shard, now = header.get()] { return adopt(model.archive(at), *now); }))
-      continue;
+    const auto adopt = [&archive = model.archive(shard), &now = header] {
+      return archive.adopt_edit(now, left_in_place(*archive.version(), *now));
+    };
+    if (guard_memory(adopt)) continue;
     for (const std::uint32_t broken : edited) mounted_.reader_.note_broken(broken);
     return Followed::Lost;
   }

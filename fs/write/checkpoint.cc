@@ -24,7 +24,7 @@ bool has_form_of(const Tensor& one, const Tensor& other) {
 /// Returns the bytes before the data, with room for later edits.
 std::string with_room(std::string_view text) {
   const auto data_at = data_offset_with_room(text.size(), kHeaderRoomBytes);
-  return data_at ? pad_header(text.substr(kHeaderLengthBytes), *data_at) : std::string(text);
+  return data_at ? pad_header(std::string(text.substr(kHeaderLengthBytes)), *data_at) : std::string(text);
 }
 
 tl::unexpected<Error> refuse_checkpoint(std::string_view why) {

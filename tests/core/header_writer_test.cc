@@ -70,6 +70,46 @@ TEST_CASE("what is written is read back the same", "[core][header_writer]") {
   }
 }
 
+TEST_CASE("the content of a new header is what a parser finds in its text", "[core][header_writer]") {
+  const std::vector<std::uint64_t> none = {0};
+  const std::vector<std::uint64_t> five = {5};
+  const std::vector<std::uint64_t> table = {2, 3};
+  const std::string filler = std::string(kFillerPrefix) + "0";
+  const std::string other_filler = std::string(kFillerPrefix) + "1";
+  const std::string no_filler = std::string(kFillerPrefix) + "2";  // it has another form
+  const std::vector<Tensor> tensors = {
+      {"b\"\n", Dtype::F32, table, {}},    {"empty", Dtype::U8, none, {}},
+      {filler, Dtype::U8, five, {}},       {"scalar", Dtype::BF16, {}, {}},
+      {other_filler, Dtype::U8, none, {}}, {no_filler, Dtype::U8, table, {}},
+      {"a", Dtype::I16, five, {}},         {"empty too", Dtype::F64, none, {}}};
+  const Metadata metadata = {{"format", "pt"}, {"e", ""}};
+  const auto header = format_tensors(tensors, metadata);
+  REQUIRE(header);
+  const auto parsed = parse_header(header->json, std::nullopt);
+  REQUIRE(parsed);
+  CHECK(header->content.metadata == parsed->metadata);
+  CHECK(header->content.fillers == parsed->fillers);
+  CHECK(parsed->fillers.size() == 2);
+  REQUIRE(header->content.tensors.size() == parsed->tensors.size());
+  for (std::uint32_t at = 0; at < parsed->tensors.size(); ++at) {
+    const Tensor one = header->content.tensors[at];
+    const Tensor other = parsed->tensors[at];
+    CAPTURE(other.name);
+    CHECK(one.name == other.name);
+    CHECK(one.dtype == other.dtype);
+    CHECK(std::ranges::equal(one.shape, other.shape));
+    CHECK(one.data == other.data);
+    CHECK(header->content.tensors.find(other.name) == at);
+  }
+}
+
+TEST_CASE("no two fillers of a new header have one name", "[core][header_writer]") {
+  const std::string name = std::string(kFillerPrefix) + "0";
+  CHECK(code_of({{name, Dtype::U8, {1}}, {"a", Dtype::U8, {1}}, {name, Dtype::U8, {2}}}) ==
+        ErrorCode::DuplicateKey);
+  CHECK(code_of({{name, Dtype::U8, {1}}, {name, Dtype::F32, {1}}}) == ErrorCode::DuplicateKey);
+}
+
 TEST_CASE("data start at the alignment, behind at least the slack", "[core][header_writer]") {
   for (const std::uint64_t alignment : {8ULL, 64ULL, 4096ULL, 2097152ULL}) {
     for (const std::uint64_t slack : {0ULL, 1ULL, 4088ULL, 65536ULL}) {

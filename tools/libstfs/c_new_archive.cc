@@ -80,7 +80,7 @@ Result<std::string> make_header(std::span<const TensorSpec> specs, const Metadat
                 fmt::format("a header of {} bytes with its padding, at most {} are allowed",
                             data_offset - kHeaderLengthBytes, kMaxHeaderBytes));
   }
-  return pad_header(*json, data_offset);
+  return pad_header(std::move(*json), data_offset);
 }
 
 Result<void> write_parts(const stfs_new_archive& archive, NewFile& file, Work& work) {

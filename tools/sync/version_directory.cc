@@ -93,9 +93,9 @@ Result<void> VersionShard::drop_entry() {
 }
 
 Result<void> VersionShard::settle() {
-  const auto json = format_header_json(entries_, checksums_);
+  auto json = format_header_json(entries_, checksums_);
   if (!json) return tl::unexpected(Error(json.error()).within(path_.native()));
-  const std::string header = pad_header(*json, room_bytes_);
+  const std::string header = pad_header(std::move(*json), room_bytes_);
   RETURN_IF_ERROR(file_.overwrite(0, std::as_bytes(std::span(header))));
   return file_.settle();
 }
