@@ -109,11 +109,12 @@ _stfs_list() {
 }
 
 # Adds the lines of standard input that start with a word to COMPREPLY, quoted for the shell. Omits names with
-# a backslash: stfs escapes them, so the shell would pass another name.
+# a backslash: stfs escapes them, so the shell would pass another name. Omits names
+# that begin with a dash: they would be options.
 _stfs_offer() {
   local name
   while IFS= read -r name; do
-    [[ $name == "$1"* && $name != *\\* && $name != '""' ]] && COMPREPLY+=("$(printf '%q' "$name")")
+    [[ $name == "$1"* && $name != *\\* && $name != -* && $name != '""' ]] && COMPREPLY+=("$(printf '%q' "$name")")
   done
 }
 

@@ -20,7 +20,7 @@ end
 # Prints what stfs lists in at most two seconds: the target may be in a mount that does not answer. Omits names
 # with a backslash: stfs escapes them, so the shell would pass another name.
 function __stfs_list
-    timeout -k 1 2 stfs $argv 2>/dev/null </dev/null | string match -v '*\\\\*' | string match -v '""'
+    timeout -k 1 2 stfs $argv 2>/dev/null </dev/null | string match -v '*\\\\*' | string match -v -- '-*' | string match -v '""'
 end
 
 # Prints the tensors of an archive, an index, or a directory with a model. Opens no other file.

@@ -129,7 +129,7 @@ def test_a_listing_that_does_not_end_is_given_up(folder, asked):
 
 
 def test_a_hostile_name_is_offered_as_one_quoted_word_or_not_at_all(folder):
-    names = ["plain", "$(touch made)", "a b;`id`", "<script>", "esc\x1b[31m", "rtl\u202e", "line\nfeed"]
+    names = ["plain", "$(touch made)", "a b;`id`", "<script>", "esc\x1b[31m", "rtl\u202e", "line\nfeed", "--out=made"]
     header = json.dumps({name: {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]} for name in names}).encode()
     archive = folder / "hostile.safetensors"
     archive.write_bytes(len(header).to_bytes(8, "little") + header)

@@ -68,6 +68,14 @@ def test_options_for_mount_itself_are_taken_out(helper, option):
     assert helper.called_with() == ["a", "b", "-o", "ro,threads=2"]
 
 
+@pytest.mark.parametrize("namespace", [("-N", "1"), ("-N1",), ("-N",)])
+def test_no_program_of_another_mount_namespace_runs(helper, namespace):
+    """The owner of the namespace chooses what has the program's name there."""
+    done = helper.run("a", "b", *namespace)
+    assert (done.returncode, helper.called_with()) == (1, None)
+    assert "-N is not supported" in done.stderr and "nsenter" in done.stderr
+
+
 def test_no_option_is_passed_where_none_is_left(helper):
     helper.run("a", "b", "-o", "defaults,nofail")
     assert helper.called_with() == ["a", "b"]

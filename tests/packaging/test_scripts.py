@@ -43,6 +43,15 @@ def test_works_from_another_directory(script, tmp_path):
     assert run(script, "--help", cwd=tmp_path).returncode == 0
 
 
+def test_dependencies_imports_no_module_of_the_current_directory(tmp_path):
+    """Another user may have put it there, and root calls the script."""
+    (tmp_path / "planted.py").write_text("open('imported', 'w')")
+    (tmp_path / "list").write_text("build no-such-package python:planted for this test\n")
+    result = run(DEPENDENCIES, "--check", "build", cwd=tmp_path, env={**os.environ, "STFS_PACKAGES": "list"})
+    assert (result.returncode, result.stdout) == (1, "no-such-package\n")
+    assert not (tmp_path / "imported").exists()
+
+
 @pytest.mark.parametrize("script", [DEBIAN_13, AARCH64], ids=lambda path: path.name)
 def test_another_system_is_one_skipped_test_without_root(tmp_path, script):
     (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
