@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "core/base/unique_fd.h"
 #include "core/model/file_watch.h"
 
@@ -39,13 +40,20 @@ class Watcher {
   /// events concern, ascending. When a watch begins, it gets all positions, because files may have changed
   /// earlier.
   using OnEvent = std::function<Next(std::span<const std::size_t> files)>;
-  /// Starts the watch and its thread. After a failure it still watches the files that can be watched.
-  Result<void> start(Files files, OnEvent on_event);
+  /// Work that must not wait until a long look ends: another user may hold a directory or a file in the
+  /// kernel, for as long as that user wants, and the watcher's thread then waits there.
+  using OnLongLook = std::function<void()>;
+  /// Starts the watch and its threads. After a failure it still watches the files that can be watched.
+  /// @param on_long_look  called on another thread twice a second during a look that takes longer than that.
+  Result<void> start(Files files, OnEvent on_event, OnLongLook on_long_look = {});
   void stop();
 
  private:
   using Clock = std::chrono::steady_clock;
+  /// Lasts as long as one look.
+  class Look;
 
+  void serve_long_looks(const OnLongLook& on_long_look);
   void serve(const Files& files, const OnEvent& on_event);
   /// Sets the watch again if must_watch_anew_ is set, then checks the changed files, and notes when the next
   /// check is due.
@@ -63,6 +71,13 @@ class Watcher {
   std::set<std::size_t> changed_;
   std::optional<Clock::time_point> due_;  // when all files must be checked, even after other checks
   std::thread thread_;
+
+  Mutex mutex_;
+  Condition wakes_;
+  bool is_looking_ GUARDED_BY(mutex_) = false;
+  bool is_stopping_ GUARDED_BY(mutex_) = false;
+  std::uint64_t looks_ GUARDED_BY(mutex_) = 0;
+  std::thread beside_;  // calls `on_long_look`
 };
 
 }  // namespace stfs

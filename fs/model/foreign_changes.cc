@@ -15,10 +15,8 @@ ForeignChanges::ForeignChanges(MountedModel& mounted)
 
 ForeignChanges::Change ForeignChanges::check_for_change(std::uint32_t shard, bool follows) {
   if (!mounted_.model().shards()[shard].archive) return {};
-  const auto looked = mounted_.permissions_.look(shard);
-  if (!looked && !looks_[shard].is_unknown) log::error("{}", looked.error().message);
-  const bool has_new_permissions = looked.value_or(false);
-  if (has_new_permissions) forget_permissions(shard);
+  check_permissions(shard);
+  const bool has_new_permissions = looks_[shard].has_new_permissions.exchange(false);
   Committer& committer = mounted_.committers_.of(shard);
   const std::scoped_lock turn(committer.turn);
   if (has_new_permissions) committer.retire_journal();
@@ -26,6 +24,17 @@ ForeignChanges::Change ForeignChanges::check_for_change(std::uint32_t shard, boo
   change.has_new_permissions = has_new_permissions;
   for (const Stale& view : mounted_.stale_views(change.stale)) mounted_.tell_stale_(view);
   return change;
+}
+
+bool ForeignChanges::check_permissions(std::uint32_t shard) {
+  const Snapshot::Pin pin = mounted_.snapshots_.pin();
+  if (!mounted_.model().shards()[shard].archive) return false;
+  const auto looked = mounted_.permissions_.look(shard);
+  if (!looked && !looks_[shard].is_unknown) log::error("{}", looked.error().message);
+  if (!looked.value_or(false)) return false;
+  forget_permissions(shard);
+  looks_[shard].has_new_permissions = true;
+  return true;
 }
 
 void ForeignChanges::forget_permissions(std::uint32_t shard) const {

@@ -38,6 +38,9 @@ class ForeignChanges {
   /// Finishes a commit in which another process has died. Waits for the shard's turn.
   /// @param follows  false: an edit of the structure by another process makes the model outdated.
   Change check_for_change(std::uint32_t shard, bool follows);
+  /// Checks only the mode and the owner of a shard's file, and waits for no commit and no directory.
+  /// @return true if they have changed. The next check_for_change() reports it, too.
+  bool check_permissions(std::uint32_t shard);
   /// True if bytes of a shard may be changing, or may have changed unnoticed. This is so while this mount or
   /// another process commits, and if the file's time shows a change.
   [[nodiscard]] bool is_unsettled(std::uint32_t shard) const;
@@ -51,12 +54,13 @@ class ForeignChanges {
   void break_touched_base();
 
  private:
-  /// The state that the last check of a shard has logged, so that each state is logged once.
+  /// What the last checks of a shard have found. Each state is logged once.
   struct Look {
-    std::atomic<bool> is_gone = false;     // no file is at the path
-    std::atomic<bool> is_unknown = false;  // the store failed the check
-    std::atomic<bool> is_touched = false;  // another program has changed bytes
-    FileIdentity seen;                     // of a running commit; guarded by the shard's turn
+    std::atomic<bool> is_gone = false;              // no file is at the path
+    std::atomic<bool> is_unknown = false;           // the store failed the check
+    std::atomic<bool> is_touched = false;           // another program has changed bytes
+    std::atomic<bool> has_new_permissions = false;  // check_for_change() has not reported them yet
+    FileIdentity seen;                              // of a running commit; guarded by the shard's turn
   };
   /// Does the check of check_for_change(). The caller has the shard's turn.
   Change note_foreign_change(std::uint32_t shard, bool follows);

@@ -150,6 +150,10 @@ class MountRoot {
   /// Checks a file that may have changed, and reopens its model if the model was replaced. Only one thread
   /// may call at a time.
   Change check_for_change(const WatchedFile& file);
+  /// Checks only modes and owners of all models. Waits for no commit and for no directory. Any thread may
+  /// call.
+  /// @return what the kernel must forget beside what the models tell it.
+  Stale check_permissions();
   /// Returns the entries of models that were replaced or are refused, except the entries in the root.
   /// Entries of a replaced model cannot be reached any more, but the kernel would keep the entries in its
   /// caches, and an unused model's file would stay open. Entries of a refused model can still be reached.

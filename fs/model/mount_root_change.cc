@@ -102,6 +102,12 @@ MountRoot::Change MountRoot::check_for_change(const WatchedFile& file) {
   return change;
 }
 
+Stale MountRoot::check_permissions() {
+  bool has_changed = false;
+  for (const Pin& edition : mounted_models_.all()) has_changed = edition->check_permissions() || has_changed;
+  return has_changed && !is_lone_ ? Stale::one(kRootIno, Stale::What::Attributes) : Stale();
+}
+
 MountRoot::Change MountRoot::check_replaced(Number edition, std::uint32_t shard) {
   const Pin member = mounted_models_.pin(edition);
   if (!member || shard >= member->model().shards().size()) return {};

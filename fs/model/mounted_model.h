@@ -251,7 +251,9 @@ class MountedModel {
   /// Calls ForeignChanges::check_for_change() without is_edited. Also follows edits of other processes
   /// (StructureEdits::follow()).
   ForeignChanges::Change check_for_change(std::uint32_t shard = 0);
-  /// The same for the model's index.
+  /// ForeignChanges::check_permissions() of all shards.
+  bool check_permissions();
+  /// check_for_change() for the model's index.
   ForeignChanges::Change check_index();
   /// Makes every later look-up of files that show tensors fail with EIO and this message. Open files can
   /// still be read, except tensors of a delta's base whose bytes another program has changed: these give EIO.

@@ -235,6 +235,14 @@ ForeignChanges::Change MountedModel::check_for_change(std::uint32_t shard) {
   return found;
 }
 
+bool MountedModel::check_permissions() {
+  bool has_changed = false;
+  const auto shards = static_cast<std::uint32_t>(model().shards().size());
+  for (std::uint32_t shard = 0; shard < shards; ++shard)
+    has_changed = foreign_.check_permissions(shard) || has_changed;
+  return has_changed;
+}
+
 ForeignChanges::Change MountedModel::check_index() {
   ForeignChanges::Change found;
   if (!structure_.is_index_changed()) return found;

@@ -32,12 +32,12 @@ void EndingSignals::block() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-void EndingSignals::start(std::function<void()> end) {
+void EndingSignals::start(Calls calls) {
   struct sigaction wake {};
   wake.sa_handler = [](int) {};
   sigaction(kWakeSignal, &wake, nullptr);
-  thread_ =
-      std::thread([this, end = std::move(end), main_thread = pthread_self()] { wait(end, main_thread); });
+  thread_ = std::thread(
+      [this, calls = std::move(calls), main_thread = pthread_self()] { wait(calls, main_thread); });
 }
 
 void EndingSignals::stop() {
@@ -47,17 +47,19 @@ void EndingSignals::stop() {
   thread_.join();
 }
 
-void EndingSignals::wait(const std::function<void()>& end, pthread_t main_thread) {
+void EndingSignals::wait(const Calls& calls, pthread_t main_thread) {
   sigset_t set = ending_signals();
   sigaddset(&set, SIGTERM);  // stop() sends it
   int number = 0;
   while (sigwait(&set, &number) != 0) {
   }
   if (is_stopping_) return;
-  end();
+  calls.end();
   constexpr struct timespec kPause = {.tv_sec = 0, .tv_nsec = 20'000'000};
-  while (!is_stopping_) {
-    pthread_kill(main_thread, kWakeSignal);
+  constexpr unsigned kPatience = 250;  // pauses
+  for (unsigned pauses = 0; !is_stopping_; ++pauses) {
+    if (pauses == kPatience) calls.be_late();
+    if (wakes_) pthread_kill(main_thread, kWakeSignal);
     nanosleep(&kPause, nullptr);
   }
 }

@@ -24,15 +24,22 @@ class EndingSignals {
   EndingSignals(const EndingSignals&) = delete;
   EndingSignals& operator=(const EndingSignals&) = delete;
 
-  /// From now on the first signal calls `end` on another thread, and interrupts the system calls of the
-  /// calling thread until stop().
-  void start(std::function<void()> end);
+  struct Calls {
+    std::function<void()> end;      // at the first signal
+    std::function<void()> be_late;  // if stop() has not been called five seconds later
+  };
+  /// From now on the first signal makes the calls on another thread, and interrupts the system calls of the
+  /// calling thread until let_be().
+  void start(Calls calls);
+  /// Interrupts no system call any more. The calling thread of start() calls it.
+  void let_be() { wakes_ = false; }
   void stop();
 
  private:
-  void wait(const std::function<void()>& end, pthread_t main_thread);
+  void wait(const Calls& calls, pthread_t main_thread);
 
   std::atomic<bool> is_stopping_ = false;
+  std::atomic<bool> wakes_ = true;
   std::thread thread_;
 };
 

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdarg>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <mutex>
@@ -176,6 +177,25 @@ struct Session::Parts {
   }
 };
 
+/// Unmounts while a request still runs. The request is a long commit, or another user holds a file of the
+/// source in the kernel for as long as that user wants. No thread takes new requests any more, so a program
+/// that used the mount would wait. The request ends as if nothing had happened: the connection stays.
+void Session::leave_mount_point(const Parts& parts) {
+  const OwnMount* const connected = parts.connected();
+  if (connected == nullptr || !connected->is_mounted()) return;
+  log::warning("{}: unmounted before its last requests have ended: this process ends when they have",
+               parts.options.mount_point.string());
+  // The unmount may wait for pages that no thread takes, until the end closes the device. So nothing waits
+  // for this thread.
+  try {
+    std::thread([mount = OwnMount(connected->numbers())] {
+      const RaisedCapability may_unmount(CAP_SYS_ADMIN);
+      mount.unmount();
+    }).detach();
+  } catch (const std::exception&) {  // the mount stays until the requests have ended
+  }
+}
+
 Session::Session(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Result<std::unique_ptr<Session>> Session::mount(MountRoot& mount_root, const std::filesystem::path& source,
@@ -260,7 +280,8 @@ Result<void> Session::serve() {
   Follower follower(parts.mount);  // outlives the watcher's thread
   Watcher watcher;
   if (auto started = watcher.start([&] { return follower.files(); },
-                                   [&](auto changed) { return follower.look(changed); });
+                                   [&](auto changed) { return follower.look(changed); },
+                                   [&] { invalidator.forget(mount_root.check_permissions()); });
       !started) {
     log::warning("{}; changes by other programs show at the next commit only", started.error().message);
   }
@@ -268,12 +289,14 @@ Result<void> Session::serve() {
             mount_root.is_read_only() ? ", read-only" : "");
 
   EndingSignals signals;
-  signals.start([&parts] {
-    Cancellation::note_end();
-    fuse_session_exit(parts.session.get());
-  });
+  signals.start({.end =
+                     [&parts] {
+                       Cancellation::note_end();
+                       fuse_session_exit(parts.session.get());
+                     },
+                 .be_late = [&parts] { leave_mount_point(parts); }});
   const int ended = serve_requests(parts.session.get(), parts.options.threads);
-  signals.stop();
+  signals.let_be();
   Cancellation::note_end();
   // libfuse's loop clears this flag at its end, but running and waiting requests still check it.
   fuse_session_exit(parts.session.get());
@@ -303,6 +326,7 @@ Result<void> Session::serve() {
     static_cast<void>(kept_invalidator.release());
   }
   watcher.stop();
+  signals.stop();
   close_device(parts.session.get());  // the last descriptor of the connection
   if (connected != nullptr) connected->unmount();
   if (!has_finished) static_cast<void>(parts.session.release());

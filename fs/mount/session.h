@@ -31,6 +31,7 @@ class Session {
  private:
   struct Parts;
   explicit Session(std::unique_ptr<Parts> parts);
+  static void leave_mount_point(const Parts& parts);
   std::unique_ptr<Parts> parts_;
 };
 

@@ -38,7 +38,7 @@ TEST_CASE("a signal ends the loop and wakes its thread, before and after start",
           if (is_early) ::kill(::getpid(), number);
           std::atomic<int> ends = 0;
           EndingSignals signals;
-          signals.start([&] { ++ends; });
+          signals.start({.end = [&] { ++ends; }, .be_late = [] {}});
           if (!is_early) ::kill(::getpid(), number);
           // A sleep that only a signal's handler ends.
           int interrupted = 0;
@@ -56,7 +56,7 @@ TEST_CASE("without a signal nothing is ended", "[fs][ending_signals]") {
           bool has_ended = false;
           {
             EndingSignals signals;
-            signals.start([&] { has_ended = true; });
+            signals.start({.end = [&] { has_ended = true; }, .be_late = [&] { has_ended = true; }});
           }
           EndingSignals never_started;
           never_started.stop();
@@ -70,7 +70,7 @@ TEST_CASE("a signal that the parent process has told to ignore stays ignored", "
           EndingSignals::block();
           std::atomic<int> ends = 0;
           EndingSignals signals;
-          signals.start([&] { ++ends; });
+          signals.start({.end = [&] { ++ends; }, .be_late = [] {}});
           ::kill(::getpid(), SIGHUP);
           ::poll(nullptr, 0, 100);
           signals.stop();

@@ -140,6 +140,34 @@ TEST_CASE("a burst of a thousand writes is looked at a few times, the last one i
   CHECK(looks < 500);
 }
 
+TEST_CASE("during a look that does not end, what can't wait is done again and again", "[fs][watcher]") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("a", "");
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool may_end = false;
+  int meanwhile = 0;
+  Watcher watcher;
+  const auto hangs = [&](auto) {
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, kPatience, [&] { return may_end; });
+    return Watcher::Next::Wait;
+  };
+  const auto counts = [&] {
+    const std::scoped_lock lock(mutex);
+    ++meanwhile;
+    changed.notify_all();
+  };
+  REQUIRE(watcher.start(these({file}), hangs, counts));
+  {
+    std::unique_lock lock(mutex);
+    CHECK(changed.wait_for(lock, kPatience, [&] { return meanwhile >= 2; }));
+    may_end = true;
+  }
+  changed.notify_all();
+  watcher.stop();
+}
+
 TEST_CASE_METHOD(WatchedFile, "after stop nothing is heard, and stopping twice is harmless",
                  "[fs][watcher]") {
   watcher.stop();
