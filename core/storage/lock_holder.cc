@@ -9,15 +9,18 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <fstream>
 #include <limits>
 #include <sstream>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <tuple>
 #include <utility>
+
+#include "core/base/deadline.h"
+#include "core/storage/other_processes.h"
 
 namespace stfs {
 namespace {
@@ -31,10 +34,13 @@ enum class Fit : std::uint8_t {
   File,   // it is a lock on this file
 };
 
+constexpr std::chrono::seconds kPatience{1};
+
 struct Wanted {
   FileIdentity file;
   ByteRange range;
   bool is_flock = false;
+  Deadline deadline;  // a user decides how many descriptors there are to look at
 };
 
 struct Line {
@@ -69,13 +75,17 @@ Line parse(const std::string& line, const Wanted& wanted) {
   return found;
 }
 
+bool is_over(const Wanted& wanted) {
+  return time_left(wanted.deadline) == std::chrono::milliseconds::zero();
+}
+
 /// Returns the best match among a process's locks, and the number of locks that match so well.
-std::pair<Fit, unsigned> locks_of(const fs::path& descriptors, const Wanted& wanted) {
+std::pair<Fit, unsigned> locks_of(pid_t process, const Wanted& wanted) {
   std::pair<Fit, unsigned> locks = {Fit::None, 0};
-  std::error_code failed;
-  for (fs::directory_iterator entry(descriptors, failed), end; !failed && entry != end;
-       entry.increment(failed)) {
-    std::ifstream lines(entry->path());
+  any_descriptor(process, [&](const std::string& descriptor, const KnownFile& file) {
+    if (is_over(wanted)) return true;
+    if (file.inode != wanted.file.inode || file.device != wanted.file.device) return false;
+    std::ifstream lines(fmt::format("/proc/{}/fdinfo/{}", process, descriptor));
     for (std::string line; std::getline(lines, line);) {
       constexpr std::string_view kStart = "lock:";
       if (!line.starts_with(kStart)) continue;
@@ -84,7 +94,8 @@ std::pair<Fit, unsigned> locks_of(const fs::path& descriptors, const Wanted& wan
       if (fit > locks.first) locks = {fit, 0};
       ++locks.second;
     }
-  }
+    return false;
+  });
   return locks;
 }
 
@@ -110,19 +121,16 @@ std::optional<pid_t> look_for_holder(const Wanted& wanted, bool& is_unseen) {
   std::tuple<Fit, bool> best = {Fit::None, false};  // its fit, and whether it is another process
   std::optional<pid_t> holder;
   unsigned own = 0;
-  std::error_code failed;
-  for (fs::directory_iterator entry("/proc", failed), end; !failed && entry != end; entry.increment(failed)) {
-    const std::string name = entry->path().filename().string();
-    pid_t pid = 0;
-    const auto [parsed, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (error != std::errc{} || parsed != name.data() + name.size()) continue;
-    const auto [fit, count] = locks_of(entry->path() / "fdinfo", wanted);
-    if (pid == ::getpid()) own = count;
-    const std::tuple is(fit, pid != ::getpid());
-    if (fit == Fit::None || is <= best) continue;
-    best = is;
-    holder = pid;
-  }
+  any_process([&](pid_t process) {
+    const auto [fit, count] = locks_of(process, wanted);
+    if (process == ::getpid()) own = count;
+    const std::tuple is(fit, process != ::getpid());
+    if (fit != Fit::None && is > best) {
+      best = is;
+      holder = process;
+    }
+    return best == std::tuple(Fit::File, true) || is_over(wanted);
+  });
   if (holder && *holder != ::getpid()) return holder;
   // The holder may be another user's process, whose descriptors can't be read.
   const auto [named, count] = look_at_all_locks(wanted, std::max(Fit::Inode, std::get<Fit>(best)));
@@ -136,25 +144,14 @@ std::optional<pid_t> find_holder(const Wanted& wanted) {
   for (int attempt = 1;; ++attempt) {
     bool is_unseen = false;
     const auto holder = look_for_holder(wanted, is_unseen);
-    if (!is_unseen || attempt == kAttempts) return holder;
+    if (!is_unseen || attempt == kAttempts || is_over(wanted)) return holder;
   }
-}
-
-/// Returns the first line of a file below /proc.
-std::string line_of(const fs::path& path) {
-  std::string line;
-  std::ifstream file(path);
-  std::getline(file, line);
-  // A process chooses its name, so replace control characters.
-  std::ranges::replace_if(
-      line, [](char c) { return c < ' ' || c > '~'; }, '?');
-  return line;
 }
 
 }  // namespace
 
 std::optional<pid_t> find_lock_holder(const FileIdentity& file, ByteRange range) {
-  return find_holder({.file = file, .range = range});
+  return find_holder({.file = file, .range = range, .deadline = deadline_in(kPatience)});
 }
 
 std::optional<pid_t> find_flock_holder(const fs::path& path) {
@@ -164,7 +161,7 @@ std::optional<pid_t> find_flock_holder(const fs::path& path) {
   file.device = std::uint64_t{gnu_dev_major(status.st_dev)} << 32U | gnu_dev_minor(status.st_dev);
   file.inode = status.st_ino;
   constexpr ByteRange kWhole = {0, std::numeric_limits<std::uint64_t>::max()};
-  return find_holder({.file = file, .range = kWhole, .is_flock = true});
+  return find_holder({.file = file, .range = kWhole, .is_flock = true, .deadline = deadline_in(kPatience)});
 }
 
 std::string holder_text(std::optional<pid_t> holder) {
@@ -172,7 +169,9 @@ std::string holder_text(std::optional<pid_t> holder) {
   const fs::path process = fmt::format("/proc/{}", *holder);
   struct stat status {};
   const bool is_there = ::stat(process.c_str(), &status) == 0;
-  const std::string name = line_of(process / "comm");
+  std::string name = comm_of(*holder);
+  std::ranges::replace_if(
+      name, [](char c) { return c < ' ' || c > '~'; }, '?');
   return fmt::format("process {}{}{}", *holder, name.empty() ? "" : fmt::format(" ({})", name),
                      is_there ? fmt::format(" of user {}", status.st_uid) : "");
 }

@@ -1,14 +1,9 @@
-// Parses proc_pid_mountinfo(5), and looks for the guard in /proc/PID/cmdline.
+// Parses proc_pid_mountinfo(5).
 #include "core/storage/mount_table.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <fstream>
-#include <map>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -46,42 +41,6 @@ std::optional<Number> number_in(std::string_view text) {
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (text.empty() || failed != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return number;
-}
-
-std::vector<std::string> command_line_of(const std::string& process) {
-  std::ifstream file(fmt::format("/proc/{}/cmdline", process), std::ios::binary);
-  std::vector<std::string> words;
-  for (std::string word; words.size() <= kGuardArguments && std::getline(file, word, '\0');)
-    words.push_back(word);
-  return words;
-}
-
-/// Returns the words of a line of /proc/PID/status behind its name.
-std::vector<std::string> status_of(std::string_view process, std::string_view name) {
-  std::ifstream file(fmt::format("/proc/{}/status", process));
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(name)) continue;
-    std::istringstream words(line.substr(name.size()));
-    std::vector<std::string> found;
-    for (std::string word; words >> word;) found.push_back(word);
-    return found;
-  }
-  return {};
-}
-
-/// Returns the guard's parent, if it is the process that the guard names. A guard that has lost its daemon
-/// has another parent. The daemon knows its number in its own namespace.
-std::optional<pid_t> daemon_of(const std::string& guard, const std::string& named, const MountEntry& mount) {
-  const auto parent = status_of(guard, "PPid:");
-  if (parent.empty()) return std::nullopt;
-  const auto numbers = status_of(parent.front(), "NSpid:");
-  if (numbers.empty() || numbers.back() != named) return std::nullopt;
-  const auto is_of_user = [&](std::string_view process) {
-    const auto users = status_of(process, "Uid:");  // real, effective, saved, of files
-    return users.size() == 4 && mount.user() && number_in<std::uint32_t>(users[1]) == mount.user();
-  };
-  if (!is_of_user(guard) || !is_of_user(parent.front())) return std::nullopt;
-  return number_in<pid_t>(parent.front());
 }
 
 }  // namespace
@@ -126,30 +85,6 @@ std::optional<MountEntry> mounted_at(const std::filesystem::path& path) {
     if (entry.path.native() == path.native()) found = std::move(entry);
   }
   return found;
-}
-
-std::vector<std::optional<pid_t>> find_daemons(std::span<const MountEntry> mounts) {
-  using Numbers = std::pair<std::string_view, std::string_view>;  // id and device
-  std::map<Numbers, std::size_t> by_numbers;
-  for (std::size_t at = 0; at < mounts.size(); ++at)
-    by_numbers.emplace(Numbers(mounts[at].id, mounts[at].device), at);
-  std::vector<std::optional<pid_t>> daemons(mounts.size());
-  std::error_code failed;
-  for (std::filesystem::directory_iterator entry("/proc", failed), end; !failed && entry != end;
-       entry.increment(failed)) {
-    const std::string process = entry->path().filename().string();
-    if (!number_in<pid_t>(process)) continue;
-    const std::vector<std::string> words = command_line_of(process);
-    if (words.size() != kGuardArguments || words[0] != kGuardName) continue;
-    const auto found = by_numbers.find(Numbers(words[2], words[4]));
-    if (found == by_numbers.end() || daemons[found->second]) continue;
-    daemons[found->second] = daemon_of(process, words[1], mounts[found->second]);
-  }
-  return daemons;
-}
-
-std::optional<pid_t> find_daemon(const MountEntry& mount) {
-  return find_daemons({&mount, 1}).front();
 }
 
 }  // namespace stfs

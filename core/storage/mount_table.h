@@ -1,13 +1,9 @@
-// The kernel's list of mounts, and the process that serves a mount of safetensorsfs. Nothing here asks a
-// mounted file system, which may never answer.
+// The kernel's list of mounts. Nothing here asks a mounted file system, which may never answer.
 #pragma once
-
-#include <sys/types.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,13 +42,5 @@ std::optional<MountEntry> mounted_at(const std::filesystem::path& path);
 /// mount's `id`, its lasting number, its `device`, what to do with a dead mount, and the mount point.
 inline constexpr std::string_view kGuardName = "stfs-guard";
 inline constexpr int kGuardArguments = 7;
-
-/// Returns the process that serves each of the mounts: the one that the mount's guard names. The owner of
-/// both processes must be the mount's user: another user could start a process with any command line. Reads
-/// /proc once.
-/// @return nothing for a mount whose daemon has ended, or whose guard was killed.
-std::vector<std::optional<pid_t>> find_daemons(std::span<const MountEntry> mounts);
-/// Does the same for one mount.
-std::optional<pid_t> find_daemon(const MountEntry& mount);
 
 }  // namespace stfs

@@ -91,7 +91,3 @@ TEST_CASE("the user of a FUSE mount is known from its options", "[core][mount_ta
   CHECK_FALSE(user_of("rw,user_id=x,group_id=7"));
   CHECK_FALSE(user_of("rw,user_id="));
 }
-
-TEST_CASE("a mount without a guard has no daemon", "[core][mount_table]") {
-  CHECK_FALSE(find_daemon({.id = "no such mount", .device = "0:0", .options = "rw,user_id=0"}));
-}

@@ -200,7 +200,7 @@ def test_only_a_guard_of_the_mounts_user_names_a_daemon(mount, nobody):
     os.kill(int(guard), signal.SIGKILL)
     assert mounted.eventually(lambda: listed(mount)["process"] is None)
     script = nobody.directory / str(os.getpid())  # the guard's second word is its parent
-    script.write_text("echo ready; read line")
+    script.write_text("printf stfs-guard > /proc/$$/comm; echo ready; read line")
     command = ["bash", "-c", 'exec -a stfs-guard bash "$@"', "bash", script.name, *words[1:]]
     for before, found in ((nobody.before, None), ([], os.getpid())):
         forged = subprocess.Popen([*before, *command], cwd=nobody.directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

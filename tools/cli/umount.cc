@@ -29,6 +29,7 @@
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/verb.h"
+#include "tools/target/daemons.h"
 #include "tools/target/mount_users.h"
 #include "tools/target/question.h"
 #include "tools/target/served_mounts.h"

@@ -5,29 +5,25 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
+
+#include "core/base/deadline.h"
+#include "core/storage/other_processes.h"
+#include "tools/target/question.h"
 
 namespace stfs::tools {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Calls `visit` with each entry until it returns true. @return whether it did.
-template <class Visit>
-bool any_entry(const fs::path& directory, Visit visit) {
-  std::error_code failed;
-  for (fs::directory_iterator entry(directory, failed), end; !failed && entry != end;
-       entry.increment(failed)) {
-    if (visit(entry->path())) return true;
-  }
-  return false;
-}
+constexpr std::chrono::seconds kPatience{1};
 
 /// A link of /proc gives the path without a request to the mount.
 bool leads_into(const fs::path& link, const std::string& mount_point) {
@@ -36,51 +32,69 @@ bool leads_into(const fs::path& link, const std::string& mount_point) {
   return !failed && (target == mount_point || target.starts_with(mount_point + "/"));
 }
 
-bool has_open(const fs::path& process, const MountEntry& mount) {
+std::uint64_t device_of(const MountEntry& mount) {
+  std::uint64_t major = 0;
+  std::uint64_t minor = 0;
+  char colon = 0;
+  std::istringstream(mount.device) >> major >> colon >> minor;
+  return major << 32U | minor;
+}
+
+bool has_open(pid_t process, const MountEntry& mount) {
   const std::string wanted = "mnt_id:\t" + mount.id;
-  return any_entry(process / "fdinfo", [&](const fs::path& descriptor) {
-    std::ifstream lines(descriptor);
+  return any_descriptor(process, [&](const std::string& descriptor, const KnownFile& file) {
+    if (file.device != device_of(mount)) return false;
+    std::ifstream lines(fmt::format("/proc/{}/fdinfo/{}", process, descriptor));
     for (std::string line; std::getline(lines, line);)
       if (line == wanted) return true;
     return false;
   });
 }
 
-/// The number of the file system: "MAJOR:MINOR" is decimal in mountinfo, and hexadecimal in maps.
-std::string device_in_maps(const std::string& device) {
-  unsigned major = 0;
-  unsigned minor = 0;
-  char colon = 0;
-  std::istringstream(device) >> major >> colon >> minor;
-  return fmt::format(" {:02x}:{:02x} ", major, minor);
-}
-
-bool has_mapped(const fs::path& process, const MountEntry& mount) {
-  const std::string wanted = device_in_maps(mount.device);
-  std::ifstream lines(process / "maps");
+/// May wait for ever (other_processes.h).
+bool has_mapped(pid_t process, const MountEntry& mount) {
+  const std::uint64_t device = device_of(mount);
+  const std::string wanted = fmt::format(" {:02x}:{:02x} ", device >> 32U, device & 0xffffffffU);
+  std::ifstream lines(fmt::format("/proc/{}/maps", process));
   for (std::string line; std::getline(lines, line);)
     if (line.substr(0, line.find('/')).find(wanted) != line.npos) return true;
   return false;
 }
 
-bool uses(const fs::path& process, const MountEntry& mount) {
-  const auto leads = [&](const char* link) { return leads_into(process / link, mount.path.native()); };
-  return leads("cwd") || leads("root") || leads("exe") || has_open(process, mount) ||
-         has_mapped(process, mount);
+bool uses(pid_t process, const MountEntry& mount) {
+  const auto leads = [&](const char* link) {
+    return leads_into(fmt::format("/proc/{}/{}", process, link), mount.path.native());
+  };
+  return leads("cwd") || leads("root") || leads("exe") || has_open(process, mount);
+}
+
+/// Returns the processes of a list that have a file of the mount mapped. Nothing if a process does not
+/// answer.
+std::vector<pid_t> that_have_mapped(const std::vector<pid_t>& processes, const MountEntry& mount) {
+  Question question([&] {
+    std::string found;
+    for (const pid_t process : processes)
+      if (has_mapped(process, mount)) found += fmt::format("{} ", process);
+    return found;
+  });
+  std::istringstream words(question.answer_by(deadline_in(kPatience)).value_or(""));
+  std::vector<pid_t> found;
+  for (pid_t process = 0; words >> process;) found.push_back(process);
+  return found;
 }
 
 }  // namespace
 
 std::vector<pid_t> users_of(const MountEntry& mount) {
   std::vector<pid_t> users;
-  any_entry("/proc", [&](const fs::path& process) {
-    const std::string name = process.filename().string();
-    pid_t pid = 0;
-    const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    const bool is_process = failed == std::errc() && end == name.data() + name.size();
-    if (is_process && pid != ::getpid() && uses(process, mount)) users.push_back(pid);
-    return false;
+  std::vector<pid_t> others;
+  // A user decides how many processes and descriptors there are to look at.
+  const Deadline deadline = deadline_in(kPatience);
+  any_process([&](pid_t process) {
+    if (process != ::getpid()) (uses(process, mount) ? users : others).push_back(process);
+    return time_left(deadline) == std::chrono::milliseconds::zero();
   });
+  std::ranges::copy(that_have_mapped(others, mount), std::back_inserter(users));
   std::ranges::sort(users);
   return users;
 }

@@ -17,6 +17,7 @@
 
 #include "core/base/unique_fd.h"
 #include "core/storage/trusted_links.h"
+#include "tools/target/daemons.h"
 #include "tools/target/question.h"
 #include "tools/text/json_document.h"
 
