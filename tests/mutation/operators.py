@@ -195,6 +195,8 @@ class Operators(SyntaxTree):
         if colon is None:
             return
         first = opening + colon.end()
+        if self.source.plain[first:closing].lstrip().startswith("{"):
+            return  # no type can be deduced from braces
         self.add(
             "shorter loop", (first, closing), "all but the last",
             Edit(first, closing, f"\nstfs_mutation::shortened({IS_ON},\n", "\n)"),

@@ -51,6 +51,7 @@ int forced(bool a) {
 int sum(const std::vector<int>& all) {
   int result = 0;
   for (const int one : all) result += one;
+  for (const int none : {0, 0}) result += none;
   for (std::size_t at = 0; at < all.size(); ++at) result += all[at];
   return result;
 }
