@@ -111,6 +111,7 @@ Result<FormattedHeader> format(std::span<const Tensor> tensors, const Metadata& 
   auto built = std::move(builder).build();
   if (!built) return given_twice("tensor", built.error().name);
   header.content.tensors = std::move(*built);
+  header.content.metadata.sort_keys();  // as a parser does
   return header;
 }
 
