@@ -30,10 +30,10 @@ bool ForeignChanges::check_permissions(std::uint32_t shard) {
   const Snapshot::Pin pin = mounted_.snapshots_.pin();
   if (!mounted_.model().shards()[shard].archive) return false;
   const auto looked = mounted_.permissions_.look(shard);
-  if (!looked && !looks_[shard].is_unknown) log::error("{}", looked.error().message);
+  if (!looked && !looks_[shard].is_unknown.exchange(true)) log::error("{}", looked.error().message);
   if (!looked.value_or(false)) return false;
-  forget_permissions(shard);
   looks_[shard].has_new_permissions = true;
+  forget_permissions(shard);
   return true;
 }
 

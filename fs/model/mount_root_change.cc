@@ -104,7 +104,11 @@ MountRoot::Change MountRoot::check_for_change(const WatchedFile& file) {
 
 Stale MountRoot::check_permissions() {
   bool has_changed = false;
-  for (const Pin& edition : mounted_models_.all()) has_changed = edition->check_permissions() || has_changed;
+  for (const Pin& edition : mounted_models_.all()) {
+    // Another thread may still be connecting a new edition to the mount.
+    if (is_current(edition.number()) || edition->is_replaced())
+      has_changed = edition->check_permissions() || has_changed;
+  }
   return has_changed && !is_lone_ ? Stale::one(kRootIno, Stale::What::Attributes) : Stale();
 }
 

@@ -9,6 +9,7 @@ ShardPermissions::ShardPermissions(const Snapshots& snapshots, const Overrides& 
     : snapshots_(snapshots),
       overrides_(overrides),
       found_(snapshots->model->shards().size()),
+      newest_(found_.size()),
       shown_(found_) {
   for (std::uint32_t shard = 0; shard < shown_.size(); ++shard) {
     if (!snapshots_->model->shards()[shard].archive) continue;
@@ -21,12 +22,15 @@ Result<bool> ShardPermissions::look(std::uint32_t shard) {
   constexpr mode_t kWrite = 0222;
   constexpr mode_t kRead = 0444;
   constexpr unsigned kReadToWrite = 1;
+  const std::uint64_t number = ++looks_;
   auto found = permissions_of(*snapshots_->model->reader(shard).local_file());
   RETURN_IF_ERROR(found);
   found->mode &= overrides_.is_read_only ? kReadWrite & ~kWrite : kReadWrite;
   found->uid = overrides_.uid.value_or(found->uid);
   found->gid = overrides_.gid.value_or(found->gid);
   const MutexLock lock(mutex_);
+  if (number < newest_[shard]) return false;
+  newest_[shard] = number;
   if (found_[shard] == *found) return false;
   found_[shard] = shown_[shard] = *found;
   const std::optional<Permissions>& delta = found_.back();

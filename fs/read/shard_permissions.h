@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -35,15 +36,18 @@ class ShardPermissions {
   [[nodiscard]] Permissions of_all() const;
   [[nodiscard]] Permissions of_any() const;
 
-  /// Reads the shard's mode and owner. @return true if they have changed.
+  /// Reads the shard's mode and owner. @return true if they have changed. Any thread may call: of two looks
+  /// at once, the one that has begun later counts.
   Result<bool> look(std::uint32_t shard);
 
  private:
   const Snapshots& snapshots_;
   const Overrides overrides_;
+  std::atomic<std::uint64_t> looks_ = 0;
   mutable Mutex mutex_;
   std::vector<std::optional<Permissions>> found_
-      GUARDED_BY(mutex_);  // by shard, of its file; none without a file
+      GUARDED_BY(mutex_);                                 // by shard, of its file; none without a file
+  std::vector<std::uint64_t> newest_ GUARDED_BY(mutex_);  // by shard: the number of the look in `found_`
   std::vector<std::optional<Permissions>> shown_ GUARDED_BY(mutex_);  // by shard
   Permissions of_all_ GUARDED_BY(mutex_);                             // these two combine the shards'
   Permissions of_any_ GUARDED_BY(mutex_);
