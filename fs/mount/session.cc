@@ -27,6 +27,7 @@
 
 #include "fs/base/capabilities.h"
 #include "fs/base/log.h"
+#include "fs/base/survive.h"
 #include "fs/follow/follower.h"
 #include "fs/follow/janitor.h"
 #include "fs/follow/watcher.h"
@@ -190,7 +191,7 @@ void Session::leave_mount_point(const Parts& parts) {
   try {
     std::thread([mount = OwnMount(connected->numbers())] {
       const RaisedCapability may_unmount(CAP_SYS_ADMIN);
-      mount.unmount();
+      survive("unmount", [&mount] { mount.unmount(); });
     }).detach();
   } catch (const std::exception&) {  // the mount stays until the requests have ended
   }
@@ -294,7 +295,7 @@ Result<void> Session::serve() {
                        Cancellation::note_end();
                        fuse_session_exit(parts.session.get());
                      },
-                 .be_late = [&parts] { leave_mount_point(parts); }});
+                 .be_late = [&parts] { survive("end", [&parts] { leave_mount_point(parts); }); }});
   const int ended = serve_requests(parts.session.get(), parts.options.threads);
   signals.let_be();
   Cancellation::note_end();
