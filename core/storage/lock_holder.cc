@@ -8,18 +8,24 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <thread>
 #include <tuple>
 #include <utility>
 
 #include "core/base/deadline.h"
+#include "core/base/mutex.h"
 #include "core/storage/other_processes.h"
 
 namespace stfs {
@@ -40,7 +46,7 @@ struct Wanted {
   FileIdentity file;
   ByteRange range;
   bool is_flock = false;
-  Deadline deadline;  // a user decides how many descriptors there are to look at
+  Deadline deadline{};  // a user decides how many descriptors there are to look at
 };
 
 struct Line {
@@ -139,7 +145,7 @@ std::optional<pid_t> look_for_holder(const Wanted& wanted, bool& is_unseen) {
   return is_unseen ? std::nullopt : holder;
 }
 
-std::optional<pid_t> find_holder(const Wanted& wanted) {
+std::optional<pid_t> search(const Wanted& wanted) {
   constexpr int kAttempts = 3;  // locks begin and end while /proc is read
   for (int attempt = 1;; ++attempt) {
     bool is_unseen = false;
@@ -148,10 +154,50 @@ std::optional<pid_t> find_holder(const Wanted& wanted) {
   }
 }
 
+/// Searches on another thread, because a user can also lock a directory of /proc for ever.
+std::optional<pid_t> find_holder(Wanted wanted) {
+  constexpr int kMostThreads = 8;
+  static std::atomic<int> threads = 0;
+  struct Answer {
+    Mutex mutex;
+    Condition arrives;
+    bool is_there GUARDED_BY(mutex) = false;
+    std::optional<pid_t> holder GUARDED_BY(mutex);
+  };
+  wanted.deadline = deadline_in(kPatience);
+  const auto answer = std::make_shared<Answer>();
+  if (++threads > kMostThreads) {
+    --threads;
+    return std::nullopt;
+  }
+  try {
+    std::thread([answer, wanted] {
+      std::optional<pid_t> holder;
+      try {
+        holder = search(wanted);
+      } catch (const std::exception&) {  // no memory: the holder stays unknown
+      }
+      --threads;
+      const MutexLock lock(answer->mutex);
+      answer->is_there = true;
+      answer->holder = holder;
+      answer->arrives.notify_one();
+    }).detach();
+  } catch (const std::system_error&) {
+    --threads;
+    return std::nullopt;
+  }
+  const MutexLock lock(answer->mutex);
+  // The search itself ends at the deadline, if nobody holds it up.
+  answer->arrives.wait_for(answer->mutex, 2 * kPatience,
+                           [&]() NO_THREAD_SAFETY_ANALYSIS { return answer->is_there; });
+  return answer->holder;
+}
+
 }  // namespace
 
 std::optional<pid_t> find_lock_holder(const FileIdentity& file, ByteRange range) {
-  return find_holder({.file = file, .range = range, .deadline = deadline_in(kPatience)});
+  return find_holder({.file = file, .range = range});
 }
 
 std::optional<pid_t> find_flock_holder(const fs::path& path) {
@@ -161,7 +207,7 @@ std::optional<pid_t> find_flock_holder(const fs::path& path) {
   file.device = std::uint64_t{gnu_dev_major(status.st_dev)} << 32U | gnu_dev_minor(status.st_dev);
   file.inode = status.st_ino;
   constexpr ByteRange kWhole = {0, std::numeric_limits<std::uint64_t>::max()};
-  return find_holder({.file = file, .range = kWhole, .is_flock = true, .deadline = deadline_in(kPatience)});
+  return find_holder({.file = file, .range = kWhole, .is_flock = true});
 }
 
 std::string holder_text(std::optional<pid_t> holder) {

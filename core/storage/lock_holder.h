@@ -15,8 +15,8 @@ namespace stfs {
 /// Returns the process that holds a lock of fcntl(2) overlapping the range: a lock of an open file
 /// description or of a process. F_OFD_GETLK reports no pid for the first kind, so this reads /proc/PID/fdinfo
 /// of each descriptor of the file in the processes that we may inspect, and then /proc/locks, which names the
-/// second kind for all users. Takes up to a second, but waits for no process (other_processes.h): for
-/// messages only.
+/// second kind for all users. Ends after two seconds, also if another user holds the search up
+/// (other_processes.h): for messages only.
 /// @return nothing also if another user's process holds the lock and only root can see which one.
 std::optional<pid_t> find_lock_holder(const FileIdentity& file, ByteRange range);
 /// Returns the process that holds a lock of flock(2) on a file or a directory. Any user finds the process.

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from mounted import eventually
@@ -33,6 +34,7 @@ print(os.getpid(), flush=True)
 sys.stdin.readline()  # the mount is stopped now
 child = os.fork()
 if child == 0:
+    os.close(say_go_on)
     if what == "descriptor":  # the kernel holds the lock of the epoll descriptor while it copies
         libc.epoll_wait(epoll, at, 1, -1)
     elif what == "inode":  # ... and that of the file, shared
@@ -52,13 +54,17 @@ if what == "directory" and os.fork() == 0:  # waits for the lock, before the ker
     os.open(f"{archive}/no such name", os.O_CREAT | os.O_RDWR)
 sys.stdin.readline()
 """
-WAITS_FOR_MOUNT = ("folio", "filemap", "request_wait", "fuse")
 
 
-
-def waits_in_kernel(pid, *functions):
-    where = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/wchan")]
-    return any(function in name for name in where for function in functions)
+def waits_in_kernel(pid):
+    """True if a thread waits for the disk or for a lock of the kernel, and goes on waiting."""
+    def waiting():
+        return {task.name for task in Path(f"/proc/{pid}/task").glob("*") if (task / "stat").read_text().rpartition(") ")[2][0] == "D"}
+    found = waiting()
+    for _ in range(5):
+        time.sleep(0.02)
+        found &= waiting()
+    return bool(found)
 
 
 @contextlib.contextmanager
@@ -74,11 +80,11 @@ def stuck_process(what, mount, tensor, archive, name="python3"):
         process.stdin.write("\n")
         process.stdin.flush()
         child = int(process.stdout.readline())
-        assert eventually(lambda: waits_in_kernel(pid if what == "memory map" else child, *WAITS_FOR_MOUNT), 20)
+        assert eventually(lambda: waits_in_kernel(pid if what == "memory map" else child), 20)
         process.stdin.write("\n")
         process.stdin.flush()
         if what == "memory map":
-            assert eventually(lambda: waits_in_kernel(child, "rwsem", "mmap"), 20)
+            assert eventually(lambda: waits_in_kernel(child), 20)
         yield pid, child
     finally:
         os.kill(mount.pid, signal.SIGCONT)

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import own_disk
 import pytest
 from archive_file import random_bytes, write_bytes_tensors
 from mounted import BUILD, eventually, mount_entry
 from naming_mount import naming_mount
-from stuck_process import stuck_process
+from stuck_process import stuck_process, waits_in_kernel
 from test_journal_users import is_run_by
 from test_planted_files import MALLORY
 
@@ -34,6 +35,16 @@ def model(planted_ground):
 
 
 @pytest.fixture
+def models(planted_ground):
+    """A directory on ext4, where a reader in the kernel keeps writers of the file, or of the directory, out."""
+    with own_disk.own_disk("ext4", planted_ground[1] / "disk") as disk:
+        models = made(disk / "models")
+        for name in "xy":
+            write_bytes_tensors(models / f"{name}.safetensors", {"t": random_bytes(5000, 3), "u": random_bytes(50, 4)}).chmod(0o644)
+        yield models
+
+
+@pytest.fixture
 def other(planted_ground, mounts):
     """A mount from which Mallory maps a file. A test stops it."""
     source = write_bytes_tensors(planted_ground[1] / "other.safetensors", {"t": random_bytes(1 << 20, 2)})
@@ -44,10 +55,6 @@ def numbers_of(mount):
     """The numbers of the mount and of its device, as in /proc/self/mountinfo."""
     lines = [line.split(" ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     return next((line[0], line[2]) for line in lines if line[4] == str(mount.path))
-
-
-def states_of(pid):
-    return {Path(f"{task}/stat").read_text().rpartition(") ")[2][0] for task in Path(f"/proc/{pid}/task").glob("*")}
 
 
 def stfs(*arguments):
@@ -129,7 +136,7 @@ def guard_of(mount):
 def test_a_set_user_id_program_is_not_taken_for_the_guard(model, mounts, tmp_path):
     """A program such as sudo has root's numbers while it asks another user for the password."""
     mount = mounts(model)
-    os.kill(guard_of(mount), signal.SIGKILL)
+    os.kill(eventually(lambda: guard_of(mount), 20), signal.SIGKILL)
     poser = pose_as_guard(tmp_path, mount)
     try:
         done = stfs("umount", mount.path)
@@ -140,27 +147,20 @@ def test_a_set_user_id_program_is_not_taken_for_the_guard(model, mounts, tmp_pat
 
 
 @pytest.mark.parametrize("planted_ground", ["disk"], indirect=True)
-def test_a_mount_leaves_its_mount_point_although_a_file_of_its_source_is_held_in_the_kernel(other, mounts, planted_ground):
-    """On ext4 a reader with O_DIRECT keeps all writers of the file out while its memory is not there."""
-    models = made(planted_ground[1] / "models")
-    for name in "xy":
-        write_bytes_tensors(models / f"{name}.safetensors", {"t": random_bytes(5000, 3), "u": random_bytes(50, 4)}).chmod(0o644)
+def test_a_mount_leaves_its_mount_point_although_a_file_of_its_source_is_held_in_the_kernel(models, other, mounts, planted_ground):
     mount = mounts(models, "allow_other", path=made(planted_ground[1] / "mount of models"))
     with stuck_process("inode", other, "t", models / "x.safetensors"):
         edit = subprocess.Popen(["rm", mount / "x" / "t"])
-        stuck = eventually(lambda: "D" in states_of(mount.pid), 10)
+        assert eventually(lambda: waits_in_kernel(mount.pid), 20)
         mount.process.send_signal(signal.SIGTERM)
         assert eventually(lambda: mount_entry(mount.path) is None, FOREVER)
-        assert (mount.process.poll() is None) == bool(stuck)
+        assert mount.process.poll() is None
     assert mount.wait() == 0
     edit.wait(FOREVER)
 
 
 @pytest.mark.parametrize("planted_ground", ["disk"], indirect=True)
-def test_a_chmod_is_noticed_while_a_user_holds_the_directory_of_the_models_in_the_kernel(other, mounts, planted_ground):
-    models = made(planted_ground[1] / "models")
-    for name in "xy":
-        write_bytes_tensors(models / f"{name}.safetensors", {"t": random_bytes(5000, 3)}).chmod(0o644)
+def test_a_chmod_is_noticed_while_a_user_holds_the_directory_of_the_models_in_the_kernel(models, other, mounts, planted_ground):
     mount = mounts(models, "allow_other", path=made(planted_ground[1] / "mount of models"))
 
     def may_read():
@@ -170,6 +170,6 @@ def test_a_chmod_is_noticed_while_a_user_holds_the_directory_of_the_models_in_th
     with open(models / "y.safetensors") as private, open(models / "x.safetensors", "r+b") as own:
         with stuck_process("directory", other, "t", models):
             os.pwrite(own.fileno(), b"\1", os.fstat(own.fileno()).st_size - 1)  # the mount looks for journals in the directory
-            eventually(lambda: "D" in states_of(mount.pid), 10)
+            assert eventually(lambda: waits_in_kernel(mount.pid), 20)
             os.fchmod(private.fileno(), 0o600)
             assert eventually(lambda: not may_read(), 30)

@@ -56,6 +56,7 @@ constexpr const char* kUmountExamples =
 
 /// A file that was closed just now may still keep the mount busy.
 constexpr int kBusyTries = 20;
+constexpr std::chrono::seconds kBusyPatience{3};
 constexpr struct timespec kBusyPause = {.tv_sec = 0, .tv_nsec = 50'000'000};
 
 struct Unmounted {
@@ -244,7 +245,11 @@ std::optional<std::string> unmount(const MountEntry& mount, Unmounted& done, Str
   std::string why;
   int failed = unmount_once(mount, why);
   const auto is_busy = [&] { return failed == EBUSY || why.find("busy") != why.npos; };
-  for (int tries = 1; failed != 0 && is_busy() && tries < kBusyTries; ++tries) {
+  const Deadline deadline = deadline_in(kBusyPatience);
+  const auto may_try_again = [&](int tries) {
+    return tries < kBusyTries && time_left(deadline) != std::chrono::milliseconds::zero();
+  };
+  for (int tries = 1; failed != 0 && is_busy() && may_try_again(tries); ++tries) {
     done.users = users_of(mount);
     if (!done.users.empty()) break;
     ::nanosleep(&kBusyPause, nullptr);

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -37,11 +38,12 @@ std::optional<std::uint32_t> only_user_of(pid_t process) {
   return failed == std::errc() ? std::optional(user) : std::nullopt;
 }
 
-/// sudo gives itself all numbers of root before it asks for the password. Only root sees another user's
-/// program.
-bool runs_set_id_program(pid_t process) {
+/// sudo gives itself all numbers of root before it asks for the password.
+/// @param user  of the process. An ordinary user does not see another user's program. The kernel also hides a
+///              set-user-ID program that another user has started, from root without CAP_SYS_PTRACE.
+bool may_run_set_id_program(pid_t process, std::uint32_t user) {
   const auto program = known_file(fmt::format("/proc/{}/exe", process));
-  return program && (program->mode & (S_ISUID | S_ISGID)) != 0;
+  return program ? (program->mode & (S_ISUID | S_ISGID)) != 0 : user == ::geteuid();
 }
 
 /// May wait for ever for another user's process (other_processes.h). Reads no more than a guard's: a process
@@ -72,6 +74,7 @@ class CommandLines {
     if (user == 0 || user == ::geteuid()) return words_of(command_line_of(process));
     constexpr std::chrono::seconds kPatience{1};
     const auto deadline = deadlines_.try_emplace(user, deadline_in(kPatience)).first;
+    if (time_left(deadline->second) == std::chrono::milliseconds::zero()) return {};
     Question question([process] { return command_line_of(process); });
     return words_of(question.answer_by(deadline->second).value_or(""));
   }
@@ -95,13 +98,11 @@ std::optional<pid_t> daemon_of(pid_t guard, const std::string& named, std::uint3
   std::from_chars(parent.front().data(), parent.front().data() + parent.front().size(), daemon);
   const auto numbers = status_words(daemon, "NSpid:");
   if (numbers.empty() || numbers.back() != named) return std::nullopt;
-  if (only_user_of(daemon) != user || runs_set_id_program(daemon)) return std::nullopt;
+  if (only_user_of(daemon) != user || may_run_set_id_program(daemon, user)) return std::nullopt;
   return daemon;
 }
 
-}  // namespace
-
-std::vector<std::optional<pid_t>> find_daemons(std::span<const MountEntry> mounts) {
+std::vector<std::optional<pid_t>> look_for_daemons(std::span<const MountEntry> mounts) {
   using Numbers = std::pair<std::string_view, std::string_view>;  // id and device
   std::map<Numbers, std::size_t> by_numbers;
   for (std::size_t at = 0; at < mounts.size(); ++at)
@@ -112,7 +113,7 @@ std::vector<std::optional<pid_t>> find_daemons(std::span<const MountEntry> mount
     if (!has_name_of_guard(process)) return false;
     const auto user = only_user_of(process);
     const auto is_of_user = [&](const MountEntry& mount) { return user && mount.user() == user; };
-    if (std::ranges::none_of(mounts, is_of_user) || runs_set_id_program(process)) return false;
+    if (std::ranges::none_of(mounts, is_of_user) || may_run_set_id_program(process, *user)) return false;
     const std::vector<std::string> words = lines.of(process, *user);
     if (words.size() != kGuardArguments || words[0] != kGuardName) return false;
     const auto found = by_numbers.find(Numbers(words[2], words[4]));
@@ -121,6 +122,24 @@ std::vector<std::optional<pid_t>> find_daemons(std::span<const MountEntry> mount
     daemons[found->second] = daemon_of(process, words[1], *user);
     return false;
   });
+  return daemons;
+}
+
+}  // namespace
+
+std::vector<std::optional<pid_t>> find_daemons(std::span<const MountEntry> mounts) {
+  constexpr std::chrono::seconds kPatience{5};
+  // A user can hold a listing of /proc up for ever.
+  Question question([&] {
+    std::string text;
+    for (const auto& daemon : look_for_daemons(mounts)) text += fmt::format("{} ", daemon.value_or(0));
+    return text;
+  });
+  std::istringstream words(question.answer_by(deadline_in(kPatience)).value_or(""));
+  std::vector<std::optional<pid_t>> daemons(mounts.size());
+  for (auto& daemon : daemons) {
+    if (pid_t process = 0; words >> process && process != 0) daemon = process;
+  }
   return daemons;
 }
 

@@ -13,9 +13,11 @@ namespace stfs::tools {
 
 /// Returns the process that serves each of the mounts: the one that the mount's guard names. Both processes
 /// must belong to the mount's user alone, and must not run a set-user-ID program: another user can start that
-/// with any command line. Reads /proc once. Waits at most a second for each other user whose processes do not
-/// answer. Call it on the only thread of the process.
-/// @return nothing for a mount whose daemon has ended, or whose guard was killed.
+/// with any command line. Reads /proc once. Ends after five seconds, and waits at most a second for each
+/// other user whose processes do not answer. Call it on the only thread of the process.
+/// @return nothing for a mount whose daemon has ended, or whose guard was killed; nothing at all if a user
+/// holds
+///   up the search.
 std::vector<std::optional<pid_t>> find_daemons(std::span<const MountEntry> mounts);
 /// Does the same for one mount.
 std::optional<pid_t> find_daemon(const MountEntry& mount);

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <sstream>
 #include <string>
@@ -22,8 +23,6 @@ namespace stfs::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::chrono::seconds kPatience{1};
 
 /// A link of /proc gives the path without a request to the mount.
 bool leads_into(const fs::path& link, const std::string& mount_point) {
@@ -68,13 +67,16 @@ bool uses(pid_t process, const MountEntry& mount) {
   return leads("cwd") || leads("root") || leads("exe") || has_open(process, mount);
 }
 
-/// Returns the processes of a list that have a file of the mount mapped. Nothing if a process does not
-/// answer.
-std::vector<pid_t> that_have_mapped(const std::vector<pid_t>& processes, const MountEntry& mount) {
-  Question question([&] {
+/// Returns the processes that pass a test, except this one. Asks in a child process, because a process may
+/// not answer, and because a user can hold a listing of /proc up. Then it returns nothing.
+std::vector<pid_t> processes_that(const std::function<bool(pid_t)>& passes) {
+  constexpr std::chrono::seconds kPatience{1};
+  Question question([&passes, own = ::getpid()] {
     std::string found;
-    for (const pid_t process : processes)
-      if (has_mapped(process, mount)) found += fmt::format("{} ", process);
+    any_process([&](pid_t process) {
+      if (process != own && process != ::getpid() && passes(process)) found += fmt::format("{} ", process);
+      return false;
+    });
     return found;
   });
   std::istringstream words(question.answer_by(deadline_in(kPatience)).value_or(""));
@@ -86,16 +88,11 @@ std::vector<pid_t> that_have_mapped(const std::vector<pid_t>& processes, const M
 }  // namespace
 
 std::vector<pid_t> users_of(const MountEntry& mount) {
-  std::vector<pid_t> users;
-  std::vector<pid_t> others;
-  // A user decides how many processes and descriptors there are to look at.
-  const Deadline deadline = deadline_in(kPatience);
-  any_process([&](pid_t process) {
-    if (process != ::getpid()) (uses(process, mount) ? users : others).push_back(process);
-    return time_left(deadline) == std::chrono::milliseconds::zero();
-  });
-  std::ranges::copy(that_have_mapped(others, mount), std::back_inserter(users));
+  std::vector<pid_t> users = processes_that([&](pid_t process) { return uses(process, mount); });
+  std::ranges::copy(processes_that([&](pid_t process) { return has_mapped(process, mount); }),
+                    std::back_inserter(users));
   std::ranges::sort(users);
+  users.erase(std::ranges::unique(users).begin(), users.end());
   return users;
 }
 
