@@ -56,14 +56,18 @@ sys.stdin.readline()
 """
 
 
+def states_of(pid):
+    """The letter of each thread's state, by thread."""
+    return {task.name: (task / "stat").read_text().rpartition(") ")[2][0] for task in Path(f"/proc/{pid}/task").glob("*")}
+
+
 def waits_in_kernel(pid):
     """True if a thread waits for the disk or for a lock of the kernel, and goes on waiting."""
-    def waiting():
-        return {task.name for task in Path(f"/proc/{pid}/task").glob("*") if (task / "stat").read_text().rpartition(") ")[2][0] == "D"}
-    found = waiting()
-    for _ in range(5):
+    found = None
+    for _ in range(6):
+        waiting = {task for task, state in states_of(pid).items() if state == "D"}
+        found = waiting if found is None else found & waiting
         time.sleep(0.02)
-        found &= waiting()
     return bool(found)
 
 
@@ -77,6 +81,7 @@ def stuck_process(what, mount, tensor, archive, name="python3"):
     try:
         pid = int(process.stdout.readline())
         os.kill(mount.pid, signal.SIGSTOP)
+        assert eventually(lambda: set(states_of(mount.pid).values()) == {"T"}, 20)  # each thread stops when it runs next
         process.stdin.write("\n")
         process.stdin.flush()
         child = int(process.stdout.readline())
