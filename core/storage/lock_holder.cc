@@ -19,7 +19,6 @@
 #include <sstream>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -183,12 +182,12 @@ std::optional<pid_t> find_holder(Wanted wanted) {
       answer->holder = holder;
       answer->arrives.notify_one();
     }).detach();
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     --threads;
     return std::nullopt;
   }
   const MutexLock lock(answer->mutex);
-  // The search itself ends at the deadline, if nobody holds it up.
+  // A search that can read on ends at its deadline, so only a blocked one takes longer.
   answer->arrives.wait_for(answer->mutex, 2 * kPatience,
                            [&]() NO_THREAD_SAFETY_ANALYSIS { return answer->is_there; });
   return answer->holder;

@@ -2,10 +2,10 @@
 // possible.
 //
 // A process can hold the lock of its memory map, or of a descriptor of epoll or io_uring, for as long as it
-// likes: it makes the kernel copy from a file of its own FUSE mount that does not answer. A reader of that
-// process's cmdline, environ, maps, smaps or fdinfo then waits, and for fdinfo no signal ends the wait. So
-// nothing reads these files of another user's process, except for fdinfo of files that are known to be
-// harmless.
+// likes: it makes the kernel copy from a file on a FUSE mount that does not answer. A reader of cmdline,
+// environ, maps, smaps or fdinfo below this process's /proc/PID then waits, and for fdinfo no signal ends the
+// wait. So nothing reads these files of another user's process, except for fdinfo of files that are known to
+// be harmless.
 //
 // In the same way a user can lock a directory of /proc. A listing or a first look-up there then waits until a
 // signal ends it. So callers use another thread or a child process, and have a deadline.

@@ -39,7 +39,7 @@ class ForeignChanges {
   /// @param follows  false: an edit of the structure by another process makes the model outdated.
   Change check_for_change(std::uint32_t shard, bool follows);
   /// Checks only the mode and the owner of a shard's file, and waits for no commit and no directory.
-  /// @return true if they have changed. The next check_for_change() reports it, too.
+  /// @return true if they have changed. The next check_for_change() also reports the change.
   bool check_permissions(std::uint32_t shard);
   /// True if bytes of a shard may be changing, or may have changed unnoticed. This is so while this mount or
   /// another process commits, and if the file's time shows a change.
@@ -54,7 +54,7 @@ class ForeignChanges {
   void break_touched_base();
 
  private:
-  /// What the last checks of a shard have found. Each state is logged once.
+  /// The results of the last checks of a shard. Each state is logged once.
   struct Look {
     std::atomic<bool> is_gone = false;              // no file is at the path
     std::atomic<bool> is_unknown = false;           // the store failed the check

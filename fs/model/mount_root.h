@@ -152,7 +152,7 @@ class MountRoot {
   Change check_for_change(const WatchedFile& file);
   /// Checks only modes and owners of all models. Waits for no commit and for no directory. Any thread may
   /// call.
-  /// @return what the kernel must forget beside what the models tell it.
+  /// @return the root's attributes if the kernel must forget them. The models report their own.
   Stale check_permissions();
   /// Returns the entries of models that were replaced or are refused, except the entries in the root.
   /// Entries of a replaced model cannot be reached any more, but the kernel would keep the entries in its

@@ -28,7 +28,7 @@ using stfs::test::TemporaryDirectory;
 
 namespace {
 
-/// A file, and what stat(2) says of it.
+/// A file and its status.
 struct Known {
   explicit Known(const std::string& content) : path(directory.write("a", content)) {
     REQUIRE(::stat(path.c_str(), &status) == 0);

@@ -1,5 +1,6 @@
 # A process of another user that never answers a reader of /proc, or that holds a file of the source in the kernel, keeps
 # no tool and no mount of root waiting.
+import contextlib
 import os
 import shutil
 import signal
@@ -83,16 +84,21 @@ def test_no_command_line_that_does_not_answer_holds_up_the_list_of_mounts(model,
         assert stfs("umount", mount.path).returncode == 0
 
 
+@contextlib.contextmanager
+def running(command, **more):
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **more)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_busy_mount_names_its_users_beside_a_process_that_does_not_answer(model, other, mounts):
     mount = mounts(model)
-    user = subprocess.Popen(["sleep", "1000"], cwd=mount.path)
-    try:
-        with stuck_process("memory map", other, "t", model):
-            done = stfs("umount", mount.path)
-        assert done.returncode == 1 and f"process {user.pid} (sleep)" in done.stderr
-    finally:
-        user.kill()
-        user.wait()
+    with running(["cat"], cwd=mount.path) as user, stuck_process("memory map", other, "t", model):
+        done = stfs("umount", mount.path)
+        assert done.returncode == 1 and f"process {user.pid} (cat)" in done.stderr
 
 
 def test_a_process_that_has_only_mapped_a_file_keeps_the_mount_busy_and_is_named(model, mounts):
@@ -101,14 +107,10 @@ def test_a_process_that_has_only_mapped_a_file_keeps_the_mount_busy_and_is_named
     script = ("import ctypes, os, sys; fd = os.open(sys.argv[1], os.O_RDONLY); "
               "libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_long; "
               "assert libc.mmap(None, ctypes.c_size_t(100), 1, 1, fd, ctypes.c_long(0)) > 0; os.close(fd); print(flush=True); input()")
-    user = subprocess.Popen([sys.executable, "-c", script, mount / "a"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
+    with running([sys.executable, "-c", script, mount / "a"]) as user:
         user.stdout.readline()
         done = stfs("umount", mount.path)
         assert done.returncode == 1 and f"process {user.pid} (" in done.stderr
-    finally:
-        user.kill()
-        user.wait()
 
 
 def pose_as_guard(directory, mount):
@@ -119,7 +121,7 @@ def pose_as_guard(directory, mount):
     named.chmod(0o4755)
     os.mkfifo(directory / str(os.getpid()))
     words = ["stfs-guard", str(os.getpid()), number, "0", device, "leaves", "x"]
-    return subprocess.Popen(words, executable=named, cwd=directory, stderr=subprocess.DEVNULL)
+    return running(words, executable=named, cwd=directory, stderr=subprocess.DEVNULL)
 
 
 def guard_of(mount):
@@ -137,13 +139,9 @@ def test_a_set_user_id_program_is_not_taken_for_the_guard(model, mounts, tmp_pat
     """A program such as sudo has root's numbers while it asks another user for the password."""
     mount = mounts(model)
     os.kill(eventually(lambda: guard_of(mount), 20), signal.SIGKILL)
-    poser = pose_as_guard(tmp_path, mount)
-    try:
+    with pose_as_guard(tmp_path, mount):
         done = stfs("umount", mount.path)
         assert done.returncode == 1 and "its daemon was not found" in done.stderr
-    finally:
-        poser.kill()
-        poser.wait()
 
 
 @pytest.mark.parametrize("planted_ground", ["disk"], indirect=True)
