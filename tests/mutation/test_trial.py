@@ -9,7 +9,7 @@ import pytest
 import seen
 from candidate import Candidate, Edit
 import trial
-from trial import Place, batches_of, escaped, try_fault, try_without_lock
+from trial import Place, batches_of, escaped, is_enough, try_fault, try_without_lock
 
 ROOT = Path(__file__).resolve().parents[2]
 # This test passes by fault 1 and notices it.
@@ -121,3 +121,12 @@ def test_clang_notices_a_lock_that_a_member_needs(tmp_path):
     finally:
         source.unlink()
         place.remove()
+
+
+def test_a_score_may_be_lower_than_asked_by_one_standard_deviation():
+    enough = {5: 2, 39: 21, 60: 33, 10_000: 5952}
+    for tried, least in enough.items():
+        assert is_enough(least, tried, 60) and not is_enough(least - 1, tried, 60)
+    assert is_enough(0, 0, 60)
+    assert is_enough(0, 10, 0)
+    assert is_enough(10, 10, 100) and not is_enough(9, 10, 100)

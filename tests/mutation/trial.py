@@ -1,6 +1,7 @@
 """Runs tests with one fault on, and ends all processes that the tests have started."""
 
 import dataclasses
+import math
 import os
 import re
 import shutil
@@ -22,6 +23,12 @@ MOST_NAMES = 100_000  # bytes
 PYTEST_RAN_NOTHING = (4, 5)  # exit statuses: a test was not found; none was selected
 # Under nohup, or behind an &, signals are ignored that the tests send. These words restore the default.
 USUAL = ("env", "--default-signal=HUP", "--default-signal=INT", "--default-signal=QUIT")
+
+
+def is_enough(caught: int, tried: int, percent: float) -> bool:
+    """Whether a score is `percent`, or lower by at most one standard deviation of a sample of this size."""
+    share = percent / 100
+    return caught >= share * tried - math.sqrt(share * (1 - share) * tried)
 
 
 class Place:
