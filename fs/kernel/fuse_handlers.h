@@ -14,11 +14,11 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/cancellation.h"
 #include "fs/base/log.h"
 #include "fs/base/requester.h"
 #include "fs/base/survive.h"
 #include "fs/kernel/fuse_ops.h"
-#include "fs/read/cancellation.h"
 
 namespace stfs {
 

@@ -7,9 +7,9 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/cancellation.h"
 #include "fs/base/survive.h"
 #include "fs/model/mounted_model.h"
-#include "fs/read/cancellation.h"
 
 namespace stfs {
 namespace {

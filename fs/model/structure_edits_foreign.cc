@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/cancellation.h"
 #include "core/base/name_hash.h"
 #include "core/model/model_index.h"
 #include "core/storage/file.h"
 #include "fs/base/log.h"
 #include "fs/model/mounted_model.h"
-#include "fs/read/cancellation.h"
 
 namespace stfs {
 namespace {

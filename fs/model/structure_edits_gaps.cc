@@ -7,11 +7,11 @@
 #include <string>
 #include <utility>
 
+#include "core/base/cancellation.h"
 #include "core/base/shell_word.h"
 #include "core/commit/compaction.h"
 #include "fs/base/log.h"
 #include "fs/model/mounted_model.h"
-#include "fs/read/cancellation.h"
 
 namespace stfs {
 namespace {

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/cancellation.h"
 #include "fs/base/capabilities.h"
 #include "fs/base/log.h"
 #include "fs/base/survive.h"
@@ -37,7 +38,6 @@
 #include "fs/mount/guard.h"
 #include "fs/mount/mount_point.h"
 #include "fs/mount/own_mount.h"
-#include "fs/read/cancellation.h"
 
 namespace stfs {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
+#include "core/base/cancellation.h"
 #include "core/base/checksum.h"
 #include "core/base/mutex.h"
-#include "fs/read/cancellation.h"
 #include "fs/read/tensor_reader.h"
 
 namespace stfs {

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <memory>
 
+#include "core/base/cancellation.h"
 #include "core/tensor/float_conversion.h"
 #include "core/tensor/npy_writer.h"
-#include "fs/read/cancellation.h"
 #include "fs/tree/names.h"
 
 namespace stfs {

@@ -1,9 +1,9 @@
 // The extended attributes, and the numbers that show a reader that something has changed.
 #include <set>
 
+#include "core/base/cancellation.h"
 #include "core/base/checksum.h"
 #include "core/storage/attribute_names.h"
-#include "fs/read/cancellation.h"
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
