@@ -155,6 +155,7 @@ Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
   if (done && group_record) done = group_record->publish(durability);
   if (!done) {
     for (std::size_t at = 0; at < published; ++at) withdraw(*parts[at], done.error());
+    if (group_record && done.error().code != ErrorCode::CommitUnknown) group_record->give_up();
     return done;
   }
 

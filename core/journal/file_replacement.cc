@@ -111,17 +111,32 @@ Result<bool> is_due(Storage& storage, const IndexPlace& place, const File& journ
   return is_believed_for(storage, place, is_state ? nullptr : present->get(), journal);
 }
 
+/// Removes the new indexes that dead processes have left. Another user may have taken a name like theirs,
+/// which stays.
+Result<void> remove_left(Storage& storage, const IndexPlace& place, const std::string& journal_name) {
+  auto names = storage.list(place.directory.path, journal_name);
+  RETURN_IF_ERROR(names);
+  for (const std::string& name : *names) {
+    if (without_secret(name, kNewIndexSuffix) == journal_name)
+      static_cast<void>(storage.remove(place.directory.file(name)));
+  }
+  return {};
+}
+
 /// Does the steps of replace_index() in the open directory.
 Result<void> replace_in(Storage& storage, const IndexPlace& place, const std::filesystem::path& journal_name,
                         const File& journal, const FileReplacement& index, RightOf right,
                         Durability durability, std::unique_ptr<File> prepared) {
   const std::filesystem::path& path = place.path;
   std::filesystem::path temporary = place.directory.file(journal_name);
+  temporary += secret_name_part();
   temporary += kNewIndexSuffix;
+  if (right == RightOf::JournalMaker) {
+    RETURN_IF_ERROR(remove_left(storage, place, journal_name.string()));
+  }
   auto due = is_due(storage, place, journal, index, right);
   RETURN_IF_ERROR(due);
   if (!*due) {
-    RETURN_IF_ERROR(remove_if_there(storage, temporary));
     if (durability != Durability::Power) return {};
     // The process that renamed the new file may have died before it synced the directory.
     auto synced = storage.sync_directory(place.directory.path);

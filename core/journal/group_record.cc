@@ -274,22 +274,43 @@ Result<void> remove_without_journals(Storage& storage, const std::filesystem::pa
 
 Result<GroupRecord> GroupRecord::create(Storage& storage, const std::filesystem::path& archive_path,
                                         const File& archive, std::span<const File* const> others) {
-  auto made = create_journal_file(storage, archive_path, archive, kGroupSuffix);
+  const auto make = [&]() -> Result<JournalFile> {
+    auto made = create_journal_file(storage, archive_path, archive, kGroupSuffix);
+    RETURN_IF_ERROR(made);
+    RETURN_IF_ERROR(restrict_to_writers_of_all(storage, *made->file, archive, others));
+    return made;
+  };
+  auto made = make();
   RETURN_IF_ERROR(made);
-  RETURN_IF_ERROR(restrict_to_writers_of_all(storage, *made->file, archive, others));
-  return GroupRecord(storage, std::move(*made));
+  auto empty = make();
+  RETURN_IF_ERROR(empty);
+  return GroupRecord(storage, std::move(*made), std::move(*empty));
+}
+
+std::filesystem::path GroupRecord::staged_path() const {
+  std::string name = made_.path.filename();
+  name.resize(name.size() - kGroupSuffix.size());
+  return made_.path.parent_path() / (name + std::string(kStagedSuffix));
 }
 
 Result<void> GroupRecord::seal(const std::vector<std::string>& journals, Durability durability) {
   const std::string bytes = encode_group_record({journals, made_.own});
   RETURN_IF_ERROR(made_.file->write(std::as_bytes(std::span(bytes)), 0));
-  return durability == Durability::Power ? made_.file->sync() : Result<void>{};
+  if (durability == Durability::Power) {
+    RETURN_IF_ERROR(made_.file->sync());
+  }
+  // Name both files before the journals tell the record's name.
+  Result<void> named;
+  if (!made_.file->has_staged_name()) named = storage_->publish(*made_.file, staged_path());
+  if (named) named = storage_->publish(*empty_.file, made_.path);
+  if (!named) give_up();
+  return named;
 }
 
 Result<void> GroupRecord::publish(Durability durability) {
   // Allocate before publishing, as in Journal::publish().
   const std::filesystem::path directory = made_.path.parent_path();
-  RETURN_IF_ERROR(storage_->publish(*made_.file, made_.path));
+  RETURN_IF_ERROR(storage_->rename(staged_path(), made_.path, true));
   if (durability == Durability::Process) return {};
   auto done = storage_->sync_directory(directory);
   if (done) return done;
@@ -301,6 +322,12 @@ Result<void> GroupRecord::publish(Durability durability) {
               done.error().message +
                   "; the record of the transaction could not be removed either: the next recovery decides "
                   "whether the transaction is committed");
+}
+
+void GroupRecord::give_up() {
+  // Without success recovery removes them: they promise nothing.
+  static_cast<void>(storage_->remove(staged_path()));
+  static_cast<void>(storage_->remove(made_.path));
 }
 
 Result<void> GroupRecord::remove() {

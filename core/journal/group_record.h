@@ -1,10 +1,11 @@
 // The record that makes the journals of several archives one commit.
 //
 // A transaction over the shards of a model writes one journal per shard. Each journal names the group record.
-// The group record, `.NAME.stj.ID.group`, is written last, beside the archive whose journal replaces the
+// The group record, `.NAME.stj.ID.group`, gets its name last, beside the archive whose journal replaces the
 // index. If no journal does, it is beside the first archive. All of its journals are committed as soon as its
 // name is on stable storage, and none before that. The group record is removed after the last of its
-// journals.
+// journals. The journals tell the name before the record has it, and another user could take it then:
+// therefore an empty file has the name first, and the record takes the place of this file.
 #pragma once
 
 #include <filesystem>
@@ -87,19 +88,25 @@ class GroupRecord {
                                     const File& archive, std::span<const File* const> others = {});
 
   [[nodiscard]] std::string name() const { return made_.path.filename().string(); }
-  /// Writes the names of the journals, on stable storage.
+  /// Writes the names of the journals, on stable storage, and reserves the record's name.
   Result<void> seal(const std::vector<std::string>& journals, Durability durability);
   /// THE COMMIT POINT. After a failure nothing is committed. If that can't be ensured, the error's code is
   /// CommitUnknown.
   Result<void> publish(Durability durability);
   /// Removes the group record. The caller has removed all of its journals.
   Result<void> remove();
+  /// Removes the reserved name of a record that was not published.
+  void give_up();
 
  private:
-  GroupRecord(Storage& storage, JournalFile made) : storage_(&storage), made_(std::move(made)) {}
+  GroupRecord(Storage& storage, JournalFile made, JournalFile empty)
+      : storage_(&storage), made_(std::move(made)), empty_(std::move(empty)) {}
+  /// The record's name until it takes the place of the empty file. Recovery knows it as a file in staging.
+  [[nodiscard]] std::filesystem::path staged_path() const;
 
   Storage* storage_;
-  JournalFile made_;
+  JournalFile made_;   // the path is the one of the published record
+  JournalFile empty_;  // has that name before; its lock tells that this process lives
 };
 
 }  // namespace stfs

@@ -18,6 +18,7 @@ constexpr std::uint32_t kMaxRanges = 1U << 26U;
 constexpr std::uint32_t kFirstVersionWithBoot = 3;
 constexpr std::uint32_t kFirstVersionWithTypes = 4;
 constexpr std::uint32_t kMaxGroupRecordBytes = 4096;
+constexpr std::size_t kSecretDigits = 16;
 constexpr std::uint64_t kMaxIndexNameBytes = 255;
 constexpr std::string_view kIndexSuffix = ".index.json";
 
@@ -182,6 +183,21 @@ std::string journal_prefix(const std::string& archive_file_name) {
   if (archive_file_name.size() <= kKept) return fmt::format(".{}{}", archive_file_name, kJournalMark);
   return fmt::format(".{}~{:016x}{}", archive_file_name.substr(0, kKept - 17),
                      XXH3_64bits(archive_file_name.data(), archive_file_name.size()), kJournalMark);
+}
+
+std::string secret_name_part() {
+  return fmt::format(".{:.{}}", JournalId::random().text(), kSecretDigits);
+}
+
+std::optional<std::string_view> without_secret(std::string_view name, std::string_view suffix) {
+  if (!name.ends_with(suffix) || name.size() < suffix.size() + 1 + kSecretDigits) return std::nullopt;
+  name.remove_suffix(suffix.size());
+  const std::string_view secret = name.substr(name.size() - kSecretDigits);
+  name.remove_suffix(kSecretDigits);
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  if (!name.ends_with('.') || secret.find_first_not_of(kDigits) != secret.npos) return std::nullopt;
+  name.remove_suffix(1);
+  return name;
 }
 
 bool is_journal_file_name(std::string_view file_name) {

@@ -115,9 +115,14 @@ std::string journal_prefix(const std::string& archive_file_name);
 /// Returns true if a journal, a staged journal or a new index, of any archive, can have this name.
 bool is_journal_file_name(std::string_view file_name);
 inline constexpr std::string_view kStagedSuffix = ".staged";
-/// A new index has its journal's name with this suffix, until it takes the old index's name
+/// A new index is called ".NAME.stj.ID.SECRET.index" after its journal, until it takes the old index's name
 /// (file_replacement.h). A killed process leaves the file; recovery removes it with its journal.
 inline constexpr std::string_view kNewIndexSuffix = ".index";
+/// Returns ".SECRET": a dot and 64 random bits as 16 hexadecimal digits. Other users of the directory cannot
+/// foresee the name of a file with this part, so they cannot take the name first.
+std::string secret_name_part();
+/// Removes ".SECRET" and the suffix from a name. Nothing if the name does not end so.
+std::optional<std::string_view> without_secret(std::string_view name, std::string_view suffix);
 /// A lane journal (lane_journal.h) is called ".NAME.stj.ID.standing".
 inline constexpr std::string_view kLaneJournalSuffix = ".standing";
 

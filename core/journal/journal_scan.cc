@@ -58,8 +58,8 @@ std::optional<NameKind> kind_of(std::string_view rest) {
 /// Returns true for the name of a new index. A journal's owner or a recovery writes that file, and the
 /// recovery of the journal removes it.
 bool is_new_index(std::string_view rest) {
-  if (!rest.ends_with(kNewIndexSuffix)) return false;
-  return kind_of(rest.substr(0, rest.size() - kNewIndexSuffix.size())) == NameKind::Ordinary;
+  const auto journal = without_secret(rest, kNewIndexSuffix);
+  return journal && kind_of(*journal) == NameKind::Ordinary;
 }
 
 class Scan {

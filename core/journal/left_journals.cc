@@ -25,8 +25,10 @@ Result<bool> promises_nothing(Storage& storage, const std::filesystem::path& pat
                               const FileStatus& opened, const DirectoryNames& later) {
   const std::string name = path.filename();
   if (name.ends_with(kStagedSuffix)) return true;
-  if (name.ends_with(kNewIndexSuffix))
-    return !later.has(name.substr(0, name.size() - kNewIndexSuffix.size()));
+  if (name.ends_with(kNewIndexSuffix)) {
+    const auto journal = without_secret(name, kNewIndexSuffix);
+    return journal && !later.has(std::string(*journal));
+  }
   if (name.ends_with(kGroupSuffix)) {
     // A record with several names is not read: one large file could have thousands of names. The archive is
     // gone, so every user who may make names here has the right to make a record.

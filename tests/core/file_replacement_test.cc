@@ -57,6 +57,28 @@ TEST_CASE("a journal gives a model its sync state, and may do so twice", "[core]
   REQUIRE(promise.keep());
 }
 
+TEST_CASE("names that another user has taken stop no replacement, and left files go",
+          "[core][file_replacement]") {
+  const Promise promise;
+  const std::filesystem::path folder = promise.state.parent_path();
+  const std::string journal = promise.path.filename();
+  std::filesystem::create_directories(folder / (journal + ".index"));
+  std::filesystem::create_directories(folder / (journal + ".0123456789abcdef.index") / "full");
+  std::filesystem::create_directories(folder);
+  const auto left = [&](const std::string& suffix) {
+    return promise.directory.write(".weight_sync/" + journal + suffix, "old");
+  };
+  const std::string of_dead = left(".00000000000000aa.index");
+  const std::string of_others = left(".notes");
+  REQUIRE(promise.keep());
+  CHECK(content_of(promise.state.string()) == R"({"version":"000001"})");
+  CHECK_FALSE(std::filesystem::exists(of_dead));
+  CHECK(std::filesystem::exists(of_others));
+  const std::string again = left(".00000000000000bb.index");
+  REQUIRE(promise.keep());
+  CHECK_FALSE(std::filesystem::exists(again));
+}
+
 TEST_CASE("a file that is longer than any index is another one, and is not read",
           "[core][file_replacement]") {
   const Promise promise;

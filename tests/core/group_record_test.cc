@@ -200,9 +200,10 @@ TEST_CASE_METHOD(FaultyPair, "a group that fails before its commit point may be 
     FileCall call;
     unsigned nth;
   };
-  // The calls for the two journals are first. The journals' names exist already when the last two calls fail.
+  // The record reserves its name before the two journals have theirs. The last calls are its commit point.
   const auto failure = GENERATE(Failure{FileCall::CreateUnnamed, 1}, Failure{FileCall::Sync, 3},
-                                Failure{FileCall::Publish, 3}, Failure{FileCall::SyncDirectory, 3});
+                                Failure{FileCall::Publish, 1}, Failure{FileCall::Publish, 2},
+                                Failure{FileCall::Rename, 1}, Failure{FileCall::SyncDirectory, 3});
   storage.plan().fail_call(failure.call, failure.nth, ENOSPC);
   const auto failed = pair.commit();
   REQUIRE_FALSE(failed);
@@ -220,7 +221,10 @@ TEST_CASE_METHOD(FaultyPair, "a group that fails before its commit point may be 
 TEST_CASE_METHOD(FaultyPair,
                  "a journal that fails spoils those of the other archives of its group not at all",
                  "[core][group_record]") {
-  storage.plan().fail_call(GENERATE(FileCall::Sync, FileCall::Publish, FileCall::SyncDirectory), 2, EIO);
+  // The group record and the file that reserves its name are published before the journals.
+  const auto [call, nth] = GENERATE(std::pair(FileCall::Sync, 2U), std::pair(FileCall::Publish, 4U),
+                                    std::pair(FileCall::SyncDirectory, 2U));
+  storage.plan().fail_call(call, nth, EIO);
   REQUIRE_FALSE(pair.commit());
   CHECK(pair.fills() == "ab");
   storage.plan().fail_call(0, 0);
@@ -247,6 +251,39 @@ TEST_CASE("the last journal of a group takes the group record with it, though it
   REQUIRE(recover(system_storage(), archive, *file));
   CHECK_FALSE(std::filesystem::exists(directory.path() / voided));
   CHECK(std::filesystem::exists(group_record) == has_another);
+}
+
+TEST_CASE("an empty file reserves the name of a group record before its journals tell it",
+          "[core][group_record]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("m.safetensors", archive_text('m'));
+  const auto archive = system_storage().open(path, Access::ReadWrite).value();
+  const auto hidden = [&] { return system_storage().list(directory.path(), ".m").value(); };
+  const FileStatus writers = strict_status_of(*archive).value();
+  const bool is_published = GENERATE(true, false);
+  {
+    auto record = GroupRecord::create(system_storage(), path, *archive).value();
+    const std::filesystem::path named = directory / record.name();
+    const auto look = [&] {
+      return look_at_group_record(system_storage(), named, kJournals.back(), writers).value();
+    };
+    CHECK(hidden().empty());
+    REQUIRE(record.seal(kJournals, Durability::Power));
+    CHECK(std::filesystem::is_empty(named));
+    CHECK(look().state == GroupState::Absent);
+    CHECK(hidden().size() == 2);
+    if (is_published) {
+      REQUIRE(record.publish(Durability::Power));
+      CHECK(look().state == GroupState::Committed);
+      CHECK(hidden() == std::vector<std::string>{record.name()});
+      REQUIRE(record.remove());
+    } else {
+      record.give_up();
+    }
+    CHECK(look().state == GroupState::Absent);
+    CHECK(hidden().empty());
+  }
+  CHECK(hidden().empty());
 }
 
 TEST_CASE("a group record is for the writers of all its archives", "[core][group_record]") {

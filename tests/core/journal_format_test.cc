@@ -274,6 +274,20 @@ TEST_CASE("an id is 32 hexadecimal digits, never the same twice", "[core][journa
   CHECK(journal_prefix("model.safetensors") == ".model.safetensors.stj.");
 }
 
+TEST_CASE("a secret part of a name is 16 random digits, and is found again", "[core][journal_format]") {
+  const std::string part = secret_name_part();
+  CHECK(part.size() == 17);
+  CHECK(part.front() == '.');
+  CHECK(part.find_first_not_of("0123456789abcdef", 1) == std::string::npos);
+  CHECK(part != secret_name_part());
+  CHECK(without_secret("a" + part + ".index", ".index") == "a");
+  CHECK(without_secret(part + ".index", ".index") == "");
+  for (const char* name : {"a.0123456789abcdef", "a.0123456789abcdeg.index", "a.0123456789ABCDEF.index",
+                           "a0123456789abcdef.index", "0123456789abcdef.index", ".123456789abcdef.index",
+                           "a.index", "", ".index"})
+    CHECK_FALSE(without_secret(name, ".index"));
+}
+
 TEST_CASE("a name tells that a file is a journal, or belongs to one", "[core][journal_format]") {
   for (const std::string& archive : {std::string("model.safetensors"), std::string(250, 'm')}) {
     for (const std::string_view suffix :

@@ -68,14 +68,14 @@ TEST_CASE_METHOD(Renamed, "what a dead process has left under an old name goes w
   SECTION("a staged file, a group record without journals, a new index without its journal") {
     leave(std::string(kStagedSuffix), "bytes");
     leave(".group");
-    leave(std::string(kNewIndexSuffix), "{}");
+    leave(secret_name_part() + std::string(kNewIndexSuffix), "{}");
     CHECK(left().empty());
   }
   SECTION("void journals, each with its new index") {
     for (int at = 0; at < 4; ++at) {
       const std::string journal = journal_prefix("m.safetensors") + JournalId::random().text();
       archive.directory.write(journal, "");
-      archive.directory.write(journal + std::string(kNewIndexSuffix), "{}");
+      archive.directory.write(journal + secret_name_part() + std::string(kNewIndexSuffix), "{}");
     }
     CHECK(left().empty());
   }
@@ -134,7 +134,8 @@ TEST_CASE("names that look like those of a long archive cost no listing of the d
   const TemporaryDirectory directory;
   for (int at = 0; at < 10; ++at) {
     directory.write(name_of_left("zz~0123456789abcdef"), "");
-    directory.write(name_of_left("zz~0123456789abcdef", kNewIndexSuffix), "{}");
+    directory.write(name_of_left("zz~0123456789abcdef", secret_name_part() + std::string(kNewIndexSuffix)),
+                    "{}");
   }
   WatchedStorage storage;
   remove_left_journals(storage, directory.path(), {}, false);

@@ -205,7 +205,7 @@ STRANGE_FILES = {"a pipe": lambda path: as_mallory('mkfifo "$1"', path),
                  "a link to a private file": lambda path: as_mallory('ln -s /etc/shadow "$1"', path),
                  "a file without permissions": lambda path: as_mallory(': > "$1"; chmod 0 "$1"', path)}
 strange_files = pytest.mark.parametrize("make", STRANGE_FILES.values(), ids=STRANGE_FILES.keys())
-SUFFIXES = ["", ".lanes", ".group", ".staged", ".new", ".other"]
+SUFFIXES = ["", ".standing", ".group", ".staged", ".0123456789abcdef.index", ".other"]
 
 
 def journal_names(shared, tmp_path):

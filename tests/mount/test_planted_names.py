@@ -34,7 +34,7 @@ os.close(os.open(name(6), os.O_CREAT | os.O_WRONLY, 0))
 with open(name(7), "wb") as file:
     file.write(b"STFSJNL1" + bytes(1 << 20))
 os.symlink("nowhere", name(8))
-for suffix in (".standing", ".group", ".staged", ".group.staged", ".index"):
+for suffix in (".standing", ".group", ".staged", ".group.staged", f".{0:016x}.index"):
     os.mkfifo(name(9) + suffix, 0o666)
     with open(name(10) + suffix, "wb") as file:
         file.write(os.urandom(5000))
