@@ -134,7 +134,22 @@ TEST_CASE("a header that no reader would take is not written", "[core][header_wr
   CHECK(code_of({{"__metadata__", Dtype::U8, {}}}) == ErrorCode::InvalidArgument);
   CHECK(code_of({{"a", Dtype::F4, {3}}}) == ErrorCode::MisalignedSlice);
   CHECK(code_of({{"a", Dtype::U8, {1ULL << 63, 2}}}) == ErrorCode::ValidationOverflow);
-  CHECK(code_of({}, {{"k", std::string(100'000'001, 'v')}}) == ErrorCode::HeaderTooLarge);
+}
+
+TEST_CASE("a header may have 100,000,000 bytes, and no byte more", "[core][header_writer]") {
+  constexpr std::uint64_t kMost = 100'000'000;
+  const auto bytes_of = [](std::uint64_t length, std::uint64_t slack_bytes) {
+    constexpr std::string_view kRest = R"({"__metadata__":{"k":""}})";
+    return format_header({}, {{"k", std::string(length - kRest.size(), 'v')}}, 8, slack_bytes);
+  };
+  CHECK(bytes_of(kMost, 0).value().size() == 8 + kMost);
+  CHECK(bytes_of(kMost - 1, 1).value().size() == 8 + kMost);
+  CHECK(bytes_of(kMost - 1, 2).error().code == ErrorCode::HeaderTooLarge);
+  const auto refused = bytes_of(kMost + 1, 0);
+  REQUIRE(!refused);
+  CHECK(refused.error().code == ErrorCode::HeaderTooLarge);
+  CHECK(refused.error().message ==
+        "a header of 100000008 bytes with its padding, at most 100000000 are allowed");
 }
 
 TEST_CASE("tensors are sorted by alignment, the greatest first, then by name", "[core][header_writer]") {

@@ -198,6 +198,9 @@ TEST_CASE("a checkpoint of which all bytes differ becomes a new file, in about o
   const std::string bytes = archive_of(kAfter, R"({"step":"1"})");
 
   CHECK(save(mount, bytes) == 0);
+  std::uint64_t header_bytes = 0;
+  std::ifstream(mount.path(), std::ios::binary).read(reinterpret_cast<char*>(&header_bytes), 8);
+  CHECK(header_bytes > kHeaderRoomBytes);  // for later edits
   CHECK(written_bytes < bytes.size() + bytes.size() / 4 + kHeaderRoomBytes);
   CHECK(mount.stores(bytes));
   CHECK(inode_of(mount.path()) != file);

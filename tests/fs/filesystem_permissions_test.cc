@@ -105,6 +105,27 @@ TEST_CASE("a change of the mode is noticed and told, as one of attributes", "[fs
   CHECK(told.empty());
 }
 
+TEST_CASE("a look at the modes of all shards finds each change, once", "[fs][filesystem][permissions]") {
+  const TwoShards t;
+  t.change_mode(0, 0644);
+  t.change_mode(1, 0644);
+  CHECK_FALSE(t.model->check_permissions());
+  const auto set_mode = [&](const char* shard, mode_t mode) {
+    REQUIRE(::chmod((t.model.directory().path() / shard).c_str(), mode) == 0);
+  };
+  set_mode("one.safetensors", 0600);
+  set_mode("two.safetensors", 0640);
+  CHECK(t.model->check_permissions());
+  CHECK(t.mode("b") == 0600);
+  CHECK(t.mode("c") == 0640);
+  CHECK_FALSE(t.model->check_permissions());
+  set_mode("one.safetensors", 0644);
+  CHECK(t.model->check_permissions());
+  set_mode("two.safetensors", 0644);
+  CHECK(t.model->check_permissions());
+  CHECK(t.mode("c") == 0644);
+}
+
 TEST_CASE("uid, gid, umask and ro hold for every shard", "[fs][filesystem][permissions]") {
   MountedModelOptions options = shared_with_others();
   options.uid = 1234;

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
+#include <initializer_list>
 
 #include "tests/fs/driven_model.h"
 #include "tests/support/captured_stderr.h"
@@ -14,6 +16,8 @@ using namespace stfs;
 using namespace stfs::test;
 
 namespace {
+
+namespace fs = std::filesystem;
 
 struct TwoModels {
   TwoModels() {
@@ -217,6 +221,33 @@ TEST_CASE("a transaction of a replaced model is no other model's: ESTALE, and `m
   REQUIRE(mount.look().is_reopened);
   CHECK(errno_of(mount_root.rename(transactions, "t", directory("committed"), "t")) == ESTALE);
   CHECK(errno_of(mount_root.rename(directory("transactions"), "t", committed, "t")) == ESTALE);
+}
+
+TEST_CASE("a changed mode of any model makes the attributes of the common root stale", "[fs][mount_root]") {
+  const TwoModels mount;
+  const auto change_modes = [&](std::initializer_list<const DrivenModel*> models, fs::perms mode) {
+    for (const DrivenModel* model : models)
+      fs::permissions(model->directory().path() / "two.safetensors", mode);
+  };
+  constexpr fs::perms kPrivate = fs::perms::owner_read;
+  constexpr fs::perms kOpen = kPrivate | fs::perms::others_read;
+  const auto found = [&] { return mount.mount_root->check_permissions(); };
+  change_modes({&mount.first, &mount.second}, kPrivate);
+  const Stale both = found();
+  CHECK(both.what == Stale::What::Attributes);
+  CHECK(both.first == kRootIno);
+  CHECK(both.last == kRootIno);
+  CHECK(found().what == Stale::What::Nothing);  // all models were looked at
+  for (const DrivenModel* model : {&mount.first, &mount.second}) {
+    change_modes({model}, kOpen);
+    CHECK(found().what == Stale::What::Attributes);
+    CHECK(found().what == Stale::What::Nothing);
+  }
+  // The root of a lone model is the model's, which tells itself.
+  DrivenModel lone;
+  MountRoot mount_root({.name = "", .mounted = lone.take()});
+  change_modes({&lone}, kPrivate);
+  CHECK(mount_root.check_permissions().what == Stale::What::Nothing);
 }
 
 TEST_CASE("a model that is replaced by something else is refused until it is mended", "[fs][mount_root]") {
