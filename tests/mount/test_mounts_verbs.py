@@ -135,12 +135,14 @@ def test_umount_takes_a_link_and_a_relative_path(mount, tmp_path):
 HOLDERS = {
     "an open file": "file = open(sys.argv[2], 'rb')",
     "a working directory": "os.chdir(sys.argv[1])",
+    "a root directory": "os.chroot(sys.argv[1]); os.chdir('/')",
     "a mapping": "import mmap; fd = os.open(sys.argv[2], os.O_RDONLY)\n"
                  "map = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ); os.close(fd)",
 }
 
 
-@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize("holder", [pytest.param(name, marks=pytest.mark.needs_root if "chroot" in HOLDERS[name] else ())
+                                    for name in HOLDERS])
 def test_umount_names_the_program_that_keeps_a_mount_busy(mount, holder):
     process = mounted.start_python(f"import os, sys\n{HOLDERS[holder]}\nprint('ready')\nsys.stdin.read()", mount.path, mount / T)
     try:
@@ -187,6 +189,15 @@ def test_an_ordinary_user_unmounts_with_fusermount3(nobody, archive, mounts):
     row = listed(mount, run)
     assert row["state"] == "serving" and row["user"] == nobody.uid and row["process"] is not None
     result = run("umount", mount.path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert mount.process.poll() == 0
+
+
+@pytest.mark.needs_root
+def test_root_unmounts_the_mount_of_another_user_that_does_not_serve_root(nobody, archive, mounts):
+    mount = nobody.mount(mounts, nobody.own(shutil.copy(archive.path, nobody.directory / "model.safetensors")))
+    assert subprocess.run([*mount.inside, "stat", mount.path], capture_output=True).returncode != 0
+    result = stfs("umount", mount.path, before=mount.inside)
     assert (result.returncode, result.stderr) == (0, "")
     assert mount.process.poll() == 0
 

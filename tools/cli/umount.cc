@@ -101,8 +101,10 @@ int unmount_as_user(const std::string& path, std::string& why) {
 
 bool is_root_of(const MountEntry& mount, int above, const std::string& name) {
   struct statx found {};
-  if (::statx(above, name.c_str(), AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, STATX_MNT_ID,
-              &found) != 0)
+  // A mount that does not serve root refuses all questions but this one, which asks for nothing. The kernel
+  // adds the id.
+  if (::statx(above, name.c_str(), AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, 0, &found) !=
+      0)
     return false;
   const bool has_id = (found.stx_mask & STATX_MNT_ID) != 0;  // Linux 5.8 or newer
   return has_id ? std::to_string(found.stx_mnt_id) == mount.id
