@@ -3,7 +3,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -117,6 +119,10 @@ std::string_view without_comment(std::string_view line) {
 Result<std::string> read_rules(const FollowedFile& found, const std::string& path) {
   constexpr std::size_t kMostBytes = std::size_t{1} << 20U;
   if (S_ISDIR(found.status.st_mode)) return fail_system(EISDIR, path, kAction);
+  // A process may never give its file of /proc, such as `environ`.
+  struct statfs system {};
+  if (::fstatfs(found.fd.get(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC)
+    return fail(ErrorCode::InvalidArgument, EINVAL, path + ": is a file of /proc, which has no rules");
   const bool is_pipe = S_ISFIFO(found.status.st_mode);
   const uid_t owner = found.status.st_uid;
   if (is_pipe && owner != 0 && !is_same_user(owner, ::geteuid()))

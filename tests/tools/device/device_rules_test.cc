@@ -52,6 +52,15 @@ TEST_CASE("rules come from a link or a pipe as well as from a file", "[tools][up
   CHECK(DeviceRules::read_file(directory / "none").error().errno_value == ENOENT);
 }
 
+TEST_CASE("a file of /proc has no rules, also behind a link", "[tools][upload]") {
+  const stfs::test::TemporaryDirectory directory;
+  std::filesystem::create_symlink("/proc/self/environ", directory / "rules");
+  const auto rules = DeviceRules::read_file(directory / "rules");
+  REQUIRE_FALSE(rules);
+  CHECK(rules.error().message ==
+        std::string(directory / "rules") + ": is a file of /proc, which has no rules");
+}
+
 TEST_CASE("a file of rules has at most 1 MiB, and hides its text if it has several names",
           "[tools][upload]") {
   const test::TemporaryDirectory directory;
