@@ -7,6 +7,7 @@
 namespace stfs {
 
 Result<std::filesystem::path> absolute_path(const std::filesystem::path& path) {
+  if (is_url(path)) return path;
   std::error_code failed;
   const std::filesystem::path from_root = std::filesystem::absolute(path, failed);
   if (failed) return fail_system(failed.value(), path.string(), "resolve");

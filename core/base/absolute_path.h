@@ -7,8 +7,14 @@
 
 namespace stfs {
 
+/// Returns true if a person has named a web server's file: https://HOST/PATH or http://HOST/PATH.
+inline bool is_url(const std::filesystem::path& path) {
+  return path.native().starts_with("https://") || path.native().starts_with("http://");
+}
+
 /// Returns the path from the root, without ".". Keeps links and "..": the shards are in the link's directory,
-/// and ".." after a link means another place. Fails if the working directory does not exist any more.
+/// and ".." after a link means another place. Fails if the working directory does not exist any more. Returns
+/// an address as it is.
 Result<std::filesystem::path> absolute_path(const std::filesystem::path& path);
 
 /// Returns the directory that contains the path's file: "." for a bare name.

@@ -19,6 +19,7 @@
 #include "core/journal/left_journals.h"
 #include "core/model/model_directory.h"
 #include "core/model/model_index.h"
+#include "core/remote/remote_storage.h"
 
 namespace stfs {
 namespace {
@@ -76,7 +77,13 @@ Result<std::unique_ptr<Model>> Model::open_layers(const std::filesystem::path& s
 
 Result<std::unique_ptr<Model>> Model::open_base(const std::filesystem::path& source,
                                                 const ModelOptions& options) {
-  if (is_directory_of_models(source)) {
+  if (is_url(source) && options.storage != &remote_storage()) {
+    ModelOptions remote = options;
+    remote.storage = &remote_storage();
+    remote.io = Io::Pread;
+    return open_base(source, remote);
+  }
+  if (!is_url(source) && is_directory_of_models(source)) {
     auto index = find_model_index(source, *options.storage);
     RETURN_IF_ERROR(index);
     return open_index(*index, options);

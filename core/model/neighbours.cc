@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/base/absolute_path.h"
 #include "core/format/json_string.h"
 #include "core/model/delta.h"
 #include "core/model/model_directory.h"
@@ -17,7 +18,7 @@ constexpr std::size_t kMostOpened = 16;
 
 std::vector<std::string> models_beside(const Model& model) {
   std::vector<std::string> names;
-  if (!model.has_index()) return names;
+  if (!model.has_index() || is_url(model.path())) return names;
   const std::filesystem::path directory = model.path().parent_path();
   const auto found = list_model_directory(directory);
   if (!found) return names;

@@ -16,8 +16,10 @@ tl::unexpected<Error> cut_short(std::uint64_t size_bytes, ByteRange range) {
                           range.offset, range.end()));
 }
 
+/// A failure of a disk is EIO, whatever it is. Of a web server, the user can do something about the others.
 tl::unexpected<Error> unreadable(const Error& why, ByteRange range) {
-  return fail(ErrorCode::System, EIO,
+  const bool is_of_server = why.code == ErrorCode::ArchiveChanged || why.errno_value == ENETUNREACH;
+  return fail(is_of_server ? why.code : ErrorCode::System, is_of_server ? why.errno_value : EIO,
               fmt::format("bytes [{}, {}) can't be read: {}", range.offset, range.end(), why.message));
 }
 

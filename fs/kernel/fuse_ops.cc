@@ -238,7 +238,7 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_fil
     KernelReply::send(req, *bytes);
   };
   // A slice takes its elements from many places: a megabyte of them can take seconds.
-  if (is_served(ino) || Views::is_counted(InodeSpace::local(ino)))
+  if (is_served(ino) || Views::is_counted(InodeSpace::local(ino)) || mount_of(req).reads_may_wait)
     return guarded_slowly(req, ino, Request::Read, read);
   guarded(req, ino, Request::Read, read);
 }

@@ -26,6 +26,7 @@ struct Mount {
   std::once_flag has_opened{};
   bool wants_passthrough = false;  // set before the first request
   bool refuses_modes = false;      // -o strict_modes; set before the first request
+  bool reads_may_wait = false;     // for the network; set before the first request
   Passthrough passthrough{};
   bool kernel_keeps_open = false;  // the kernel need not send a second OPEN; set in on_init()
   /// False while the root's entries change. Then listings of the root add no entries to the kernel's caches.

@@ -135,6 +135,8 @@ class MountRoot {
   [[nodiscard]] std::vector<WatchedFile> watched_files() const;
   /// True if a watched file is on a file system that other hosts may write to. No event reports such writes.
   [[nodiscard]] bool has_remote_files() const;
+  /// Returns true if a model has an archive on a web server, so that reads may wait for the network.
+  [[nodiscard]] bool reads_from_web() const;
   /// The result of a check: the changes that the kernel must learn of.
   struct Change {
     std::vector<Stale> stale;

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "core/base/absolute_path.h"
 #include "core/base/mutex.h"
 #include "fs/base/log.h"
 #include "fs/model/mount_root.h"
@@ -50,6 +51,8 @@ std::vector<MountRoot::WatchedFile> MountRoot::watched_files() const {
         files.push_back({edition->model().shards()[shard].path, kNoMember, shard, edition.number()});
     }
   }
+  // A web server tells nothing. Each answer of the server is compared instead.
+  std::erase_if(files, [](const WatchedFile& file) { return is_url(file.path); });
   return files;
 }
 
@@ -60,6 +63,14 @@ bool MountRoot::has_remote_files() const {
   return std::ranges::any_of(slots(), [&](const auto& slot) {
     const Pin member = pin_current(*slot);
     return member && std::ranges::any_of(member->model().shards(), is_remote);
+  });
+}
+
+bool MountRoot::reads_from_web() const {
+  const auto is_on_web = [](const Shard& shard) { return is_url(shard.path); };
+  return std::ranges::any_of(slots(), [&](const auto& slot) {
+    const Pin member = pin_current(*slot);
+    return member && std::ranges::any_of(member->model().shards(), is_on_web);
   });
 }
 

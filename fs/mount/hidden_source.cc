@@ -19,7 +19,7 @@ Result<void> check_not_hidden(std::span<const std::filesystem::path> paths,
   for (const std::filesystem::path& path : paths) {
     const auto absolute = absolute_path(path);
     RETURN_IF_ERROR(absolute);
-    if (!passes_directory(absolute->string(), directory)) continue;
+    if (is_url(path) || !passes_directory(absolute->string(), directory)) continue;
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 fmt::format("{}: its path leads through the mount point {}, and a mount there would hide it: "
                             "choose a mount point without files of the source, for example an empty "

@@ -49,6 +49,7 @@ int print(const stfs::CommandLine& line) {
 bool names_foreign_mount(const std::vector<std::filesystem::path>& named, const stfs::Source& source) {
   // Links of another user never lead there.
   const auto is_foreign = [](const std::filesystem::path& path) {
+    if (stfs::is_url(path)) return false;
     const auto found = stfs::follow_all_links(path);
     return found && stfs::is_in_foreign_mount(found->fd.get());
   };

@@ -204,6 +204,7 @@ Result<std::unique_ptr<Session>> Session::mount(MountRoot& mount_root, const std
   std::unique_ptr<Session> session(new Session(std::make_unique<Parts>(mount_root, source, options)));
   Parts& parts = *session->parts_;
   parts.mount.refuses_modes = options.refuses_modes;
+  parts.mount.reads_may_wait = parts.mount.mount_root.reads_from_web();
   RETURN_IF_ERROR(decide_passthrough(parts.mount, options));
   fuse_set_log_func(log_line_of_libfuse);
   const auto words = session_arguments(options, source, mount_root.is_read_only(), may_administer());

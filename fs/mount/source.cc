@@ -323,7 +323,7 @@ Result<Source> open_source(const std::filesystem::path& source, const SourceOpti
   auto absolute = absolute_path(source);
   RETURN_IF_ERROR(absolute);
   opened.path = std::move(*absolute);
-  if (is_directory_of_models(opened.path)) {
+  if (!is_url(opened.path) && is_directory_of_models(opened.path)) {
     const auto found = list_model_directory(source);
     RETURN_IF_ERROR(found);
     if (found->indexes.empty() && !options.deltas.empty()) {

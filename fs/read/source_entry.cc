@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "core/base/absolute_path.h"
 #include "core/storage/foreign_mount.h"
 #include "core/storage/trusted_links.h"
 
@@ -78,6 +79,7 @@ EntryIdentity identity_of(int file, const struct stat& status) {
 }
 
 UniqueFd open_directory_path(const std::filesystem::path& path) {
+  if (is_url(path)) return {};  // no directory of this host, even if one has a name like that
   // Behind the slash, the person who has named it may have meant another user's mount.
   auto found = follow_trusted_links(AT_FDCWD, path / "");
   return found && S_ISDIR(found->status.st_mode) ? std::move(found->fd) : UniqueFd();

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ORDER = {
-    "core": ("base", "format", "tensor", "storage", "journal", "archive", "commit", "model"),
+    "core": ("base", "format", "tensor", "storage", "remote", "journal", "archive", "commit", "model"),
     "fs": ("base", "tree", "read", "write", "model", "kernel", "follow", "mount"),
     "tools": ("text", "target", "device", "upload", "compare", "sync", "serve", "libstfs", "cli"),
 }

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include "core/base/absolute_path.h"
 #include "core/journal/journal_file.h"
 #include "core/journal/recovery.h"
 #include "core/model/model.h"
@@ -178,6 +179,8 @@ int recover(const Arguments& arguments, Streams& streams) {
   line.flag(request.json, "--json", "Print the result as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
+  if (is_url(request.target))
+    return report_failure(streams, request.target + ": is on a web server, so no commit was left there");
   const auto located = locate_target(request.target, Use::Model);
   if (!located) return report_failure(streams, located.error().message);
   const auto archives = archives_of(located->archive, streams);

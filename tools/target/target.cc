@@ -241,6 +241,10 @@ std::optional<std::string> read_mount_attribute(const fs::path& path, const char
 Result<std::vector<TargetPath>> locate_targets(const fs::path& named, Use use,
                                                const AttributeReader& attributes, Storage& storage) {
   TargetPath path{.archive = named};
+  if (is_url(named)) {
+    if (use != Use::Change) return std::vector<TargetPath>(1, std::move(path));
+    return fail(ErrorCode::ReadOnly, EROFS, named.native() + ": is on a web server, so it can only be read");
+  }
   if (auto archive = attributes(named, kArchiveAttribute)) {
     auto found = locate_in_mount(named, std::move(*archive), use, attributes);
     RETURN_IF_ERROR(found);

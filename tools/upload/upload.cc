@@ -238,7 +238,9 @@ class Job final : public Upload {
     const ArchiveReader* archive = nullptr;
     const auto count = [&] {
       const File* const file = archive != nullptr ? archive->local_file() : nullptr;
-      if (file != nullptr) report_.cached_bytes += cached_bytes(file->descriptor(), run);
+      // An archive on a web server has no descriptor, and none of it comes from this disk.
+      const bool is_local = file != nullptr && file->descriptor() >= 0;
+      report_.cached_bytes += is_local ? cached_bytes(file->descriptor(), run) : run.size_bytes;
     };
     for (const Read& read : list_.reads) {
       const ByteRange range{read.file_offset + (read.slice != nullptr ? read.slice->extent.offset : 0),

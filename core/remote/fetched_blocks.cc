@@ -1,0 +1,213 @@
+#include "core/remote/fetched_blocks.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "core/base/cancellation.h"
+#include "core/remote/remote_workers.h"
+
+namespace stfs {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The directory for bytes that can be fetched again: $XDG_CACHE_HOME or ~/.cache, or else /var/tmp.
+fs::path cache_directory() {
+  const auto value = [](const char* name) {
+    const char* text = std::getenv(name);
+    return fs::path(text == nullptr ? "" : text);
+  };
+  fs::path above = value("XDG_CACHE_HOME");
+  if (!above.is_absolute()) above = value("HOME") / ".cache";
+  if (!above.is_absolute()) return "/var/tmp";
+  std::error_code failed;
+  fs::create_directories(above, failed);
+  return fs::is_directory(above, failed) ? above : fs::path("/var/tmp");
+}
+
+/// Makes a sparse file that vanishes with its descriptor.
+Result<UniqueFd> make_unnamed(std::uint64_t size_bytes) {
+  const fs::path directory = cache_directory();
+  UniqueFd file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (file.get() < 0) {  // an old or a foreign file system
+    std::string name = (directory / "stfs-XXXXXX").native();
+    file = UniqueFd(::mkostemp(name.data(), O_CLOEXEC));
+    if (file.get() >= 0) ::unlink(name.c_str());
+  }
+  if (file.get() < 0) return fail_system(errno, directory.native(), "make a file for fetched bytes");
+  if (::ftruncate(file.get(), static_cast<off_t>(size_bytes)) != 0)
+    return fail_system(errno, directory.native(), fmt::format("make a sparse file of {} bytes", size_bytes));
+  return file;
+}
+
+}  // namespace
+
+FetchedBlocks::FetchedBlocks(std::unique_ptr<RemoteObject> object, UniqueFd file)
+    : object_(std::move(object)), file_(std::move(file)) {
+  is_here_.resize(static_cast<std::size_t>((size_bytes() + kBlockBytes - 1) / kBlockBytes));
+}
+
+Result<std::shared_ptr<FetchedBlocks>> FetchedBlocks::make(std::unique_ptr<RemoteObject> object,
+                                                           std::span<const std::byte> first) {
+  auto file = make_unnamed(object->version().size_bytes);
+  RETURN_IF_ERROR(file);
+  std::shared_ptr<FetchedBlocks> blocks(new FetchedBlocks(std::move(object), std::move(*file)));
+  const bool is_kept = blocks->keep(first, 0).has_value();
+  const MutexLock lock(blocks->mutex_);
+  blocks->fetched_bytes_ = first.size();
+  const bool is_whole = first.size() == blocks->size_bytes();
+  for (std::uint64_t at = 0; is_kept && at < blocks->is_here_.size(); ++at) {
+    if ((at + 1) * kBlockBytes <= first.size() || is_whole) blocks->is_here_[at] = true;
+  }
+  return blocks;
+}
+
+ByteRange FetchedBlocks::bytes_of(const Part& part) const {
+  const std::uint64_t begin = part.first * kBlockBytes;
+  return {begin, std::min(part.end * kBlockBytes, size_bytes()) - begin};
+}
+
+FetchedBlocks::Parts FetchedBlocks::begin(std::uint64_t first, std::uint64_t end) {
+  Parts parts;
+  for (std::uint64_t at = first; at < end;) {
+    // The last part that begins at or before this block.
+    auto coming = coming_.upper_bound(at);
+    if (coming != coming_.begin() && std::prev(coming)->second->end > at) {
+      at = std::prev(coming)->second->end;
+      continue;
+    }
+    if (is_here_[at]) {
+      ++at;
+      continue;
+    }
+    auto part = std::make_shared<Part>(Part{.first = at, .end = at + 1});
+    const std::uint64_t limit =
+        std::min({end, at + kPartBytes / kBlockBytes, coming == coming_.end() ? end : coming->first});
+    while (part->end < limit && !is_here_[part->end]) ++part->end;
+    at = part->end;
+    coming_.emplace(part->first, part);
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+void FetchedBlocks::post(const Parts& parts, bool is_needed) {
+  for (const auto& part : parts) {
+    post_remote_job(
+        [self = shared_from_this(), part](HttpConnection& connection) { self->fetch(*part, connection); },
+        is_needed ? Urgency::Needed : Urgency::Guessed);
+  }
+}
+
+void FetchedBlocks::fetch(Part& part, HttpConnection& connection) {
+  const ByteRange range = bytes_of(part);
+  auto done = guard_memory([&]() -> Result<void> {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(range.size_bytes));
+    RETURN_IF_ERROR(object_->read(bytes, range.offset, connection, [this] { return is_ending_.load(); }));
+    return keep(bytes, range.offset);
+  });
+  const MutexLock lock(mutex_);
+  if (done) {
+    std::fill(is_here_.begin() + static_cast<std::ptrdiff_t>(part.first),
+              is_here_.begin() + static_cast<std::ptrdiff_t>(part.end), true);
+    fetched_bytes_ += range.size_bytes;
+  } else {
+    part.failure = std::move(done).error();
+  }
+  part.is_over = true;
+  coming_.erase(part.first);
+  part_ends_.notify_all();
+}
+
+Result<void> FetchedBlocks::keep(std::span<const std::byte> bytes, std::uint64_t offset) const {
+  // A twentieth of the disk stays free: the cache must stop no other program.
+  constexpr std::uint64_t kShare = 20;
+  struct statvfs disk {};
+  if (::fstatvfs(file_.get(), &disk) == 0 && disk.f_bavail < disk.f_blocks / kShare)
+    return fail_system(ENOSPC, "the disk for fetched bytes", "write");
+  while (!bytes.empty()) {
+    const ssize_t written = ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return fail_system(written < 0 ? errno : EIO, "the file for fetched bytes", "write");
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    offset += static_cast<std::uint64_t>(written);
+  }
+  return {};
+}
+
+Result<void> FetchedBlocks::read(std::span<std::byte> to, std::uint64_t offset, ByteRange wanted) {
+  const std::uint64_t first = offset / kBlockBytes;
+  const std::uint64_t end = (offset + to.size() + kBlockBytes - 1) / kBlockBytes;
+  const std::uint64_t first_wanted = wanted.offset / kBlockBytes;
+  const std::uint64_t end_wanted = std::min<std::uint64_t>((wanted.end() + kBlockBytes - 1) / kBlockBytes,
+                                                           (size_bytes() + kBlockBytes - 1) / kBlockBytes);
+  const auto is_over = [&] { return is_ending_.load(); };
+  // Guesses that fail are asked for again. A part that somebody needs fails only after many tries.
+  for (bool has_waited_for_needed = false;;) {
+    Parts needed;
+    Parts guessed;
+    std::shared_ptr<Part> coming;
+    {
+      const MutexLock lock(mutex_);
+      needed = begin(first, end);
+      guessed = begin(std::min(first_wanted, first), std::max(end_wanted, end));
+      const auto there = std::ranges::find_if(
+          coming_, [&](const auto& entry) { return entry.second->first < end && entry.second->end > first; });
+      if (there != coming_.end()) coming = there->second;
+    }
+    has_waited_for_needed = has_waited_for_needed || !needed.empty();
+    post(needed, true);
+    post(guessed, false);
+    if (!coming) break;
+    const MutexLock lock(mutex_);
+    constexpr std::chrono::milliseconds kStep{200};
+    while (!part_ends_.wait_for(mutex_, kStep, [&] { return coming->is_over; })) {
+      if (Cancellation::is_requested()) return fail_system(EINTR, "the read", "wait for the server");
+    }
+    if (!coming->failure || (!has_waited_for_needed && !is_over())) continue;
+    // Without room on the disk the bytes go to the reader alone.
+    if (coming->failure->errno_value == ENOSPC || coming->failure->errno_value == EDQUOT) break;
+    return tl::unexpected(*coming->failure);
+  }
+  return guard_memory([&]() -> Result<void> {
+    bool is_kept = true;
+    {
+      const MutexLock lock(mutex_);
+      for (std::uint64_t at = first; at < end; ++at) is_kept = is_kept && is_here_[at];
+    }
+    if (!is_kept) {
+      HttpConnection connection;
+      return object_->read(to, offset, connection, is_over);
+    }
+    while (!to.empty()) {
+      const ssize_t taken = ::pread(file_.get(), to.data(), to.size(), static_cast<off_t>(offset));
+      if (taken < 0 && errno == EINTR) continue;
+      if (taken <= 0) return fail_system(taken < 0 ? errno : EIO, "the file for fetched bytes", "read");
+      to = to.subspan(static_cast<std::size_t>(taken));
+      offset += static_cast<std::uint64_t>(taken);
+    }
+    return {};
+  });
+}
+
+std::uint64_t FetchedBlocks::fetched_bytes() const {
+  const MutexLock lock(mutex_);
+  return fetched_bytes_;
+}
+
+void FetchedBlocks::end() {
+  is_ending_ = true;
+}
+
+}  // namespace stfs

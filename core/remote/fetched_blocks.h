@@ -1,0 +1,77 @@
+// The bytes of a remote file that have come so far: a sparse file without a name on the local disk, and a
+// note for each block of it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/base/byte_range.h"
+#include "core/base/error.h"
+#include "core/base/mutex.h"
+#include "core/base/unique_fd.h"
+#include "core/remote/remote_object.h"
+
+namespace stfs {
+
+/// Each block is fetched once, by whoever needs it first. Any thread may call.
+class FetchedBlocks : public std::enable_shared_from_this<FetchedBlocks> {
+ public:
+  static constexpr std::uint64_t kBlockBytes = 256 << 10;
+  /// One request asks for at most this many bytes.
+  static constexpr std::uint64_t kPartBytes = 8 << 20;
+
+  /// @param first  the first bytes of the file, which have come already.
+  /// @return the error of making the file.
+  static Result<std::shared_ptr<FetchedBlocks>> make(std::unique_ptr<RemoteObject> object,
+                                                     std::span<const std::byte> first);
+
+  [[nodiscard]] const RemoteObject& object() const { return *object_; }
+
+  /// Reads a range. Waits until it has come.
+  /// @param to      not empty, inside the file.
+  /// @param wanted  contains the range: the rest of it is fetched as well, and nobody waits for that.
+  /// @return the errors of RemoteObject::read(). EIO: the local file can't be read.
+  [[nodiscard]] Result<void> read(std::span<std::byte> to, std::uint64_t offset, ByteRange wanted);
+  /// The bytes that came from the server so far.
+  [[nodiscard]] std::uint64_t fetched_bytes() const;
+  /// Ends all requests. Reads that wait fail (ECANCELED).
+  void end();
+
+ private:
+  /// Blocks that one request brings.
+  struct Part {
+    std::uint64_t first = 0;
+    std::uint64_t end = 0;
+    bool is_over = false;
+    std::optional<Error> failure{};
+  };
+  using Parts = std::vector<std::shared_ptr<Part>>;
+
+  FetchedBlocks(std::unique_ptr<RemoteObject> object, UniqueFd file);
+  [[nodiscard]] std::uint64_t size_bytes() const { return object_->version().size_bytes; }
+  [[nodiscard]] ByteRange bytes_of(const Part& part) const;
+  /// Makes parts of the blocks that are missing.
+  /// @param needed  whether a read waits for them.
+  Parts begin(std::uint64_t first, std::uint64_t end) REQUIRES(mutex_);
+  void post(const Parts& parts, bool is_needed);
+  void fetch(Part& part, HttpConnection& connection);
+  /// Writes bytes to the local file. Fails if the disk is nearly full.
+  [[nodiscard]] Result<void> keep(std::span<const std::byte> bytes, std::uint64_t offset) const;
+
+  const std::unique_ptr<RemoteObject> object_;
+  const UniqueFd file_;
+  std::atomic<bool> is_ending_ = false;
+  mutable Mutex mutex_;
+  Condition part_ends_;
+  std::vector<bool> is_here_ GUARDED_BY(mutex_);                              // by block
+  std::map<std::uint64_t, std::shared_ptr<Part>> coming_ GUARDED_BY(mutex_);  // by first block
+  std::uint64_t fetched_bytes_ GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace stfs

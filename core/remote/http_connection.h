@@ -1,0 +1,69 @@
+// Requests ranges of bytes from web servers, by libcurl. The program loads libcurl at the first request: it
+// is no part of every system, and a program that reads no remote archive needs none of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/base/byte_range.h"
+#include "core/base/error.h"
+
+namespace stfs {
+
+/// What a server has answered, before and with its bytes.
+struct HttpAnswer {
+  long status = 0;  // of HTTP; 0 if there was no answer
+  // Values of headers, without spaces around them. Empty if the server has sent none.
+  std::string content_range;
+  std::string content_encoding;
+  std::string etag;
+  std::string last_modified;
+  std::string location;
+  std::string retry_after;
+  std::optional<std::uint64_t> content_bytes;  // Content-Length
+  std::uint64_t received_bytes = 0;            // of the body; all of them are sound
+  /// Set if the request did not end well: ENETUNREACH for no network or no server, ECANCELED, EBADMSG for
+  /// more bytes than were asked for, ENOSYS for a program without libcurl, otherwise EIO. Not set if the
+  /// caller did not want the body.
+  std::optional<Error> failure;
+};
+
+/// Keeps its connections for the next request. For one thread at a time.
+class HttpConnection {
+ public:
+  HttpConnection();
+  ~HttpConnection();
+  HttpConnection(const HttpConnection&) = delete;
+  HttpConnection& operator=(const HttpConnection&) = delete;
+
+  struct Calls {
+    /// Decides by status and headers whether the body is taken. Otherwise none of it is read.
+    std::function<bool(const HttpAnswer& answer)> wants_body;
+    /// Returns true if the request must end. Called about once a second.
+    std::function<bool()> is_ending;
+  };
+  /// Sends a GET for the range, and fills `to` with the body. A body that is longer than `to` is a failure.
+  /// Follows no redirect. A server that sends nothing for ten seconds fails the request.
+  /// @param url    of the scheme http or https, without a user's name and password.
+  /// @param range  not empty.
+  HttpAnswer get(const std::string& url, ByteRange range, std::span<std::byte> to, const Calls& calls);
+
+  struct Handle;
+
+ private:
+  std::unique_ptr<Handle> handle_;
+};
+
+/// Returns the address that a Location header of `url` means. EINVAL for an address of another scheme, for
+/// one with a user's name or password, for one from https to http, and for no address.
+Result<std::string> redirected(const std::string& url, const std::string& location);
+
+/// Fails (EINVAL) if the text is no address that get() takes. ENOSYS: the program has no libcurl.
+Result<void> check_url(const std::string& url);
+
+}  // namespace stfs

@@ -1,0 +1,268 @@
+#include "core/remote/remote_object.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <random>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "core/base/deadline.h"
+
+namespace stfs {
+namespace {
+
+constexpr long kOk = 200;
+constexpr long kPartial = 206;
+constexpr unsigned kMostRedirects = 5;
+
+bool is_redirect(long status) {
+  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
+}
+
+/// Returns true if the same request may succeed later.
+bool is_passing(long status) {
+  return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 || status == 504;
+}
+
+/// Returns true if an address that the server has redirected to may have expired.
+bool is_expired(long status) {
+  return status == 400 || status == 401 || status == 403 || status == 404 || status == 410;
+}
+
+std::optional<std::uint64_t> number(std::string_view text) {
+  std::uint64_t value = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failed != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+struct ContentRange {
+  std::uint64_t first = 0;
+  std::uint64_t last = 0;
+  std::uint64_t size_bytes = 0;  // of the whole file
+};
+
+/// Parses "bytes 0-99/1234".
+std::optional<ContentRange> parse_content_range(std::string_view text) {
+  constexpr std::string_view kUnit = "bytes ";
+  if (!text.starts_with(kUnit)) return std::nullopt;
+  text.remove_prefix(kUnit.size());
+  const std::size_t dash = text.find('-');
+  const std::size_t slash = text.find('/');
+  if (dash == text.npos || slash == text.npos || dash > slash) return std::nullopt;
+  const auto first = number(text.substr(0, dash));
+  const auto last = number(text.substr(dash + 1, slash - dash - 1));
+  const auto size_bytes = number(text.substr(slash + 1));
+  if (!first || !last || !size_bytes || *first > *last || *last >= *size_bytes) return std::nullopt;
+  return ContentRange{*first, *last, *size_bytes};
+}
+
+/// A weak ETag ("W/...") says that two versions mean the same, not that their bytes are the same.
+std::string strong(const std::string& etag) {
+  return etag.starts_with("W/") ? std::string() : etag;
+}
+
+Error refusal(ErrorCode code, int errno_value, std::string message) {
+  return {code, errno_value, std::move(message)};
+}
+
+std::string status_text(long status) {
+  return fmt::format("the server answers with status {}", status);
+}
+
+/// Returns true if another try would fail as well.
+bool is_final(const Error& failure) {
+  return failure.errno_value == ENOSYS || failure.errno_value == ECANCELED ||
+         failure.errno_value == EBADMSG || failure.errno_value == EKEYREJECTED;
+}
+
+std::chrono::milliseconds random_below(std::chrono::milliseconds most) {
+  thread_local std::minstd_rand random(std::random_device{}());
+  return std::chrono::milliseconds(
+      std::uniform_int_distribution<std::int64_t>(most.count() / 2, most.count())(random));
+}
+
+/// Sleeps in short steps. @return false if the caller must end.
+bool sleep(std::chrono::milliseconds pause, const RemoteObject::IsEnding& is_ending) {
+  constexpr std::chrono::milliseconds kStep{100};
+  const Deadline until = deadline_in(pause);
+  for (auto left = pause; left.count() > 0; left = time_left(until)) {
+    if (is_ending && is_ending()) return false;
+    std::this_thread::sleep_for(std::min(left, kStep));
+  }
+  return !is_ending || !is_ending();
+}
+
+}  // namespace
+
+/// A range that one call asks for, and what has come of it.
+struct RemoteObject::Part {
+  std::span<std::byte> to;
+  std::uint64_t offset = 0;  // of the first byte, in the file
+  std::uint64_t done_bytes = 0;
+  RemoteVersion found{};        // with an unknown version: what the first answer says
+  ByteRange asked{};            // of the last request
+  bool may_be_shorter = false;  // the file may end before the part does
+
+  [[nodiscard]] ByteRange missing() const { return {offset + done_bytes, to.size() - done_bytes}; }
+};
+
+Result<std::unique_ptr<RemoteObject>> RemoteObject::open(const std::string& url, HttpConnection& connection,
+                                                         std::vector<std::byte>& first,
+                                                         const RetryRules& rules) {
+  if (auto is_address = check_url(url); !is_address)
+    return tl::unexpected(std::move(is_address).error().within(url));
+  std::unique_ptr<RemoteObject> object(new RemoteObject(url, rules));
+  Part part{.to = first, .may_be_shorter = true};
+  if (auto brought = object->bring(part, connection, nullptr); !brought)
+    return tl::unexpected(std::move(brought).error().within(url));
+  first.resize(static_cast<std::size_t>(part.done_bytes));
+  object->version_ = part.found;
+  object->is_known_ = true;
+  return object;
+}
+
+Result<void> RemoteObject::read(std::span<std::byte> to, std::uint64_t offset, HttpConnection& connection,
+                                const IsEnding& is_ending) const {
+  Part part{.to = to, .offset = offset};
+  return bring(part, connection, is_ending);
+}
+
+Result<void> RemoteObject::check(const HttpAnswer& answer, const Part& part) const {
+  if (!answer.content_encoding.empty() && answer.content_encoding != "identity")
+    return fail(ErrorCode::InvalidArgument, EINVAL, "the server compresses the file, so it has no ranges");
+  const ByteRange wanted = part.asked;
+  auto range = parse_content_range(answer.content_range);
+  if (!range && answer.status == kOk && part.may_be_shorter && answer.content_bytes.value_or(0) > 0 &&
+      *answer.content_bytes <= wanted.size_bytes)
+    range = ContentRange{0, *answer.content_bytes - 1, *answer.content_bytes};  // it has sent the whole file
+  if (!range) {
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                answer.status == kOk ? "the server gives no ranges, only the whole file"
+                                     : "the server does not say which bytes it sends");
+  }
+  const RemoteVersion found{strong(answer.etag), answer.last_modified, range->size_bytes};
+  if (is_known_ && found != version_) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                found.size_bytes != version_.size_bytes
+                    ? fmt::format("the file on the server has changed: it had {} bytes, now {}",
+                                  version_.size_bytes, found.size_bytes)
+                    : fmt::format("the file on the server has changed: its version was {}, now {}",
+                                  version_.etag.empty() ? version_.last_modified : version_.etag,
+                                  found.etag.empty() ? found.last_modified : found.etag));
+  }
+  if (range->first != wanted.offset || range->last >= wanted.end()) {
+    return fail(ErrorCode::System, EIO,
+                fmt::format("the server sends bytes {}-{}, was asked for {}-{}", range->first, range->last,
+                            wanted.offset, wanted.end() - 1));
+  }
+  return {};
+}
+
+RemoteObject::Verdict RemoteObject::judge(const HttpAnswer& answer, const Part& part) const {
+  const long status = answer.status;
+  if (status == kOk || status == kPartial) {
+    if (auto fits = check(answer, part); !fits) return {What::Failed, std::move(fits).error()};
+    if (answer.failure) return {is_final(*answer.failure) ? What::Failed : What::Again, *answer.failure};
+    return {What::Again, refusal(ErrorCode::System, EIO, "the server ends its answers too early")};
+  }
+  if (is_redirect(status)) return {What::Redirected, {}};
+  if (answer.failure && (status == 0 || is_final(*answer.failure)))
+    return {is_final(*answer.failure) ? What::Failed : What::Again, *answer.failure};
+  const std::string text = status_text(status);
+  if (is_passing(status)) {
+    constexpr std::uint64_t kMostSeconds = 3600;
+    const std::uint64_t seconds = std::min(number(answer.retry_after).value_or(0), kMostSeconds);
+    return {What::Again, refusal(ErrorCode::System, EIO, text), std::chrono::seconds(seconds)};
+  }
+  if (status == 401 || status == 403)
+    return {What::Failed, refusal(ErrorCode::System, EACCES, text + ": it refuses the file")};
+  if (status == 404 || status == 410) {
+    if (!is_known_)
+      return {What::Failed, refusal(ErrorCode::NotFound, ENOENT, text + ": it has no such file")};
+    return {What::Failed, refusal(ErrorCode::ArchiveChanged, ESTALE, text + ": the file has been removed")};
+  }
+  if (status == 416) {
+    if (!is_known_) return {What::Failed, refusal(ErrorCode::HeaderTooSmall, EINVAL, "the file is empty")};
+    return {What::Failed,
+            refusal(ErrorCode::ArchiveChanged, ESTALE, "the file on the server has become shorter")};
+  }
+  return {What::Failed, refusal(ErrorCode::System, EIO, text)};
+}
+
+Result<void> RemoteObject::bring(Part& part, HttpConnection& connection, const IsEnding& is_ending) const {
+  Deadline give_up = deadline_in(rules_.patience);
+  Deadline give_up_offline = deadline_in(rules_.patience_offline);
+  std::chrono::milliseconds pause = rules_.first_pause;
+  std::string target;
+  {
+    const MutexLock lock(mutex_);
+    target = target_.empty() ? url_ : target_;
+  }
+  unsigned redirects = 0;
+  for (;;) {
+    part.asked = part.missing();
+    const auto to = part.to.subspan(static_cast<std::size_t>(part.done_bytes));
+    bool is_checked = false;
+    const auto answer = connection.get(target, part.asked, to,
+                                       {.wants_body =
+                                            [&](const HttpAnswer& head) {
+                                              is_checked = (head.status == kOk || head.status == kPartial) &&
+                                                           check(head, part).has_value();
+                                              return is_checked;
+                                            },
+                                        .is_ending = is_ending});
+    const bool is_sound = !answer.failure || !is_final(*answer.failure);
+    if (is_checked && is_sound && answer.received_bytes > 0) {
+      if (!is_known_) {
+        const auto range = parse_content_range(answer.content_range);
+        part.found = {strong(answer.etag), answer.last_modified,
+                      range ? range->size_bytes : answer.content_bytes.value_or(0)};
+        const std::uint64_t there = std::min<std::uint64_t>(part.to.size(), part.found.size_bytes);
+        part.to = part.to.first(static_cast<std::size_t>(there));
+      }
+      part.done_bytes += answer.received_bytes;
+      if (part.done_bytes == part.to.size()) return {};
+      give_up = deadline_in(rules_.patience);
+      give_up_offline = deadline_in(rules_.patience_offline);
+      pause = rules_.first_pause;
+    }
+    Verdict verdict = judge(answer, part);
+    if (verdict.what == What::Redirected) {
+      if (++redirects > kMostRedirects)
+        return fail(ErrorCode::System, EIO,
+                    fmt::format("the server redirects more than {} times", kMostRedirects));
+      auto next = redirected(target, answer.location);
+      RETURN_IF_ERROR(next);
+      target = std::move(*next);
+      const MutexLock lock(mutex_);
+      target_ = target;
+      continue;
+    }
+    if (target != url_ && is_expired(answer.status)) {
+      // The address of the redirect has expired. Ask the first server again, but not for ever.
+      target = url_;
+      const MutexLock lock(mutex_);
+      target_.clear();
+      if (++redirects > kMostRedirects) return tl::unexpected(std::move(verdict.why));
+      continue;
+    }
+    if (verdict.what == What::Failed) return tl::unexpected(std::move(verdict.why));
+    const bool is_offline = verdict.why.errno_value == ENETUNREACH;
+    const auto wait = std::max(random_below(pause), verdict.least_pause);
+    if (deadline_in(wait) > (is_offline ? std::min(give_up, give_up_offline) : give_up)) {
+      if (!is_offline)
+        verdict.why.message +=
+            fmt::format(", for {} s", std::chrono::ceil<std::chrono::seconds>(rules_.patience).count());
+      return tl::unexpected(std::move(verdict.why));
+    }
+    if (!sleep(wait, is_ending)) return fail(ErrorCode::System, ECANCELED, "the read was ended");
+    pause = std::min(pause * 2, rules_.longest_pause);
+  }
+}
+
+}  // namespace stfs

@@ -1,0 +1,91 @@
+// One version of a file on a web server, read by ranges.
+//
+// The first answer decides which version this is: by its strong ETag, or else by its time and its size. Each
+// later answer is compared before one of its bytes is taken, so bytes of two versions never mix.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/base/mutex.h"
+#include "core/remote/http_connection.h"
+
+namespace stfs {
+
+/// How long a read tries again after failures that may pass.
+struct RetryRules {
+  std::chrono::milliseconds patience{60'000};         // since the last byte that came
+  std::chrono::milliseconds patience_offline{2'000};  // if no server can be reached
+  std::chrono::milliseconds first_pause{200};         // doubles up to longest_pause; the real pause is random
+  std::chrono::milliseconds longest_pause{8'000};
+};
+
+/// What proves that later answers are of the same version.
+struct RemoteVersion {
+  std::string etag;           // strong, as the server writes it; empty if there is none
+  std::string last_modified;  // as the server writes it; empty if there is none
+  std::uint64_t size_bytes = 0;
+
+  friend bool operator==(const RemoteVersion&, const RemoteVersion&) = default;
+};
+
+/// Any number of threads may read, each with its own connection.
+class RemoteObject {
+ public:
+  using IsEnding = std::function<bool()>;
+
+  /// Asks for the first bytes of the file.
+  /// @param first  at least one byte. Gets the first bytes, at most as many as the file has.
+  /// @return ENOENT: the server has no such file. EACCES: it refuses. ENETUNREACH: it cannot be reached.
+  ///   ENOSYS: there is no libcurl. EINVAL: the address is none, or the server gives no ranges. Otherwise
+  ///   EIO.
+  static Result<std::unique_ptr<RemoteObject>> open(const std::string& url, HttpConnection& connection,
+                                                    std::vector<std::byte>& first,
+                                                    const RetryRules& rules = {});
+
+  [[nodiscard]] const std::string& url() const { return url_; }
+  [[nodiscard]] const RemoteVersion& version() const { return version_; }
+
+  /// Reads a range inside the file. Tries again after failures that may pass, and goes on at the byte that is
+  /// missing.
+  /// @return ESTALE (ArchiveChanged): the server has another version now, or none. ENETUNREACH: it cannot be
+  ///   reached. ECANCELED: is_ending() has returned true. EACCES, EIO: the server refuses, or fails for too
+  ///   long; the message has the reason.
+  [[nodiscard]] Result<void> read(std::span<std::byte> to, std::uint64_t offset, HttpConnection& connection,
+                                  const IsEnding& is_ending) const;
+
+ private:
+  explicit RemoteObject(std::string url, const RetryRules& rules) : url_(std::move(url)), rules_(rules) {}
+
+  enum class What : std::uint8_t { Done, Again, Redirected, Failed };
+  struct Verdict {
+    What what = What::Done;
+    Error why{};                               // unless Done
+    std::chrono::milliseconds least_pause{0};  // with Again: the server asks for it
+  };
+  struct Part;
+  /// Decides what an answer means.
+  /// @param part  what was asked for.
+  [[nodiscard]] Verdict judge(const HttpAnswer& answer, const Part& part) const;
+  /// Fails if an answer with bytes is not the wanted part of this version.
+  [[nodiscard]] Result<void> check(const HttpAnswer& answer, const Part& part) const;
+  /// Sends requests until the part is there.
+  Result<void> bring(Part& part, HttpConnection& connection, const IsEnding& is_ending) const;
+
+  const std::string url_;
+  const RetryRules rules_;
+  RemoteVersion version_;  // constant after open()
+  bool is_known_ = false;  // version_ is
+  mutable Mutex mutex_;
+  /// Where the server has redirected to. Such an address often expires. Empty: url_.
+  mutable std::string target_ GUARDED_BY(mutex_);
+};
+
+}  // namespace stfs

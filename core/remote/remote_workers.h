@@ -1,0 +1,21 @@
+// The threads that fetch bytes from servers for the whole process. They start with the first job. A child
+// process starts its own: threads and connections do not survive fork(2).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "core/remote/http_connection.h"
+
+namespace stfs {
+
+using RemoteJob = std::function<void(HttpConnection& connection)>;
+
+/// Jobs that somebody waits for go before guesses.
+enum class Urgency : std::uint8_t { Needed, Guessed };
+
+/// Runs a job on one of the threads, at most 16 at a time. Any thread may call. The job must not throw. It
+/// runs on the caller's thread if no thread can be started.
+void post_remote_job(RemoteJob job, Urgency urgency);
+
+}  // namespace stfs
