@@ -16,7 +16,7 @@ TensorPlan::TensorPlan(std::string_view json, std::uint64_t file_size_bytes) : b
     std::ranges::sort(begins_);
   }
   begins_.push_back(file_size_bytes);
-  begins_.erase(std::ranges::unique(begins_).begin(), begins_.end());
+  begins_.erase(std::unique(begins_.begin(), begins_.end()), begins_.end());
 }
 
 std::size_t TensorPlan::find(std::uint64_t offset) const {
