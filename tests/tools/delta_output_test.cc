@@ -1,4 +1,6 @@
 // Deltas: stfs diff --out writes them, stfs repack --delta and stfs apply read them.
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -53,6 +55,23 @@ TEST_CASE("a delta is refused on a base whose kept bytes have changed", "[tools]
   CHECK(refused.code == 1);
   CHECK(contains(refused.err, models.a + ": is not the base of " + delta));
   CHECK(run_verb(tools::diff, {models.b, again}).code == 0);  // as it was
+}
+
+TEST_CASE("a delta allows what both of its models allow", "[tools][diff][delta]") {
+  const DiffModels models;
+  const auto mode_of_delta = [&](mode_t a, mode_t b) {
+    REQUIRE(::chmod(models.a.c_str(), a) == 0);
+    REQUIRE(::chmod(models.b.c_str(), b) == 0);
+    const std::string delta = models.directory / "delta.safetensors";
+    REQUIRE(run_verb(tools::diff, {models.a, models.b, "--out", delta}).code == 0);
+    struct stat made {};
+    REQUIRE(::stat(delta.c_str(), &made) == 0);
+    std::filesystem::remove(delta);
+    return made.st_mode & 0777U;
+  };
+  CHECK(mode_of_delta(0600, 0644) == 0600);
+  CHECK(mode_of_delta(0644, 0600) == 0600);
+  CHECK((mode_of_delta(0644, 0644) & ~0022U) == 0644);
 }
 
 TEST_CASE("diff --out refuses what makes no delta, and then writes none", "[tools][diff][delta]") {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/model/common_mode.h"
 #include "core/model/delta_base.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/repack_output.h"
@@ -79,7 +80,9 @@ Result<WrittenDelta> write_delta(const DiffReport& report, const DeltaOutput& ou
     if (is_renamed(difference)) delta.renamed.push_back(renamed_of(report.models, difference));
   }
   const RepackPlan plan = plan_of_tensors(b, changed_tensors(report), output.path, metadata_of(delta));
-  auto written = write_repacked(b, plan, {.is_replacing = output.is_replacing}, streams);
+  // The delta also has names, digests and metadata of A.
+  auto written =
+      write_repacked(b, plan, {.is_replacing = output.is_replacing, .most = common_mode(a)}, streams);
   RETURN_IF_ERROR(written);
   return WrittenDelta{output.path, plan.tensors.size(), plan.data_bytes, delta.removed.size(),
                       delta.renamed.size()};

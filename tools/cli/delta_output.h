@@ -15,7 +15,8 @@ struct DeltaOutput {
   bool is_replacing = false;  // replace a file that exists
 };
 
-/// Writes the delta that turns A into B. Reads all tensors that B keeps from A, for their digest.
+/// Writes the delta that turns A into B. Reads all tensors that B keeps from A, for their digest. A user who
+/// may not read all files of A and B may not read the delta.
 /// @param report  of all tensors of two whole models, without problems.
 /// @return EINVAL: B is a delta itself. ESTALE: A or B has changed since it was opened. EINTR if
 ///   interrupted() (interrupt.h). After a failure nothing is written.

@@ -30,7 +30,7 @@ class Repack {
       : model_(model),
         plan_(plan),
         output_(output),
-        mode_(common_mode(model)),
+        mode_(strictest(common_mode(model), output.most)),
         piece_bytes_(whole_pieces(std::max(kPieceBytes, output.threads * kPartBytes))),
         work_(watch_on(streams)) {}
 

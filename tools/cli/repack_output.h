@@ -6,6 +6,7 @@
 #include "core/archive/archive_writer.h"
 #include "core/base/error.h"
 #include "core/model/model.h"
+#include "core/storage/permissions.h"
 #include "tools/cli/repack_plan.h"
 #include "tools/cli/verb.h"
 
@@ -16,6 +17,7 @@ struct RepackOutput {
   std::uint64_t slack_bytes = NewArchiveOptions().slack_bytes;
   bool is_replacing = false;  // replace files that exist
   std::uint64_t threads = 1;  // for conversions
+  NewFileMode most{};         // limits the mode of the new files, in addition to the model's files
 };
 
 /// Writes each archive, then the index if the plan has shards. No file gets its name before the bytes of all
