@@ -4,16 +4,9 @@ namespace stfs {
 
 namespace {
 
-constexpr mode_t kReadAndWrite = 0666;
-constexpr mode_t kOwnersReadAndWrite = 0600;
-
 NewFileMode mode_of_shard(const Shard& shard) {
   if (!shard.archive) return {};  // no byte comes from it
-  const auto status = strict_status_of(shard.archive->file());
-  if (!status) return {.mode = kOwnersReadAndWrite, .owner = NewFileMode::kNoUser};
-  return {.mode = (status->mode & kReadAndWrite) | kOwnersReadAndWrite,
-          .group = status->gid,
-          .owner = status->uid};
+  return mode_of_copy(shard.archive->file());
 }
 
 }  // namespace

@@ -170,13 +170,15 @@ Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace,
 }
 
 Result<NewFile> NewFile::create_as(const std::filesystem::path& temporary, const std::filesystem::path& path,
-                                   mode_t mode, Storage& storage) {
-  const Result<bool> replaces = check_target(storage, path, true, {});
+                                   mode_t mode, Storage& storage, const NewFileMode& most) {
+  const Result<bool> replaces = check_target(storage, path, true, most);
   RETURN_IF_ERROR(replaces);
   static_cast<void>(storage.remove(temporary));  // create() reports a name that could not be removed
   NewFile file(shared(storage), path);
   file.replace_ = true;
-  auto created = storage.create(temporary, *replaces ? 0600 : mode);
+  file.mode_ = most;
+  auto created =
+      create_for_group(storage, temporary, {*replaces ? 0600 : mode & most.mode, most.group, most.owner});
   RETURN_IF_ERROR(created);
   RETURN_IF_ERROR(file.hold(std::move(*created), temporary));
   return file;

@@ -52,8 +52,11 @@ class NewFile {
   /// Does the same for a file that is not made from private files: a default list keeps its effect, and a
   /// file that is replaced gives its mode. A killed process leaves the file `temporary`, which is in the same
   /// directory. A later call with the same name removes it.
+  /// @param most  for a file that is made from private files: limits `mode`, and the mode of a file that is
+  ///              replaced, as `mode` of create() does.
   static Result<NewFile> create_as(const std::filesystem::path& temporary, const std::filesystem::path& path,
-                                   mode_t mode = 0666, Storage& storage = system_storage());
+                                   mode_t mode = 0666, Storage& storage = system_storage(),
+                                   const NewFileMode& most = {});
 
   NewFile(NewFile&&) noexcept = default;
   NewFile& operator=(NewFile&&) = delete;

@@ -153,6 +153,16 @@ NewFileMode strictest(const NewFileMode& one, const NewFileMode& other) {
   return {one.mode & (other.group ? other.in_group(*one.group) : other.mode), one.group, owner};
 }
 
+NewFileMode mode_of_copy(const File& file) {
+  constexpr mode_t kReadAndWrite = 0666;
+  constexpr mode_t kOwnersReadAndWrite = 0600;
+  const auto status = strict_status_of(file);
+  if (!status) return {.mode = kOwnersReadAndWrite, .owner = NewFileMode::kNoUser};
+  return {.mode = (status->mode & kReadAndWrite) | kOwnersReadAndWrite,
+          .group = status->gid,
+          .owner = status->uid};
+}
+
 Permissions strictest(const Permissions& one, const Permissions& other) {
   return combined(one, other, std::bit_and<mode_t>());
 }

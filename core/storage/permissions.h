@@ -46,6 +46,10 @@ struct NewFileMode {
 /// Allows what both modes allow.
 NewFileMode strictest(const NewFileMode& one, const NewFileMode& other);
 
+/// Returns the mode of a file that is made from an open file, without execution. Access control lists are
+/// included. The owner may always read and write. If the file's status can't be read, only the owner may.
+NewFileMode mode_of_copy(const File& file);
+
 /// Returns the status of an open file with these bits, and with the owner of owner_of() (mount_record.h).
 Result<FileStatus> strict_status_of(const File& file);
 /// Does the same for an open file or directory. O_PATH is enough.

@@ -22,6 +22,7 @@
 #include "core/storage/file.h"
 #include "core/storage/file_attributes.h"
 #include "core/storage/new_file.h"
+#include "core/storage/permissions.h"
 #include "tools/sync/file_switch.h"
 #include "tools/sync/seeding_plan.h"
 #include "tools/sync/version_format.h"
@@ -55,6 +56,7 @@ class Seeding {
 
   Result<void> run() {
     RETURN_IF_ERROR(look_at_present());
+    if (!present_) RETURN_IF_ERROR(look_at_version());
     RETURN_IF_ERROR(note_switch(storage_, state_.place(), plan_.files));
     if (auto made = make_files(); !made) {
       static_cast<void>(undo_switch(storage_, state_.place(), plan_.files));  // else the next receiver does
@@ -120,7 +122,8 @@ class Seeding {
     RETURN_IF_ERROR(source);
     auto size_bytes = (*source)->size_bytes();
     RETURN_IF_ERROR(size_bytes);
-    auto file = NewFile::create_as(directory_ / temporary, directory_ / over, first_mode(), storage_);
+    auto file = NewFile::create_as(directory_ / temporary, directory_ / over, first_mode(), storage_,
+                                   most_of(**source));
     RETURN_IF_ERROR(file);
     RETURN_IF_ERROR(file->reserve(*size_bytes));
     std::string header;
@@ -145,7 +148,7 @@ class Seeding {
   [[nodiscard]] Result<void> write_text(const std::string& text, const std::filesystem::path& temporary,
                                         const std::filesystem::path& over) const {
     // No user needs to write this file in place: the next version replaces it by a rename.
-    auto file = NewFile::create_as(temporary, over, first_mode() & 0644U, storage_);
+    auto file = NewFile::create_as(temporary, over, first_mode() & 0644U, storage_, most_);
     RETURN_IF_ERROR(file);
     RETURN_IF_ERROR(file->append(std::as_bytes(std::span(text))));
     RETURN_IF_ERROR(settle(*file));
@@ -171,7 +174,22 @@ class Seeding {
     }
     return {};
   }
-  /// Returns the mode of a file that replaces no other one, before the umask and before settle().
+  /// Finds what the archives and the index of the version allow, for a model that is new.
+  Result<void> look_at_version() {
+    for (const Shard& shard : version_.shards())
+      most_ = strictest(most_, mode_of_copy(shard.archive->file()));
+    if (!version_.has_index()) return {};
+    const auto index = version_.files().open(version_.directory() / kVersionIndex, Access::ReadOnly);
+    RETURN_IF_ERROR(index);
+    most_ = strictest(most_, mode_of_copy(**index));
+    return {};
+  }
+  /// Returns what the copy of an open file of the version may allow.
+  [[nodiscard]] NewFileMode most_of(const File& source) const {
+    return present_ ? NewFileMode() : strictest(most_, mode_of_copy(source));
+  }
+  /// Returns the mode of a file that replaces no other one, before the umask and before settle(). The version
+  /// limits it if there is no model yet.
   [[nodiscard]] mode_t first_mode() const { return present_ ? 0600 : 0666; }
   /// Settles a file. A file that takes its access from no other file gets the access of the model.
   [[nodiscard]] Result<void> settle(NewFile& file) const {
@@ -216,7 +234,8 @@ class Seeding {
   const std::filesystem::path directory_;
   const SeedingPlan plan_;
   Work& work_;
-  std::optional<FileStatus> present_;
+  std::optional<FileStatus> present_;  // nothing: there is no model yet
+  NewFileMode most_;                   // of new files, without a present model
 };
 
 }  // namespace

@@ -16,7 +16,8 @@ namespace stfs::sync {
 /// Foreign files and files of other models in the directory stay. A new archive gets the version's name for
 /// it. If a file of that name exists, the new name has the version's number in it. Until the end the disk has
 /// both models. A file that replaces no other one gets the owner, group and mode of the model's archives, as
-/// far as they allow reading and writing.
+/// far as they allow reading and writing. If there is no model, a user who may not read the version's
+/// archives and index, or the file that is copied, may not read the copy.
 /// @param model  the name that the user gave: the model's archive, index or directory. Its directory is the
 ///               state's directory.
 /// @param state  locked and read.

@@ -100,6 +100,81 @@ TEST_CASE("a full version that changes after its check seeds nothing", "[tools][
 
 namespace {
 
+mode_t mode_of(const std::filesystem::path& path) {
+  struct stat st {};
+  REQUIRE(::stat(path.c_str(), &st) == 0);
+  return st.st_mode & 0777U;
+}
+
+/// Sets the umask while it exists.
+struct Umask {
+  explicit Umask(mode_t mask) : before(::umask(mask)) {}
+  ~Umask() { ::umask(before); }
+  Umask(const Umask&) = delete;
+  Umask& operator=(const Umask&) = delete;
+  mode_t before;
+};
+
+}  // namespace
+
+TEST_CASE("a new model allows no more than the version's files", "[tools][sync]") {
+  const Umask umask(0022);
+  const Scene scene;
+  const auto host = scene.directory.path() / "host";
+  const auto version = scene.directory.path() / "published/weight_v000001";
+  const auto set_modes = [&](mode_t of_archive, mode_t of_index, mode_t of_config) {
+    for (const std::string& name : {kFirst, kSecond})
+      REQUIRE(::chmod((version / name).c_str(), of_archive) == 0);
+    REQUIRE(::chmod((version / kVersionIndex).c_str(), of_index) == 0);
+    REQUIRE(::chmod((version / "config.json").c_str(), of_config) == 0);
+  };
+  const auto modes = [&] {
+    REQUIRE(scene.seed([] {}));
+    return std::vector<mode_t>{mode_of(host / kFirst), mode_of(host / kSecond), mode_of(host / kVersionIndex),
+                               mode_of(host / ".weight_sync/state.json"), mode_of(host / "config.json")};
+  };
+  SECTION("public") {
+    set_modes(0664, 0644, 0644);
+    CHECK(modes() == std::vector<mode_t>{0644, 0644, 0644, 0644, 0644});
+  }
+  SECTION("private archives") {
+    set_modes(0600, 0644, 0644);
+    CHECK(modes() == std::vector<mode_t>(5, 0600));
+  }
+  SECTION("one private archive") {
+    set_modes(0644, 0644, 0644);
+    REQUIRE(::chmod((version / kSecond).c_str(), 0600) == 0);
+    CHECK(modes() == std::vector<mode_t>(5, 0600));
+  }
+  SECTION("a private index") {
+    set_modes(0644, 0600, 0644);
+    CHECK(modes() == std::vector<mode_t>(5, 0600));
+  }
+  SECTION("a private file beside public archives") {
+    set_modes(0644, 0644, 0600);
+    CHECK(modes() == std::vector<mode_t>{0644, 0644, 0644, 0644, 0600});
+  }
+  SECTION("for a group") {
+    set_modes(0640, 0640, 0640);
+    CHECK(modes() == std::vector<mode_t>(5, 0640));
+  }
+  SECTION("for another group") {
+    if (::geteuid() != 0) return;
+    set_modes(0640, 0640, 0640);
+    for (const auto& file : std::filesystem::directory_iterator(version))
+      REQUIRE(::chown(file.path().c_str(), 0, 12345) == 0);
+    CHECK(modes() == std::vector<mode_t>(5, 0600));
+  }
+  SECTION("a public file that is replaced") {
+    set_modes(0600, 0600, 0600);
+    scene.directory.write("host/config.json", "{}");
+    REQUIRE(::chmod((host / "config.json").c_str(), 0644) == 0);
+    CHECK(modes() == std::vector<mode_t>(5, 0600));
+  }
+}
+
+namespace {
+
 /// An index that another user may have planted.
 std::filesystem::path plant(const Scene& scene, const std::string& name, const std::string& content) {
   std::filesystem::path path = scene.directory.write("host/" + name + ".safetensors.index.json", content);
