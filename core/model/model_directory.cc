@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "core/format/json_string.h"
 #include "core/storage/file_attributes.h"
@@ -53,6 +55,15 @@ Result<ModelDirectory> list_model_directory(const std::filesystem::path& directo
   std::ranges::sort(found.archives);
   std::ranges::sort(found.ignored_indexes);
   return found;
+}
+
+void leave_out_planted(const Storage& storage, const std::filesystem::path& directory,
+                       std::vector<std::string>& archives) {
+  if (archives.size() < 2) return;
+  const auto is_planted = [&](const std::string& name) { return may_be_planted(storage, directory / name); };
+  std::vector<std::string> others;
+  std::ranges::remove_copy_if(archives, std::back_inserter(others), is_planted);
+  if (!others.empty()) archives = std::move(others);
 }
 
 std::string ModelDirectory::ignored_text(const std::filesystem::path& directory, Storage& storage) const {

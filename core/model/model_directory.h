@@ -52,6 +52,13 @@ bool is_directory_of_models(const std::filesystem::path& path);
 Result<ModelDirectory> list_model_directory(const std::filesystem::path& directory,
                                             Storage& storage = system_storage());
 
+/// Removes the archives that another user may have planted (file_attributes.h), unless no others would
+/// remain: that user could make the choice of the directory's model ambiguous. A person may name such an
+/// archive.
+/// @param archives  file names in the directory.
+void leave_out_planted(const Storage& storage, const std::filesystem::path& directory,
+                       std::vector<std::string>& archives);
+
 /// Returns the path of the directory's one index. NotFound (ENOENT) if there is none. InvalidArgument
 /// (EINVAL) with their names if there are several.
 Result<std::filesystem::path> find_model_index(const std::filesystem::path& directory,

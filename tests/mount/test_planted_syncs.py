@@ -455,6 +455,35 @@ def test_only_the_victim_holds_the_lock_of_a_first_pull(host):
     assert held.returncode != 0, held
 
 
+def test_planted_archives_stop_no_pull(host):
+    host.model.chmod(0o1777)
+    assert host.pull().returncode == 0
+    for name in "aaa", "zzz":
+        plant(host.model / f"{name}.safetensors", b"x\n")
+    trainer = host.step()
+    status = host.pull("--status")
+    assert status.returncode == 0 and "000000" in status.stdout, status
+    done = host.pull()
+    assert done.returncode == 0, done
+    for name in "aaa", "zzz":
+        os.unlink(host.model / f"{name}.safetensors")
+    assert tensors_of(host.model) == {name: bytes(data) for name, data in trainer.states[1].items()}
+    assert json.loads((host.model / ".weight_sync/state.json").read_text())["version"] == "000001"
+
+
+@pytest.mark.parametrize("names", [("aaa",), ("aaa", "zzz")])
+def test_planted_archives_alone_stop_no_first_pull(host, names):
+    host.model.chmod(0o1777)
+    os.unlink(host.model / "model.safetensors")
+    for name in names:
+        plant(host.model / f"{name}.safetensors", b"x\n")
+    done = host.pull()
+    assert done.returncode == 0, done
+    for name in names:
+        os.unlink(host.model / f"{name}.safetensors")
+    assert tensors_of(host.model) == {name: array.tobytes() for name, array in OLD.items()}
+
+
 @pytest.mark.parametrize("make", ['mkdir "$1"', ': > "$1"', 'ln -s nowhere "$1"'], ids=["a directory", "a file", "a link"])
 def test_a_planted_temporary_name_stops_no_pull(host, make):
     host.model.chmod(0o1777)

@@ -7,8 +7,11 @@
 
 #include <array>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "core/model/model_directory.h"
+#include "core/storage/lock_holder.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/silent_mount.h"
@@ -306,6 +309,28 @@ TEST_CASE("target takes an index, and a directory that holds one, for the model"
   CHECK(failure(empty) == empty + ": byte 0: the index has no weight_map");
   // The directory has two models, so the message names them.
   CHECK(failure(directory.path().string()).find("empty.safetensors.index.json") != std::string::npos);
+}
+
+TEST_CASE("an archive that another user may have planted is none beside others", "[tools][target]") {
+  if (::geteuid() != 0) return test::note_skip("needs root, to give files away");
+  constexpr uid_t kMallory = 4242;
+  const test::TemporaryDirectory directory;
+  const std::string own = directory.write("m.safetensors", kArchive);
+  const std::string planted = directory.write("a.safetensors", "x\n");
+  REQUIRE(::chown(planted.c_str(), kMallory, kMallory) == 0);
+  const auto names = [&](mode_t mode) {
+    REQUIRE(::chmod(directory.path().c_str(), mode) == 0);
+    std::vector<std::string> found;
+    const auto located = tools::locate_targets(directory.path(), Use::Tensors);
+    REQUIRE(located);
+    for (const auto& path : *located) found.push_back(path.archive);
+    return found;
+  };
+  CHECK(names(0755) == std::vector{planted, own});
+  for (const mode_t open_to : {0775U, 0777U, 01777U}) CHECK(names(open_to) == std::vector{own});
+  CHECK(tools::open_target(directory.path(), Use::Tensors)->model->tensors().size() == 2);
+  REQUIRE(::chown(own.c_str(), kMallory, kMallory) == 0);
+  CHECK(names(01777) == std::vector{planted, own});
 }
 
 TEST_CASE("what asks a name's file system enters no mount of another user's", "[tools][target]") {

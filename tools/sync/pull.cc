@@ -14,6 +14,8 @@
 
 #include "core/base/absolute_path.h"
 #include "core/model/model.h"
+#include "core/model/model_directory.h"
+#include "core/storage/file_attributes.h"
 #include "core/storage/open_directory.h"
 #include "tools/sync/file_switch.h"
 #include "tools/sync/seeding.h"
@@ -129,10 +131,7 @@ class Pull {
   }
 
   Result<std::optional<VersionNumber>> pull_to(SyncState& state) {
-    // To open the model finishes the commit that a killed receiver has left, and with it the state.
-    if (has_model(place_.directory, storage_) || is_file(storage_, model_)) {
-      RETURN_IF_ERROR(open_model());
-    }
+    RETURN_IF_ERROR(finish_left_commit());
     RETURN_IF_ERROR(state.read());
     auto publication = Publication::look(published_, storage_);
     RETURN_IF_ERROR(publication);
@@ -161,6 +160,24 @@ class Pull {
   [[nodiscard]] bool was_withdrawn() const {
     const auto now = Publication::look(published_, storage_);
     return now && !std::ranges::includes(now->versions(), seen_);
+  }
+
+  /// Opens the model, which finishes the commit that a killed receiver has left, and with it the state.
+  /// Archives that another user may have planted stop no pull of a full version into their directory.
+  Result<void> finish_left_commit() const {
+    const bool is_named = is_file(storage_, model_);
+    if (!is_named && !has_model(place_.directory, storage_)) return {};
+    const auto opened = open_model();
+    if (opened || (!is_named && has_planted_archives_only())) return {};
+    return tl::unexpected(opened.error());
+  }
+
+  [[nodiscard]] bool has_planted_archives_only() const {
+    const auto listed = list_model_directory(place_.directory, storage_);
+    const auto is_planted = [&](const std::string& name) {
+      return may_be_planted(storage_, place_.directory / name);
+    };
+    return listed && listed->indexes.empty() && std::ranges::all_of(listed->archives, is_planted);
   }
 
   Result<std::unique_ptr<Model>> open_model() const {

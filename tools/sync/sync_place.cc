@@ -33,8 +33,9 @@ std::string own_name(const std::string& model) {
 /// Returns true if the model is the directory's only index, or its only archive. Also true for a model that
 /// does not exist yet, if the directory has no other model.
 bool is_of_directory(const std::filesystem::path& directory, const std::string& model, Storage& storage) {
-  const auto listed = list_model_directory(directory, storage);
+  auto listed = list_model_directory(directory, storage);
   if (!listed) return true;
+  leave_out_planted(storage, directory, listed->archives);
   const auto& names = listed->indexes.empty() ? listed->archives : listed->indexes;
   return names.empty() || (names.size() == 1 && names.front() == model);
 }

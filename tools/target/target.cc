@@ -135,12 +135,14 @@ Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named, const
     return paths;
   }
   std::optional<Error> foreign;  // an error about another user's mount, which is left out
+  std::vector<std::string> archives;
   for (const std::string& archive : found->archives) {
     const auto there = storage.status(named / archive);
     if (!there && there.error().errno_value == EXDEV) foreign = there.error();
-    if (!there || !S_ISREG(there->mode)) continue;
-    paths.push_back({.archive = named / archive});
+    if (there && S_ISREG(there->mode)) archives.push_back(archive);
   }
+  leave_out_planted(storage, named, archives);
+  for (const std::string& archive : archives) paths.push_back({.archive = named / archive});
   if (!paths.empty()) return paths;
   if (foreign) return tl::unexpected(std::move(*foreign));
   return fail(ErrorCode::InvalidArgument, EISDIR,

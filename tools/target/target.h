@@ -27,8 +27,8 @@
 // meaning.
 //
 // Outside of a mount, a directory means its one index, or else its one archive. For `upload` and `serve` it
-// means all of its archives. An index that another user may have planted is ignored
-// (core/model/model_directory.h).
+// means all of its archives. An index that another user may have planted is ignored, and such an archive is
+// ignored beside others (core/model/model_directory.h).
 #pragma once
 
 #include <cstdint>
