@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +25,7 @@
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
 #include "core/storage/other_processes.h"
+#include "core/storage/system_file.h"
 
 namespace stfs {
 namespace {
@@ -200,11 +200,9 @@ std::optional<pid_t> find_lock_holder(const FileIdentity& file, ByteRange range)
 }
 
 std::optional<pid_t> find_flock_holder(const fs::path& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
-  FileIdentity file;
-  file.device = std::uint64_t{gnu_dev_major(status.st_dev)} << 32U | gnu_dev_minor(status.st_dev);
-  file.inode = status.st_ino;
+  const auto status = system_status_of_name(path);
+  if (!status) return std::nullopt;
+  const FileIdentity& file = status->identity;
   constexpr ByteRange kWhole = {0, std::numeric_limits<std::uint64_t>::max()};
   return find_holder({.file = file, .range = kWhole, .is_flock = true});
 }

@@ -19,7 +19,8 @@ namespace stfs {
 /// (other_processes.h): for messages only.
 /// @return nothing also if another user's process holds the lock and only root can see which one.
 std::optional<pid_t> find_lock_holder(const FileIdentity& file, ByteRange range);
-/// Returns the process that holds a lock of flock(2) on a file or a directory. Any user finds the process.
+/// Returns the process that holds a lock of flock(2) on a file or a directory, which is no link and no mount.
+/// Any user finds the process.
 std::optional<pid_t> find_flock_holder(const std::filesystem::path& path);
 
 /// "process 4711 (python3) of user 1000", or "another process" if the process is not known.

@@ -11,11 +11,10 @@
 
 namespace stfs {
 
-Result<void> check_not_hidden(std::span<const std::filesystem::path> paths,
-                              const std::filesystem::path& mount_point) {
+Result<void> check_not_hidden(std::span<const std::filesystem::path> paths, const MountPoint& mount_point) {
   struct stat directory {};
-  if (::stat(mount_point.c_str(), &directory) != 0)
-    return fail_system(errno, mount_point.string(), "use as mount point");
+  if (::fstat(mount_point.directory.get(), &directory) != 0)
+    return fail_system(errno, mount_point.path.string(), "use as mount point");
   for (const std::filesystem::path& path : paths) {
     const auto absolute = absolute_path(path);
     RETURN_IF_ERROR(absolute);
@@ -24,7 +23,7 @@ Result<void> check_not_hidden(std::span<const std::filesystem::path> paths,
                 fmt::format("{}: its path leads through the mount point {}, and a mount there would hide it: "
                             "choose a mount point without files of the source, for example an empty "
                             "directory beside them",
-                            absolute->string(), mount_point.string()));
+                            absolute->string(), mount_point.path.string()));
   }
   return {};
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "fs/mount/mount_point.h"
 #include "fs/mount/source.h"
 
 namespace stfs {
@@ -15,9 +16,7 @@ namespace stfs {
 /// links, or by another mount of the same directory. A bind mount is such a mount, because the kernel may
 /// show the new mount there too (shared subtrees, mount_namespaces(7)). If a path does not exist, its
 /// existing part is checked. Call before the mount.
-/// @param mount_point  absolute, without links
-Result<void> check_not_hidden(std::span<const std::filesystem::path> paths,
-                              const std::filesystem::path& mount_point);
+Result<void> check_not_hidden(std::span<const std::filesystem::path> paths, const MountPoint& mount_point);
 
 /// The files that the mount of a source uses by their paths.
 std::vector<std::filesystem::path> files_of(const Source& source);

@@ -125,7 +125,7 @@ int mount(stfs::Options& options) {
     if (!absolute) return failed(absolute.error());
     named.push_back(std::move(*absolute));
   }
-  if (auto seen = stfs::check_not_hidden(named, mount_point->path); !seen) return failed(seen.error());
+  if (auto seen = stfs::check_not_hidden(named, *mount_point); !seen) return failed(seen.error());
   if (!options.log.empty()) {
     auto file = stfs::LogFile::open(named.back());
     if (!file) return failed(file.error());
@@ -135,7 +135,7 @@ int mount(stfs::Options& options) {
   auto source = stfs::open_source(options.source, how);
   how.makes_delta = false;
   if (!source) return failed(source.error());
-  if (auto seen = stfs::check_not_hidden(stfs::files_of(*source), mount_point->path); !seen)
+  if (auto seen = stfs::check_not_hidden(stfs::files_of(*source), *mount_point); !seen)
     return failed(seen.error());
 
   if (!names_foreign_mount(named, *source)) stfs::enter_no_foreign_mounts();

@@ -1,6 +1,7 @@
 // A mount point is refused if a path of the source leads through it. Any other mount point is accepted.
 #include "fs/mount/hidden_source.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -32,8 +33,13 @@ struct TwoPlaces {
   }
 };
 
+MountPoint opened(const std::filesystem::path& path) {
+  return {
+      .directory = UniqueFd(::open(path.c_str(), O_PATH | O_CLOEXEC)), .path = path, .earlier_mounts = {}};
+}
+
 bool is_hidden(const std::filesystem::path& path, const std::filesystem::path& mount_point) {
-  const auto checked = check_not_hidden(std::vector{path}, mount_point);
+  const auto checked = check_not_hidden(std::vector{path}, opened(mount_point));
   if (checked) return false;
   CHECK(checked.error().errno_value == EINVAL);
   CHECK(contains(checked.error().message, path.string() + ": its path leads through the mount point "));
@@ -91,6 +97,6 @@ TEST_CASE_METHOD(TwoPlaces, "shards that lie in the mount point are files of the
   link(archive, "out/s.safetensors");
   const auto source = open_source(out, {});
   REQUIRE(source);
-  CHECK_FALSE(check_not_hidden(files_of(*source), in));
-  CHECK(check_not_hidden(files_of(*source), made("third")));
+  CHECK_FALSE(check_not_hidden(files_of(*source), opened(in)));
+  CHECK(check_not_hidden(files_of(*source), opened(made("third"))));
 }

@@ -20,6 +20,7 @@
 #include "tests/support/text_archive.h"
 #include "tools/cli/version_change.h"
 #include "tools/device/device_rules.h"
+#include "tools/target/mounted_path.h"
 
 using namespace stfs;
 using tools::Use;
@@ -351,6 +352,13 @@ TEST_CASE("what asks a name's file system enters no mount of another user's", "[
   const std::filesystem::path link = directory / "l.bin";
   std::filesystem::create_symlink("sub", link);
   REQUIRE(::lchown(link.c_str(), kMallory, kMallory) == 0);
+  // A user who may write a directory on a named path exchanges it for such a link after the path was checked.
+  const std::filesystem::path exchanged = directory / "exchanged";
+  std::filesystem::create_symlink("sub/x", exchanged);
+  REQUIRE(::lchown(exchanged.c_str(), kMallory, kMallory) == 0);
+  for (const auto& path : {exchanged, exchanged / "model"})
+    CHECK_FALSE(tools::mount_above(path, tools::read_mount_attribute));
+  CHECK_FALSE(find_flock_holder(exchanged / "lock"));
   for (const auto& path : {archive, folder, link}) {
     CAPTURE(path);
     CHECK(follow_named_path(path).error().errno_value == EXDEV);

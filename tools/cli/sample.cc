@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <iterator>
 #include <limits>
 #include <ostream>
@@ -94,8 +93,8 @@ Result<void> write(const SampleRequest& request, const std::vector<TensorSpec>& 
 }
 
 void print(const SampleRequest& request, const std::vector<TensorSpec>& tensors, Streams& streams) {
-  std::error_code unknown;
-  const std::uint64_t size_bytes = std::filesystem::file_size(request.path, unknown);
+  const auto made = system_storage().status(request.path);
+  const std::uint64_t size_bytes = made ? made->identity.size_bytes : 0;
   if (!request.json) {
     streams.out << fmt::format("wrote {}: {} tensors, {}\n", printable(request.path), tensors.size(),
                                human_size(size_bytes));

@@ -205,7 +205,7 @@ Result<void> remove_dead_socket(const Place& place) {
               path + ": another program uses this socket: choose another --socket");
 }
 
-std::string why_not_connected(const std::filesystem::path& path, int error) {
+std::string why_not_connected(const std::filesystem::path& path, int error, bool is_socket = true) {
   const std::string& text = path.native();
   switch (error) {
     case ENOENT:
@@ -213,8 +213,7 @@ std::string why_not_connected(const std::filesystem::path& path, int error) {
                          text, shell_word(text));
     case ECONNREFUSED:
       // The kernel also gives this errno for a regular file.
-      if (std::error_code ignored; !std::filesystem::is_socket(path, ignored))
-        return text + ": is not a socket";
+      if (!is_socket) return text + ": is not a socket";
       return fmt::format("{}: the server of this socket has died: start `stfs serve` again", text);
     case EACCES:
       return fmt::format("{}: this user may not connect: the server belongs to another user", text);
@@ -310,8 +309,8 @@ Result<UniqueFd> connect_to_server(const std::filesystem::path& path) {
   auto socket = open_socket();
   RETURN_IF_ERROR(socket);
   const int error = connect_errno(socket->get(), *address);
-  if (error != 0) return fail(ErrorCode::System, error, why_not_connected(path, error));
-  return std::move(*socket);
+  if (error == 0) return std::move(*socket);
+  return fail(ErrorCode::System, error, why_not_connected(path, error, S_ISSOCK(found->status.st_mode)));
 }
 
 }  // namespace stfs::serve

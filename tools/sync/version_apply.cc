@@ -12,13 +12,13 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "core/base/mutex.h"
 #include "core/base/parallel.h"
 #include "core/model/transaction_group.h"
+#include "core/storage/trusted_links.h"
 #include "tools/sync/diff_decoder.h"
 #include "tools/text/printable.h"
 
@@ -212,8 +212,7 @@ class VersionApply {
     if (!model_.problems().empty()) {
       return damaged("{}: is not whole: {}", model_.path().string(), model_.problems().front().message);
     }
-    std::error_code failed;
-    const auto directory = std::filesystem::weakly_canonical(state_.place().directory, failed);
+    const std::filesystem::path directory = real_path(state_.place().directory);
     for (const Shard& shard : model_.shards()) {
       const std::filesystem::path& path = shard.archive->real_path();
       if (path.parent_path() == directory) {

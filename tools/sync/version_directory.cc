@@ -65,7 +65,7 @@ Result<UniqueFd> lock_directory(const OpenDirectory& own, const std::filesystem:
   if (*lock) return std::move(**lock);
   return fail(ErrorCode::Busy, EBUSY,
               fmt::format("{}: another publisher writes this version: {} holds a lock on it", path.native(),
-                          holder_text(find_flock_holder(own.path))));
+                          holder_text(find_flock_holder(itself))));
 }
 
 }  // namespace

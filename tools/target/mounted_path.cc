@@ -9,7 +9,9 @@
 #include <system_error>
 #include <utility>
 
+#include "core/model/model_directory.h"
 #include "core/storage/attribute_names.h"
+#include "core/storage/trusted_links.h"
 
 namespace stfs::tools {
 namespace {
@@ -36,11 +38,19 @@ constexpr std::array<View, 6> kViews = {{
 // For an attribute value that this version does not know: the mount's daemon has another version.
 constexpr View kUnknownView = {"", Kind::TensorView, "a view of a tensor"};
 
+/// Returns the absolute path of a named file. Only follow_named_path() walks the named path: another user may
+/// exchange a directory on it for a link into a mount that does not answer.
+fs::path place_of(const fs::path& named) {
+  std::error_code error;
+  const fs::path absolute = fs::absolute(named, error).lexically_normal();
+  const auto found = follow_named_path(named);
+  return found ? real_path_of(found->fd.get(), absolute) : absolute;
+}
+
 /// Returns true if a path is in `.safetensors` of its mount.
 bool is_among_views(const fs::path& named, const fs::path& root) {
-  std::error_code error;
-  const fs::path inside = fs::weakly_canonical(named, error).lexically_relative(root);
-  return !error && !inside.empty() && *inside.begin() == ".safetensors";
+  const fs::path inside = place_of(named).lexically_relative(root);
+  return !inside.empty() && *inside.begin() == ".safetensors";
 }
 
 std::optional<View> view_at(const fs::path& named, const AttributeReader& attributes) {
@@ -72,8 +82,7 @@ tl::unexpected<Error> refuse_view(const View& view, Use use, const fs::path& nam
 }  // namespace
 
 std::optional<fs::path> mount_above(const fs::path& named, const AttributeReader& attributes) {
-  std::error_code error;
-  for (fs::path path = fs::weakly_canonical(named, error); !error && path.has_relative_path();) {
+  for (fs::path path = place_of(named); path.has_relative_path();) {
     path = path.parent_path();
     if (attributes(path, kArchiveAttribute)) return path;
   }

@@ -67,11 +67,12 @@ std::string listed(std::vector<std::string> names) {
   return text;
 }
 
-/// Returns the names of a directory's entries that satisfy `is_wanted`.
+/// Returns the names of an open directory's entries that satisfy `is_wanted`.
 template <class Predicate>
-std::vector<std::string> names_in(const fs::path& directory, Predicate is_wanted) {
+std::vector<std::string> names_in(const FollowedFile& opened, Predicate is_wanted) {
   std::vector<std::string> names;
   std::error_code error;
+  const fs::path directory = fmt::format("/proc/self/fd/{}", opened.fd.get());
   for (auto entry = fs::directory_iterator(directory, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
     if (is_wanted(entry->path())) names.push_back(entry->path().filename().string());
@@ -104,9 +105,10 @@ Result<void> refuse_mounted_directory(const fs::path& named, const AttributeRead
   }
   // Look at the entries of FUSE file systems only. Elsewhere an entry may be another mount that does not
   // answer.
-  if (!is_served_by_a_program(file_system_at(named))) return {};
+  const auto found = follow_named_path(named);
+  if (!found || !is_served_by_a_program(file_system_of(*found, named))) return {};
   const auto models = names_in(
-      named, [&](const fs::path& entry) { return attributes(entry, kArchiveAttribute).has_value(); });
+      *found, [&](const fs::path& entry) { return attributes(entry, kArchiveAttribute).has_value(); });
   if (models.empty()) return {};
   return fail(ErrorCode::InvalidArgument, EISDIR,
               fmt::format("{}: is a mount of several models: name the directory of one in it: {}",
