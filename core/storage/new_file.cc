@@ -3,8 +3,11 @@
 // Only the rename changes what the path names. Everything that it makes visible is on stable storage before.
 #include "core/storage/new_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -14,8 +17,11 @@
 #include <utility>
 
 #include "core/base/absolute_path.h"
+#include "core/base/unique_fd.h"
 #include "core/storage/attribute_names.h"
 #include "core/storage/file_attributes.h"
+#include "core/storage/mount_record.h"
+#include "core/storage/mount_table.h"
 #include "core/storage/open_directory.h"
 #include "core/storage/permissions.h"
 
@@ -68,16 +74,30 @@ Result<std::shared_ptr<Storage>> storage_of_directory(Storage& storage, const st
   return fail_system(why, path.native(), why == ENOENT ? kCreateTemporary : "create");
 }
 
-// Returns true if a directory is in a mount of this program. The mount's root, or a directory above on the
-// same file system, has the attribute.
-bool is_in_mount(const std::filesystem::path& directory) {
-  std::error_code unknown;
-  std::filesystem::path at = std::filesystem::weakly_canonical(directory, unknown);
+// Returns true if an open directory may be in a mount of this program. A mount that /proc does not list may
+// be one if a program serves it. On every other file system, users may set any attribute of `user.`.
+bool may_have_tensors(int directory) {
+  if (const auto mount = mount_of(directory)) return mount->type == kMountType;
+  struct statfs filesystem {};
+  return ::fstatfs(directory, &filesystem) == 0 && filesystem.f_type == FUSE_SUPER_MAGIC;
+}
+
+// Returns true if an open directory is in a mount of this program: the directory, or one above it on the same
+// file system, has the attribute. Reaches the directories above by descriptors, because their paths may lead
+// to other directories now.
+bool is_in_mount(int directory) {
+  if (!may_have_tensors(directory)) return false;
   struct stat first {};
-  if (unknown || ::stat(at.c_str(), &first) != 0) return false;
-  for (struct stat status = first; status.st_dev == first.st_dev; at = at.parent_path()) {
-    if (::getxattr(at.c_str(), kArchiveAttribute, nullptr, 0) >= 0) return true;
-    if (!at.has_relative_path() || ::stat(at.parent_path().c_str(), &status) != 0) return false;
+  if (::fstat(directory, &first) != 0) return false;
+  UniqueFd at(::openat(directory, ".", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  for (struct stat below = first; at;) {
+    const std::string path = fmt::format("/proc/self/fd/{}", at.get());
+    if (::getxattr(path.c_str(), kArchiveAttribute, nullptr, 0) >= 0) return true;
+    at = UniqueFd(::openat(at.get(), "..", O_PATH | O_DIRECTORY | O_CLOEXEC));
+    struct stat above {};
+    if (!at || ::fstat(at.get(), &above) != 0 || above.st_dev != first.st_dev) return false;
+    if (above.st_ino == below.st_ino) return false;  // "/" is above itself
+    below = above;
   }
   return false;
 }
@@ -125,7 +145,8 @@ Result<std::unique_ptr<File>> create_for_group(Storage& storage, const std::file
 Result<std::unique_ptr<File>> create_temporary(Storage& storage, const std::filesystem::path& path,
                                                const NewFileMode& mode, std::filesystem::path& temporary) {
   // In a mount, the new file would become a tensor.
-  if (is_in_mount(storage.reached(directory_of(path)))) {
+  const auto directory = open_directory(storage, directory_of(path), LastLink::Followed);
+  if (directory && directory->fd && is_in_mount(directory->fd.get())) {
     return fail(ErrorCode::System, EPERM,
                 path.native() + ": a mount of tensors holds no new files: name a place outside of the mount");
   }

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/storage/attribute_names.h"
 #include "core/storage/permissions.h"
 #include "tests/core/access_list.h"
 #include "tests/support/catch.h"
@@ -392,4 +393,18 @@ TEST_CASE("a new file stays in the directory that was opened", "[core][new_file]
   CHECK(count_files(place / "outputs") == 0);
   CHECK(count_files(place / "moved") == (is_finished ? 1 : 0));
   if (is_finished) CHECK(content_of(place / "moved/file") == "new");
+}
+
+TEST_CASE("an attribute of a directory that is in no mount forbids no new file", "[core][new_file]") {
+  const test::TemporaryDirectory place;
+  std::filesystem::create_directories(place / "above/below");
+  if (::setxattr((place / "above").c_str(), kArchiveAttribute, "x", 1, 0) != 0) {
+    test::note_skip("the file system of temporary files has no attributes of users");
+    return;
+  }
+  for (const char* path : {"above/file", "above/below/file"}) {
+    auto file = NewFile::create(place / path, false);
+    REQUIRE(file);
+    REQUIRE(file->finish());
+  }
 }

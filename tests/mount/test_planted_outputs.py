@@ -1,5 +1,6 @@
 # A user who may write the directory of an output plants links under its name: to a set-id program, to a private file, to nothing.
 # The outputs of tools of root and of another user replace the link, or are refused, and never take the mode of the link's target.
+import errno
 import os
 import shutil
 import signal
@@ -98,6 +99,38 @@ def test_a_new_delta_is_not_for_another_group_than_the_bases(planted_ground, mou
     for path in (delta, place.outputs / f".{delta.name}.scratch" / "scratch", place.outputs / f"{delta.name}.pretrained" / "notes"):
         assert path.exists(), path
         assert is_run_by(MALLORY, MALLORY, ["cat", path]).returncode != 0, path
+    assert mount.unmount() == 0
+
+
+def mark(directory):
+    """Gives the directory the attribute that the root of a mount has."""
+    try:
+        os.setxattr(directory, "user.safetensors.archive", b"x")
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        pytest.skip("the file system has no attributes of users")
+
+
+@pytest.mark.parametrize("verb", OUTPUTS)
+def test_an_attribute_of_a_directory_above_stops_no_output(planted_ground, verb):
+    """Mallory may set it where Mallory may write."""
+    place = Place(*planted_ground, 0)
+    mark(place.outputs)
+    private = place.outputs / "private"
+    private.mkdir(mode=0o700)
+    name, words = OUTPUTS[verb]
+    for directory in (place.outputs, private):
+        done = place.run(words, directory / name)
+        assert done.returncode == 0, done
+        assert (directory / name).exists()
+
+
+def test_an_attribute_of_a_directory_above_stops_no_delta_of_a_mount(planted_ground, mounts):
+    place = Place(*planted_ground, 0)
+    mark(place.outputs)
+    mount = mounts(place.model, f"delta={place.outputs / 'new.delta.safetensors'}")
+    assert (place.outputs / "new.delta.safetensors").exists()
     assert mount.unmount() == 0
 
 
