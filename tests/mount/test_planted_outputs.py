@@ -478,6 +478,55 @@ def test_a_delta_of_another_user_does_not_choose_its_base(planted_ground, victim
     assert done.returncode == 0, done
 
 
+def let_list(delta):
+    delta.chmod(0o640)
+    let_user(MALLORY, 6, delta)
+
+
+DELTA_WRITERS = {"all users": lambda delta: delta.chmod(0o666), "its group": lambda delta: delta.chmod(0o664), "a list": let_list}
+
+
+@pytest.mark.parametrize("let", DELTA_WRITERS.values(), ids=DELTA_WRITERS.keys())
+def test_who_may_write_a_delta_does_not_choose_a_base_in_another_directory(planted_ground, let):
+    """The attribute names an archive that Mallory may only read. The delta fits that archive."""
+    directory, ground = planted_ground
+    place = Place(directory, ground, 0)
+    before = place.model.read_bytes()
+    delta = directory / "x.delta.safetensors"
+    assert place.run(OUTPUTS["diff"][1], delta).returncode == 0
+    os.setxattr(delta, "user.safetensorsfs.base_path", os.fsencode(place.model))
+    os.chown(delta, 0, MALLORY)
+    let(delta)
+    as_mallory('cp "$1" "$2" && cat "$2" > "$1"', delta, place.outputs / "copy")
+    for more in ((), ("--into", str(place.outputs / "merged.safetensors"))):
+        refused = place.run(["commit", "{out}", *more], delta)
+        assert refused.returncode == 1 and "lets users write it" in refused.stderr and "--base" in refused.stderr, refused
+    assert place.model.read_bytes() == before
+    done = place.run(["commit", "{out}", "--base", "{model}"], delta)
+    assert done.returncode == 0, done
+    assert place.model.read_bytes() != before
+
+
+@pytest.mark.parametrize("where", ["beside", "elsewhere"])
+def test_a_delta_of_a_group_finds_its_base(planted_ground, where):
+    """With umask 002, the group of a delta may write it. A base elsewhere has the same group and mode."""
+    directory, ground = planted_ground
+    place = Place(directory, ground, ALICE)
+    before = place.model.read_bytes()
+    delta = (ground if where == "beside" else directory) / "x.delta.safetensors"
+    made = place.run(OUTPUTS["diff"][1], ground / "made")
+    assert made.returncode == 0, made
+    shutil.move(ground / "made", delta)
+    if where == "elsewhere":
+        os.setxattr(delta, "user.safetensorsfs.base_path", os.fsencode(place.model))
+        place.model.chmod(0o664)
+    os.chown(delta, ALICE, ALICE)
+    delta.chmod(0o664)
+    done = place.run(["commit", "{out}"], delta)
+    assert done.returncode == 0, done
+    assert place.model.read_bytes() != before
+
+
 def test_an_index_and_links_of_another_user_do_not_choose_the_base(planted_ground):
     """The delta is the victim's. Mallory's index beside it names links to the victim's shards."""
     place = Place(*planted_ground, ALICE)

@@ -62,6 +62,8 @@ bool fits_delta(const Model& model, const OpenDelta& delta) {
 struct Namer {
   std::string shown;
   FileStatus status;
+  int descriptor = -1;
+  bool is_only_for_writers = false;  // all users who may write this file must be allowed to write the base
 };
 
 /// Adds the name if it is a link. ESTALE if it is another file than the one that was opened.
@@ -80,14 +82,30 @@ Result<void> add_link(const std::filesystem::path& name, const FileStatus& opene
   return {};
 }
 
+/// Returns the delta as a file that names the base. A base in another directory may be any file of this host:
+/// then each user who may write the delta's attribute decides where the commit writes. Beside the delta only
+/// the owner decides, because a delta that its group may write is an ordinary file where the umask is 002.
+Result<Namer> namer_of(const OpenDelta& delta, const std::filesystem::path& base) {
+  const File& file = delta.model->shards().front().archive->file();
+  auto status = file.status();
+  RETURN_IF_ERROR(status);
+  const auto strict = strict_status_of(file);
+  RETURN_IF_ERROR(strict);
+  status->uid = strict->uid;
+  status->links = 1;  // another name gives no right to write the attribute
+  const bool is_elsewhere = base.parent_path() != delta.model->path().parent_path();
+  return Namer{delta.named, *status, file.descriptor(), is_elsewhere};
+}
+
 /// Refuses a base that the delta, an index or a link names, if the owner of one of these may not write the
-/// base: otherwise the delta would write where its owner may not.
+/// base: otherwise the delta would write where its owner may not. For the other writers of the delta see
+/// namer_of().
 /// @param model  the base, open: its files are checked, even if their names lead elsewhere now.
 Result<void> check_naming(const std::filesystem::path& base, const OpenDelta& delta, const Model& model) {
   Storage& storage = system_storage();
-  const auto of_delta = strict_status_of(delta.model->shards().front().archive->file());
+  auto of_delta = namer_of(delta, base);
   RETURN_IF_ERROR(of_delta);
-  std::vector<Namer> always = {{delta.named, *of_delta}};
+  std::vector<Namer> always = {std::move(*of_delta)};
   if (model.is_sharded()) {
     auto index = storage.status_of_name(base);
     RETURN_IF_ERROR(index);
@@ -103,9 +121,9 @@ Result<void> check_naming(const std::filesystem::path& base, const OpenDelta& de
       RETURN_IF_ERROR(add_link(base, *target, namers));
     }
     for (const Namer& namer : namers) {
-      // The owner decides. A delta that its group may write is an ordinary file where the umask is 002.
-      const auto doubt = why_not_believed(storage, namer.status, -1, *target, shard.path.native());
-      if (!doubt || !doubt->is_of_stranger) continue;
+      const auto doubt =
+          why_not_believed(storage, namer.status, namer.descriptor, *target, shard.path.native());
+      if (!doubt || !(doubt->is_of_stranger || namer.is_only_for_writers)) continue;
       return fail(
           ErrorCode::System, EPERM,
           fmt::format("{}: {}: name the base with --base", printable(namer.shown), printable(doubt->why)));
