@@ -11,7 +11,7 @@ import archive_file
 import numpy as np
 import pytest
 from mounted import BUILD, is_sanitized
-from published_weights import INDEX, Trainer, save, tensors_of, version_directory
+from published_weights import INDEX, Trainer, archive_bytes, save, tensors_of, version_directory, write_archive
 from test_journal_users import ALICE, is_run_by
 from test_planted_files import MALLORY, VICTIMS, as_mallory, plant
 
@@ -613,3 +613,40 @@ def test_versions_of_usual_publishers_are_pulled(host):
     version.chmod(0o2775)
     done = host.pull()
     assert done.returncode == 0, done
+
+
+def peak_bytes_of(*command):
+    """The most memory that a program of root's takes. The program must succeed."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_maxrss * 1024
+
+
+@pytest.mark.skipif(is_sanitized(), reason="a sanitizer takes memory too")
+def test_a_chain_of_versions_that_share_a_long_file_takes_the_memory_of_one(planted_ground):
+    """Each version after the first one costs the publisher an index and a hard link."""
+    long_bytes, most = 20 << 20, 12
+    host = Host(*planted_ground, 0)
+    first = host.step().published / "weight_v000001"
+    index = json.loads((first / INDEX).read_text())
+    for path in first.glob("*.safetensors"):
+        archive = archive_bytes(path)
+        metadata = archive["header"].pop("__metadata__") | {"long": "x" * long_bytes}
+        tensors = {name: (entry["dtype"], entry["shape"], archive["data"][slice(*entry["data_offsets"])])
+                   for name, entry in archive["header"].items()}
+        write_archive(path, tensors, metadata)
+    for number in range(2, most + 1):
+        later = version_directory(host.published, number)
+        later.mkdir()
+        for path in first.glob("*.safetensors"):
+            os.link(path, later / path.name)
+        index["metadata"] |= {"version": f"{number:06d}", "base_version": f"{number - 1:06d}"}
+        (later / INDEX).write_text(json.dumps(index))
+    own(host.published, MALLORY)
+    shutil.copytree(host.model, host.model.with_name("other"))
+    few = peak_bytes_of(host.stfs, "pull", "--to", "1", host.model, host.published)
+    many = peak_bytes_of(host.stfs, "pull", host.model.with_name("other"), host.published)
+    assert many < few + 2 * long_bytes
+    assert tensors_of(host.model) == tensors_of(host.model.with_name("other"))

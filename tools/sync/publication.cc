@@ -34,7 +34,8 @@ Result<void> check_publisher(std::uint32_t owner, std::uint32_t published_owner,
                   version.native(), owner, storage.user(), version.parent_path().native(), published_owner));
 }
 
-Result<Publication> Publication::look(const std::filesystem::path& directory, Storage& storage) {
+Result<Publication> Publication::look(const std::filesystem::path& directory, Storage& storage,
+                                      std::size_t most_steps) {
   const auto names = storage.list(directory, "weight_v");
   if (!names && says_gone(names.error())) {
     return fail(ErrorCode::NotFound, ENOENT,
@@ -43,7 +44,7 @@ Result<Publication> Publication::look(const std::filesystem::path& directory, St
                     "weight_v000000 and so on");
   }
   if (!names) return tl::unexpected(Error(names.error()).within(directory.string()));
-  Publication publication(storage);
+  Publication publication(storage, most_steps);
   publication.directory_ = directory;
   auto opened = open_directory(storage, directory, LastLink::Followed);
   RETURN_IF_ERROR(opened);
@@ -103,7 +104,24 @@ Result<Publication::Way> Publication::way(const std::optional<std::uint64_t>& pr
     return found;
   }
   if (!unfinished) unfinished = why_newest_left_out(present);
-  return Way{.versions = {}, .unfinished = std::move(unfinished)};
+  return Way{.steps = {}, .unfinished = std::move(unfinished)};
+}
+
+Result<PublishedVersion> Publication::open(std::uint64_t version) const {
+  auto opened = PublishedVersion::open(path_of(version), *storage_, directory_);
+  // If its owner has withdrawn the version, another user may have made a directory of the same name.
+  const bool counts = check_version(version).has_value();
+  if (counts && (opened || !says_gone(opened.error()))) return opened;
+  return fail(ErrorCode::NotFound, ESTALE,
+              fmt::format("{}: withdrawn while it was read", path_of(version).string()));
+}
+
+Result<PublishedVersion> Publication::open(const Step& step) const {
+  auto opened = open(step.version.number);
+  const bool is_same = opened && opened->index_hash() == step.index_hash;
+  if (is_same || (!opened && !is_unfinished(opened.error()))) return opened;
+  return fail(ErrorCode::NotFound, ESTALE,
+              fmt::format("{}: published again while it was read", path_of(step.version.number).string()));
 }
 
 Result<Publication::Way> Publication::way_to(const std::optional<std::uint64_t>& present,
@@ -119,7 +137,7 @@ Result<Publication::Way> Publication::way_to(const std::optional<std::uint64_t>&
     }
     if (!std::ranges::binary_search(versions_, next)) {
       // The oldest diffs change a base that was never published: the model that training began with.
-      if (!present && !way.versions.empty()) break;
+      if (!present && !way.steps.empty()) break;
       if (const auto left_out = why_left_out(next))
         return fail(ErrorCode::NotFound, next == target ? EAGAIN : ENOENT, left_out->message);
       if (next == target) {
@@ -129,24 +147,24 @@ Result<Publication::Way> Publication::way_to(const std::optional<std::uint64_t>&
       }
       return fail(ErrorCode::NotFound, ENOENT,
                   fmt::format("{}: version {} is not published, which version {} changes",
-                              directory_.string(), version_text(next), way.versions.back().version().text));
+                              directory_.string(), version_text(next), way.steps.back().version.text));
     }
     // Another way has led to this version, and was not whole.
     if (!looked_at.insert(next).second) return unfinished(path_of(next), "a version before it is not whole");
-    auto version = PublishedVersion::open(path_of(next), *storage_, directory_);
-    // If its owner has withdrawn the version, another user may have made a directory of the same name.
-    const bool counts = check_version(next).has_value();
-    if (!counts || (!version && says_gone(version.error()))) {
-      return fail(ErrorCode::NotFound, ESTALE,
-                  fmt::format("{}: withdrawn while it was read", path_of(next).string()));
+    if (way.steps.size() == most_steps_) {
+      return fail(ErrorCode::InvalidArgument, EINVAL,
+                  fmt::format("{}: the way to version {} has more than {} versions: publish a full version, "
+                              "or pull to an earlier version first",
+                              directory_.string(), version_text(target), most_steps_));
     }
+    const auto version = open(next);
     RETURN_IF_ERROR(version);
-    const std::optional<VersionNumber> base = version->base_version();
-    way.versions.push_back(std::move(*version));
+    way.steps.push_back({version->version(), version->base_version(), version->index_hash()});
+    const auto& base = way.steps.back().base;
     if (!base) break;
     next = base->number;
   }
-  std::ranges::reverse(way.versions);
+  std::ranges::reverse(way.steps);
   return way;
 }
 

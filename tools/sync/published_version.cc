@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "core/base/name_hash.h"
 #include "core/base/xxh3.h"
 #include "core/format/header.h"
 #include "core/format/json_string.h"
@@ -169,20 +168,17 @@ class VersionOpener {
     for (std::uint32_t shard = 0; shard < opened_.shards_.size(); ++shard) {
       const ArchiveVersion& version = *opened_.shards_[shard].version;
       const std::filesystem::path& path = opened_.shards_[shard].path;
-      NameMap<std::string_view, std::string_view> checksums;
-      if (!opened_.is_full()) checksums.reserve(version.metadata().size());
-      if (!opened_.is_full()) checksums.insert(version.metadata().begin(), version.metadata().end());
       for (std::uint32_t at = 0; at < version.tensors().size(); ++at) {
         const Tensor tensor = version.tensors()[at];
         PublishedTensor entry{tensor.name, shard, version.file_range(tensor.data), {}};
         if (!opened_.is_full()) {
           RETURN_IF_ERROR(check_form(path, tensor));
-          const auto checksum = checksums.find(tensor.name);
-          if (checksum == checksums.end()) {
+          const auto checksum = version.metadata().find(tensor.name);
+          if (!checksum) {
             return damaged("{}: tensor {} has no checksum in the metadata", path.native(),
                            in_quotes(tensor.name));
           }
-          entry.checksum = checksum->second;
+          entry.checksum = *checksum;
           RETURN_IF_ERROR(check_checksum(path, entry));
         }
         opened_.tensors_.push_back(entry);

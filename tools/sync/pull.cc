@@ -100,12 +100,12 @@ class Pull {
     seen_ = publication->versions();
     const auto way = publication->way({}, options_.target);
     RETURN_IF_ERROR(way);
-    RETURN_IF_ERROR(check_beginning(model_, *way, storage_));
-    if (way->versions.empty() && way->unfinished) {
+    RETURN_IF_ERROR(check_beginning(model_, published_, *way, storage_));
+    if (way->steps.empty() && way->unfinished) {
       auto told = tell({.kind = PullEvent::Kind::Unfinished, .version = {}, .why = way->unfinished->message});
       RETURN_IF_ERROR(told);
     }
-    return way->versions.empty();
+    return way->steps.empty();
   }
 
   Result<std::optional<VersionNumber>> take_way() {
@@ -145,9 +145,11 @@ class Pull {
     }
     auto way = publication->way(present, options_.target);
     RETURN_IF_ERROR(way);
-    RETURN_IF_ERROR(check_beginning(model_, *way, storage_));
-    for (const PublishedVersion& version : way->versions) {
-      RETURN_IF_ERROR(take_step(version, state));
+    RETURN_IF_ERROR(check_beginning(model_, published_, *way, storage_));
+    for (const Publication::Step& step : way->steps) {
+      const auto version = publication->open(step);
+      RETURN_IF_ERROR(version);
+      RETURN_IF_ERROR(take_step(*version, state));
     }
     if (way->unfinished) {
       auto told = tell({.kind = PullEvent::Kind::Unfinished, .version = {}, .why = way->unfinished->message});
@@ -239,17 +241,18 @@ std::optional<std::string> begun_model(const std::filesystem::path& directory, S
 
 }  // namespace
 
-Result<void> check_beginning(const std::filesystem::path& model, const Publication::Way& way,
-                             Storage& storage) {
-  if (way.versions.empty() || way.versions.front().is_full()) return {};
+Result<void> check_beginning(const std::filesystem::path& model, const std::filesystem::path& published,
+                             const Publication::Way& way, Storage& storage) {
+  if (way.steps.empty() || !way.steps.front().base) return {};
   const auto place = place_of_model(model, storage);
   RETURN_IF_ERROR(place);
   if (has_model(place->directory, storage)) return {};
-  const PublishedVersion& first = way.versions.front();
+  const Publication::Step& first = way.steps.front();
   return fail(ErrorCode::NotFound, ENOENT,
               fmt::format("{}: there is no model yet, and {} only changes one: put the model of version {} "
                           "there first, or publish a full version",
-                          model.string(), first.directory().string(), first.base_version()->text));
+                          model.string(), (published / version_directory_name(first.version.number)).string(),
+                          first.base->text));
 }
 
 Result<SyncPlace> place_of_model(const std::filesystem::path& model, Storage& storage) {

@@ -57,8 +57,9 @@ Result<std::optional<VersionNumber>> pull(const std::filesystem::path& model,
                                           const std::filesystem::path& published, const PullOptions& options);
 
 /// ENOENT: there is no model, and the way to a version begins with changes of one.
-Result<void> check_beginning(const std::filesystem::path& model, const Publication::Way& way,
-                             Storage& storage = system_storage());
+/// @param published  the directory of the versions, for the message.
+Result<void> check_beginning(const std::filesystem::path& model, const std::filesystem::path& published,
+                             const Publication::Way& way, Storage& storage = system_storage());
 
 /// Returns the place of a model's state, in the directory of its files. The model may not exist yet: then the
 /// path names its directory. For a file that is no model the call fails as locate_target() does.

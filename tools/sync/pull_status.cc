@@ -62,9 +62,10 @@ Result<PullStatus> look_at_pull(const std::filesystem::path& model, const std::f
     if (status.version) present = status.version->number;
     auto way = way_from(*publication, published, present);
     if (way) {
-      for (const PublishedVersion& one : way->versions) status.missing.push_back(one.version().text);
+      for (const Publication::Step& step : way->steps) status.missing.push_back(step.version.text);
       if (way->unfinished) status.unfinished = way->unfinished->message;
-      if (const auto there = check_beginning(model, *way); !there) status.problem = there.error().message;
+      if (const auto there = check_beginning(model, published, *way); !there)
+        status.problem = there.error().message;
     } else {
       status.problem = way.error().message;
     }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/open_descriptors.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_archive.h"
 #include "tests/support/watched_storage.h"
@@ -40,7 +41,7 @@ std::ptrdiff_t looks_at(std::uint64_t count) {
   REQUIRE(publication);
   const auto way = publication->way({}, {});
   REQUIRE(way);
-  CHECK(way->versions.empty());
+  CHECK(way->steps.empty());
   REQUIRE(way->unfinished);
   CHECK(way->unfinished->errno_value == EAGAIN);
   CHECK(way->unfinished->message.find("weight_v000001: unfinished: ") != std::string::npos);
@@ -51,6 +52,59 @@ std::ptrdiff_t looks_at(std::uint64_t count) {
 
 TEST_CASE("each version before one that is not whole is looked at once", "[tools][sync]") {
   CHECK(looks_at(24) - looks_at(16) == looks_at(16) - looks_at(8));
+}
+
+TEST_CASE("a way keeps none of its versions open", "[tools][sync]") {
+  const test::TemporaryDirectory directory;
+  for (std::uint64_t version = 2; version <= 9; ++version) write_version(directory, version);
+  const auto publication = Publication::look(directory.path());
+  REQUIRE(publication);
+  const std::size_t before = test::open_descriptors();
+  const auto way = publication->way(1, {});
+  REQUIRE(way);
+  CHECK(test::open_descriptors() == before);
+  REQUIRE(way->steps.size() == 8);
+  CHECK(way->steps.front().version.number == 2);
+  CHECK(way->steps.front().base->number == 1);
+  const auto last = publication->open(way->steps.back());
+  REQUIRE(last);
+  CHECK(last->version().text == "000009");
+}
+
+TEST_CASE("a version that was published again after its way was found is looked at again", "[tools][sync]") {
+  const test::TemporaryDirectory directory;
+  for (const std::uint64_t version : {2U, 3U}) write_version(directory, version);
+  const auto publication = Publication::look(directory.path());
+  REQUIRE(publication);
+  const auto way = publication->way(1, {});
+  REQUIRE(way);
+  const std::string name = version_directory_name(3);
+  const std::string index = name + "/" + std::string(kVersionIndex);
+  const std::string is_whole = test::content_of(directory / index);
+  for (const std::string& text : {is_whole + " ", std::string()}) {
+    directory.write(index, text);
+    const auto opened = publication->open(way->steps.back());
+    REQUIRE_FALSE(opened);
+    CHECK(opened.error().errno_value == ESTALE);
+    CHECK(opened.error().message == directory / name + ": published again while it was read");
+  }
+  std::filesystem::remove_all(directory / name);
+  CHECK(publication->open(way->steps.back()).error().errno_value == ESTALE);
+}
+
+TEST_CASE("a way has a greatest length", "[tools][sync]") {
+  const test::TemporaryDirectory directory;
+  for (std::uint64_t version = 2; version <= 7; ++version) write_version(directory, version);
+  const auto publication = Publication::look(directory.path(), system_storage(), 5);
+  REQUIRE(publication);
+  const auto way = publication->way(2, {});
+  REQUIRE(way);
+  CHECK(way->steps.size() == 5);
+  const auto longer = publication->way(1, {});
+  REQUIRE_FALSE(longer);
+  CHECK(longer.error().errno_value == EINVAL);
+  CHECK(longer.error().message.find("has more than 5 versions") != std::string::npos);
+  CHECK(publication->way(1, 6));
 }
 
 TEST_CASE("who names no directory is told what to name", "[tools][sync]") {
@@ -88,7 +142,7 @@ TEST_CASE("a stranger's version in a directory with the sticky bit does not coun
     CHECK(publication->versions() == Versions{2, 3});
     const auto way = publication->way(1, {});
     REQUIRE(way);
-    CHECK(way->versions.size() == 2);
+    CHECK(way->steps.size() == 2);
     REQUIRE(way->unfinished);
     CHECK(way->unfinished->message.find("weight_v000999: belongs to user 23456") != std::string::npos);
     CHECK_FALSE(publication->way(999, {})->unfinished);
