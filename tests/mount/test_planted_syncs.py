@@ -484,16 +484,48 @@ def test_planted_archives_alone_stop_no_first_pull(host, names):
     assert tensors_of(host.model) == {name: array.tobytes() for name, array in OLD.items()}
 
 
-@pytest.mark.parametrize("make", ['mkdir "$1"', ': > "$1"', 'ln -s nowhere "$1"'], ids=["a directory", "a file", "a link"])
-def test_a_planted_temporary_name_stops_no_pull(host, make):
+# --- names of a full version that Mallory takes, where each user may only make entries ---------------------
+
+
+def take_common_directory(host):
+    """A directory of root's, where the victim has a model, and where no user may remove an entry of another one."""
+    os.chown(host.model, 0, 0)
     host.model.chmod(0o1777)
-    for name in (".stfs-seed-0.tmp", ".stfs-seed-0~2.tmp"):
-        as_mallory(make, host.model / name)
-    save(version_directory(host.published, 1), NEW, 2)
+    version = version_directory(host.published, 1)
+    save(version, NEW, 2)
+    (version / "config.json").write_text("{}")
     own(host.published, MALLORY)
+
+
+def leave_switch(host, *, is_ready, after):
+    """Leaves the note of a pull that was killed."""
+    assert host.pull("--to", "0").returncode == 0
+    note = {"ready": is_ready, "archives": ["new.safetensors"], "step": [".stfs-step.tmp", INDEX], "after": after, "removed": []}
+    path = host.model / ".weight_sync/switch.json"
+    path.write_text(json.dumps(note))
+    os.chown(path, host.victim, host.victim)
+
+
+taken_by = pytest.mark.parametrize("make", ['mkdir "$1"', ': > "$1"', 'ln -s nowhere "$1"'], ids=["a directory", "a file", "a link"])
+
+
+def check_new(host):
+    assert tensors_of(host.model) == {name: np.ascontiguousarray(array).tobytes() for name, array in NEW.items()}
+    assert json.loads((host.model / ".weight_sync/state.json").read_text())["version"] == "000001"
+    assert not (host.model / ".weight_sync/switch.json").exists()
+
+
+@taken_by
+@pytest.mark.parametrize("name", [".stfs-step.tmp", ".stfs-after.tmp"])
+def test_a_noted_name_that_mallory_has_taken_stops_no_pull(host, name, make):
+    take_common_directory(host)
+    leave_switch(host, is_ready=False, after=[[".stfs-after.tmp", "config.json"]])
+    as_mallory(make, host.model / name)
     done = host.pull()
     assert done.returncode == 0, done
-    assert tensors_of(host.model) == {name: np.ascontiguousarray(array).tobytes() for name, array in NEW.items()}
+    check_new(host)
+    assert (host.model / "config.json").read_text() == "{}"
+    assert os.lstat(host.model / name).st_uid == MALLORY
 
 
 @pytest.mark.parametrize("make", ['mkdir "$1"', 'mkdir -m 700 "$1"', ': > "$1"', 'ln -s nowhere "$1"'],

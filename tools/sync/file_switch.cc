@@ -12,6 +12,7 @@
 #include "core/base/utf8.h"
 #include "core/journal/journal_format.h"
 #include "core/storage/file.h"
+#include "tools/sync/switch_names.h"
 #include "tools/text/json_document.h"
 
 namespace stfs::sync {
@@ -29,6 +30,7 @@ constexpr std::uint64_t kMostNoteBytes = 4 << 20;
 struct Note {
   FileSwitch files;
   bool is_ready = false;
+  std::uint32_t maker = 0;  // the user whose process has written it
 };
 
 /// Returns true if the text is a name in the directory, which leads nowhere else.
@@ -82,10 +84,14 @@ Result<std::optional<Note>> read_note(Storage& storage, const SyncPlace& place) 
   if (!file && file.error().errno_value == ENOENT) return std::optional<Note>();
   RETURN_IF_ERROR(file);
   RETURN_IF_ERROR(check_maker(storage, place, kNoteName, **file, RightTo::Directory));
+  const auto status = (*file)->status();
+  RETURN_IF_ERROR(status);
   auto text = read_text(**file, kMostNoteBytes);
   RETURN_IF_ERROR(text);
   try {
-    return std::optional(note_in(tools::parse_json(*text)));
+    Note note = note_in(tools::parse_json(*text));
+    note.maker = status->uid;
+    return std::optional(std::move(note));
   } catch (const tools::Json::exception&) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 fmt::format("{}: damaged: it should say which files a full version replaces; pull into a new "
@@ -98,6 +104,14 @@ Result<void> write_note(Storage& storage, const SyncPlace& place, const FileSwit
   const std::string text = text_of(files, is_ready);
   return storage.replace(place.file(kNoteName), place.file(kNextNote), std::as_bytes(std::span(text)),
                          Durability::Power);
+}
+
+/// Returns the note of this process's own switch. Its maker is the user that the file system shows as the
+/// owner of this process's files.
+Note own_note(Storage& storage, const SyncPlace& place, const FileSwitch& files) {
+  const auto noted = read_note(storage, place);
+  const std::uint32_t maker = noted && *noted ? (*noted)->maker : storage.user();
+  return {.files = files, .is_ready = false, .maker = maker};
 }
 
 /// Replaces a file of the other name. Does nothing if there is no file to rename: an earlier call has renamed
@@ -113,6 +127,15 @@ Result<void> sync_all(Storage& storage, const SyncPlace& place) {
   return synced ? storage.sync_directory(place.model_folder()) : synced;
 }
 
+/// Returns true if the step of a noted switch was taken. Another user may have made an entry with the
+/// temporary name since.
+Result<bool> is_step_taken(Storage& storage, const SyncPlace& place, const Note& note) {
+  if (!note.is_ready) return false;
+  const auto is_left = is_made(storage, place, note.files.step.from, note.maker);
+  RETURN_IF_ERROR(is_left);
+  return !*is_left;
+}
+
 /// Makes all changes that follow the step. May be repeated.
 Result<void> finish(Storage& storage, const SyncPlace& place, const FileSwitch& files) {
   for (const FileSwitch::Move& move : files.after) {
@@ -124,6 +147,31 @@ Result<void> finish(Storage& storage, const SyncPlace& place, const FileSwitch& 
     RETURN_IF_ERROR(remove_if_there(storage, place.model_file(name)));
   }
   RETURN_IF_ERROR(remove_if_there(storage, place.file(kStateBefore)));
+  RETURN_IF_ERROR(sync_all(storage, place));
+  return remove_if_there(storage, place.file(kNoteName));
+}
+
+/// Removes the new files and the note.
+Result<void> undo(Storage& storage, const SyncPlace& place, const Note& made) {
+  const FileSwitch& files = made.files;
+  const std::filesystem::path state = place.state_file();
+  if (!is_taken_name(storage, state)) {
+    RETURN_IF_ERROR(rename_file(storage, place.file(kStateBefore), state));
+  }
+  std::vector<std::string> names = files.archives;
+  for (const FileSwitch::Move& move : files.after) names.push_back(move.from);
+  RETURN_IF_ERROR(remove_if_there(storage, next_sync_state(place)));
+  for (const std::string& name : names) {
+    RETURN_IF_ERROR(remove_made(storage, place, name, made.maker));
+  }
+  // A ready note without `step.from` means that the step was taken. The next process would then finish the
+  // switch, and remove the model.
+  const auto note = read_note(storage, place);
+  RETURN_IF_ERROR(note);
+  if (*note && (*note)->is_ready) {
+    RETURN_IF_ERROR(write_note(storage, place, files, false));
+  }
+  RETURN_IF_ERROR(remove_made(storage, place, files.step.from, made.maker));
   RETURN_IF_ERROR(sync_all(storage, place));
   return remove_if_there(storage, place.file(kNoteName));
 }
@@ -183,26 +231,7 @@ Result<void> take_switch(Storage& storage, const SyncPlace& place, const FileSwi
 }
 
 Result<void> undo_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files) {
-  const std::filesystem::path state = place.state_file();
-  if (!is_taken_name(storage, state)) {
-    RETURN_IF_ERROR(rename_file(storage, place.file(kStateBefore), state));
-  }
-  std::vector<std::string> names = files.archives;
-  for (const FileSwitch::Move& move : files.after) names.push_back(move.from);
-  RETURN_IF_ERROR(remove_if_there(storage, next_sync_state(place)));
-  for (const std::string& name : names) {
-    RETURN_IF_ERROR(remove_if_there(storage, place.model_file(name)));
-  }
-  // A ready note without `step.from` means that the step was taken. The next process would then finish the
-  // switch, and remove the model.
-  const auto note = read_note(storage, place);
-  RETURN_IF_ERROR(note);
-  if (*note && (*note)->is_ready) {
-    RETURN_IF_ERROR(write_note(storage, place, files, false));
-  }
-  RETURN_IF_ERROR(remove_if_there(storage, place.model_file(files.step.from)));
-  RETURN_IF_ERROR(sync_all(storage, place));
-  return remove_if_there(storage, place.file(kNoteName));
+  return undo(storage, place, own_note(storage, place, files));
 }
 
 Result<void> recover_switch(Storage& storage, const SyncPlace& place) {
@@ -210,9 +239,9 @@ Result<void> recover_switch(Storage& storage, const SyncPlace& place) {
   RETURN_IF_ERROR(note);
   RETURN_IF_ERROR(remove_if_there(storage, place.file(kNextNote)));
   if (!*note) return {};
-  const FileSwitch& files = (*note)->files;
-  const bool is_taken = (*note)->is_ready && !is_taken_name(storage, place.model_file(files.step.from));
-  return is_taken ? finish(storage, place, files) : undo_switch(storage, place, files);
+  const auto is_taken = is_step_taken(storage, place, **note);
+  RETURN_IF_ERROR(is_taken);
+  return *is_taken ? finish(storage, place, (*note)->files) : undo(storage, place, **note);
 }
 
 std::optional<std::string> model_in_switch(Storage& storage, const SyncPlace& named) {
@@ -228,8 +257,8 @@ std::filesystem::path present_sync_state(Storage& storage, const SyncPlace& plac
   if (is_taken_name(storage, state)) return state;
   const auto note = read_note(storage, place);
   if (!note || !*note || !(*note)->is_ready) return state;
-  std::filesystem::path hidden = place.file(
-      is_taken_name(storage, place.model_file((*note)->files.step.from)) ? kStateBefore : kStateAfter);
+  const auto is_taken = is_step_taken(storage, place, **note);
+  std::filesystem::path hidden = place.file(is_taken && *is_taken ? kStateAfter : kStateBefore);
   return is_taken_name(storage, hidden) ? hidden : state;
 }
 

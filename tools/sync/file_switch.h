@@ -10,6 +10,8 @@
 //
 // A note is used only if its maker may write the model's directory (sync_place.h).
 //
+// Another user may take one of the temporary names (switch_names.h): then a switch is undone past that entry.
+//
 // From "ready" on, state.json has another name until the new state takes its place. A receiver that does not
 // know the note thus never finds the state of one version beside the files of another.
 #pragma once

@@ -32,6 +32,8 @@ namespace stfs::sync {
 namespace {
 
 constexpr std::uint64_t kCopiedBytes = 1 << 20;
+// No user needs to write an index or a state in place: the next version replaces it by a rename.
+constexpr mode_t kTextMode = 0644;
 
 constexpr std::string_view kChangedMeanwhile = "it has changed while it was copied";
 
@@ -71,26 +73,55 @@ class Seeding {
     return fail(ErrorCode::System, EINTR, "interrupted: the model is not whole yet: pull again");
   }
 
-  Result<void> make_files() const {
+  Result<void> make_files() {
     work_.begin(copied_bytes());
-    const FileSwitch& files = plan_.files;
+    FileSwitch& files = plan_.files;
     for (const auto& [theirs, ours] : plan_.archives) {
-      const std::string& as = plan_.has_index ? ours : files.step.from;
-      RETURN_IF_ERROR(copy_file(theirs, files.step.from, as, ours, &checked_archive(theirs)));
+      RETURN_IF_ERROR(copy_file(theirs, files.step.from, ours, &checked_archive(theirs)));
     }
-    for (const FileSwitch::Move& move : files.after) {
-      RETURN_IF_ERROR(copy_file(move.to, move.from, move.from, move.to));
+    for (FileSwitch::Move& move : files.after) {
+      RETURN_IF_ERROR(copy_file(move.to, move.from, move.to));
     }
     if (plan_.has_index) {
       const auto text = index_text();
       RETURN_IF_ERROR(text);
-      RETURN_IF_ERROR(write_text(*text, directory_ / files.step.from, directory_ / files.step.to));
+      auto file = create(files.step.from, files.step.to, first_mode() & kTextMode, most_);
+      RETURN_IF_ERROR(file);
+      RETURN_IF_ERROR(write_text(*text, *file, directory_ / files.step.from));
     }
     work_.look();
     if (!work_.goes_on()) return interrupted();
     const auto state = state_.text_with(version_.version(), {}, files.step.to, plan_.brought);
     RETURN_IF_ERROR(state);
-    return write_text(*state, next_sync_state(state_.place()), state_.place().state_file());
+    const std::filesystem::path next = next_sync_state(state_.place());
+    auto file =
+        NewFile::create_as(next, state_.place().state_file(), first_mode() & kTextMode, storage_, most_);
+    RETURN_IF_ERROR(file);
+    return write_text(*state, *file, next);
+  }
+
+  /// Makes a new file under a temporary name of the noted switch. Another user may have read the name in the
+  /// note, or in the directory, and made an entry of that name: then the file gets another name, which nobody
+  /// knows before the file exists. A kill before that name is noted leaves an empty file.
+  /// @param temporary  gets the other name.
+  /// @param over       the final name of the file.
+  /// @param most       limits the file's mode, if the version is a new model.
+  Result<NewFile> create(std::string& temporary, const std::string& over, mode_t mode,
+                         const NewFileMode& most) {
+    const auto there = storage_.status_of_name(directory_ / temporary);
+    const bool is_free = !there && there.error().errno_value == ENOENT;
+    const auto make = [&] {
+      return NewFile::create_as(directory_ / temporary, directory_ / over, mode, storage_, most);
+    };
+    if (is_free) {
+      auto file = make();
+      if (file || file.error().errno_value != EEXIST) return file;
+    }
+    temporary = new_temporary_file_name();
+    auto file = make();
+    RETURN_IF_ERROR(file);
+    RETURN_IF_ERROR(note_switch(storage_, state_.place(), plan_.files));
+    return file;
   }
 
   /// Returns the size of the files that make_files() copies, as far as it is known.
@@ -112,18 +143,16 @@ class Seeding {
   }
 
   /// Copies a file of the version and syncs it.
-  /// @param as    the copy's name when it is whole.
   /// @param over  the final name of the copy. The copy gets the mode and attributes of a file of this name.
   /// @param checked  for an archive. If a publisher has exchanged or rewritten the file since the check, no
-  ///                 copy becomes the model.
-  Result<void> copy_file(const std::string& name, const std::string& temporary, const std::string& as,
-                         const std::string& over, const ArchiveVersion* checked = nullptr) const {
+  ///                 copy becomes the model. An archive of an index gets its final name at once.
+  Result<void> copy_file(const std::string& name, std::string& temporary, const std::string& over,
+                         const ArchiveVersion* checked = nullptr) {
     auto source = version_.files().open(version_.directory() / name, Access::ReadOnly);
     RETURN_IF_ERROR(source);
     auto size_bytes = (*source)->size_bytes();
     RETURN_IF_ERROR(size_bytes);
-    auto file = NewFile::create_as(directory_ / temporary, directory_ / over, first_mode(), storage_,
-                                   most_of(**source));
+    auto file = create(temporary, over, first_mode(), most_of(**source));
     RETURN_IF_ERROR(file);
     RETURN_IF_ERROR(file->reserve(*size_bytes));
     std::string header;
@@ -142,17 +171,16 @@ class Seeding {
     if (checked != nullptr && (*size_bytes != checked->stamp.size_bytes || !has_header(header, *checked)))
       return unfinished(version_.directory() / name, kChangedMeanwhile);
     RETURN_IF_ERROR(settle(*file));
-    return file->finish_unsynced(directory_ / as);
+    const bool is_final = checked != nullptr && plan_.has_index;
+    return file->finish_unsynced(directory_ / (is_final ? over : temporary));
   }
 
-  [[nodiscard]] Result<void> write_text(const std::string& text, const std::filesystem::path& temporary,
-                                        const std::filesystem::path& over) const {
-    // No user needs to write this file in place: the next version replaces it by a rename.
-    auto file = NewFile::create_as(temporary, over, first_mode() & 0644U, storage_, most_);
-    RETURN_IF_ERROR(file);
-    RETURN_IF_ERROR(file->append(std::as_bytes(std::span(text))));
-    RETURN_IF_ERROR(settle(*file));
-    return file->finish_unsynced(temporary);
+  /// Writes the whole file and syncs it.
+  [[nodiscard]] Result<void> write_text(const std::string& text, NewFile& file,
+                                        const std::filesystem::path& temporary) const {
+    RETURN_IF_ERROR(file.append(std::as_bytes(std::span(text))));
+    RETURN_IF_ERROR(settle(file));
+    return file.finish_unsynced(temporary);
   }
 
   /// Finds the access that all archives of the present model give. A link, and a file that another user may
@@ -232,7 +260,7 @@ class Seeding {
   SyncState& state_;
   Storage& storage_;
   const std::filesystem::path directory_;
-  const SeedingPlan plan_;
+  SeedingPlan plan_;
   Work& work_;
   std::optional<FileStatus> present_;  // nothing: there is no model yet
   NewFileMode most_;                   // of new files, without a present model

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
@@ -16,27 +15,13 @@
 #include "core/model/model_directory.h"
 #include "core/model/model_index.h"
 #include "core/storage/file.h"
+#include "core/storage/new_file.h"
 #include "tools/sync/file_switch.h"
 #include "tools/sync/version_format.h"
 #include "tools/target/target.h"
 
 namespace stfs::sync {
 namespace {
-
-/// Returns a name for a new file until the switch. No program takes a file of this name for an archive.
-/// Models that share a directory use different names. Files that a killed pull of this user has left are
-/// overwritten. Files of other users stay, because this user may not remove them.
-std::string temporary_name(Storage& storage, const SyncPlace& place, std::size_t number) {
-  std::string name = fmt::format(".stfs-seed-{}", number);
-  if (!place.is_shared())
-    name = fmt::format(".stfs-seed-{:016x}-{}", XXH3_64bits(place.name.data(), place.name.size()), number);
-  std::string free = name + ".tmp";
-  for (int other = 2;; ++other) {
-    const auto there = storage.status_of_name(place.model_file(free));
-    if (!there || (S_ISREG(there->mode) && there->uid == storage.user())) return free;
-    free = fmt::format("{}~{}.tmp", name, other);
-  }
-}
 
 /// Returns the archives that an open index names; empty if the index is not valid.
 Result<std::set<std::string>> archives_of(const File& file, std::uint64_t size_bytes) {
@@ -269,7 +254,7 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
   const bool is_one = version.shards().size() == 1 && !version.has_index();
   plan.has_index = !is_one || (!present->archive && has_model(directory, storage));
   if (plan.has_index) {
-    plan.files.step = {temporary_name(storage, state.place(), 0), present->index};
+    plan.files.step = {new_temporary_file_name(), present->index};
     for (const Shard& shard : version.shards()) {
       const std::string name = shard.path.filename();
       const std::string& given =
@@ -279,7 +264,7 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
     }
   } else {
     const std::string name = version.shards().front().path.filename();
-    plan.files.step = {temporary_name(storage, state.place(), 0), present->archive.value_or(name)};
+    plan.files.step = {new_temporary_file_name(), present->archive.value_or(name)};
     plan.archives.emplace(name, plan.files.step.to);
   }
   RETURN_IF_ERROR(spare_others(storage, directory, present->index, present->archives));
@@ -294,7 +279,7 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
     RETURN_IF_ERROR(has);
     if (*has) continue;
     plan.brought.insert(name);
-    plan.files.after.push_back({temporary_name(storage, state.place(), plan.files.after.size() + 1), name});
+    plan.files.after.push_back({new_temporary_file_name(), name});
     present->archives.erase(name);
   }
   plan.files.removed.assign(present->archives.begin(), present->archives.end());

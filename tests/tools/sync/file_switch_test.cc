@@ -1,11 +1,16 @@
-// A switch of a model's files stays in the directory that was opened, whatever another user puts at its path.
+// A switch of a model's files stays in the directory that was opened, whatever another user puts at its path,
+// and goes past names that another user has taken.
 #include "tools/sync/file_switch.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
 #include <string>
 
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/watched_storage.h"
 
 namespace stfs::sync {
 namespace {
@@ -82,21 +87,101 @@ TEST_CASE("a switch is taken in the directory that was opened", "[tools][sync]")
   CHECK(moved(".weight_sync/state.json") == "pm.weight_sync/state.after");
 }
 
+namespace {
+
+constexpr int kStep = 3;  // the number of the step among the renames of take_switch()
+
+/// Runs `act` directly before a rename of take_switch(). The result of `act` is the verdict.
+template <class Act>
+auto before_rename(int number, Act act) {
+  return [act, number, renames = 0](const test::SeamCall& call) mutable {
+    const bool is_due = call.kind == test::FileCall::Rename && ++renames == number;
+    return is_due ? act() : test::Verdict{};
+  };
+}
+
+/// A model in a directory where all users may make entries, each user only own ones.
+struct SharedModel : ExchangedModel {
+  SharedModel() { fs::permissions(folder, fs::perms(01777)); }
+  /// Makes a directory, which no call that removes or replaces a file removes.
+  test::Verdict take_name(const char* name) const {
+    fs::remove(folder / name);
+    fs::create_directory(folder / name);
+    give(name);
+    return {};
+  }
+  void give(const char* name) const {
+    if (::geteuid() == 0) REQUIRE(::lchown((folder / name).c_str(), kStranger, kStranger) == 0);
+  }
+  [[nodiscard]] std::string content(const char* name) const { return test::content_of(folder / name); }
+  [[nodiscard]] bool has_note() const { return fs::exists(folder / ".weight_sync/switch.json"); }
+
+  static constexpr ::uid_t kStranger = 12345;
+  fs::path folder = directory.path() / "pm";
+};
+
+}  // namespace
+
 TEST_CASE("after the step the former state is not the state of the model", "[tools][sync]") {
   const ExchangedModel model;
-  const fs::path taken_name = model.directory.path() / "pm/config.json";
-  fs::remove(taken_name);
-  fs::create_directory(taken_name);  // no file can get the name of a directory
-  const auto taken = take_switch(system_storage(), model.place, kSwitch);
+  test::WatchedStorage storage(before_rename(
+      kStep + 1, [] { return test::Verdict{.kind = test::Verdict::Kind::Fail, .errno_value = EIO}; }));
+  const auto taken = take_switch(storage, model.place, kSwitch);
   REQUIRE_FALSE(taken);
-  CHECK(taken.error().errno_value == EISDIR);
+  CHECK(taken.error().errno_value == EIO);
   CHECK(present_sync_state(system_storage(), model.place) == next_sync_state(model.place));
 
-  fs::remove(taken_name);
   REQUIRE(recover_switch(system_storage(), model.place));
   const fs::path state = present_sync_state(system_storage(), model.place);
   CHECK(state == model.place.state_file());
   CHECK(test::content_of(state) == "pm.weight_sync/state.after");
+}
+
+TEST_CASE("a switch is undone past temporary names that a stranger has taken", "[tools][sync]") {
+  const SharedModel model;
+  const char* taken = GENERATE("new.safetensors", ".after.tmp", ".step.tmp");
+  INFO(taken);
+  const bool is_file = GENERATE(false, true);
+  if (is_file && ::geteuid() != 0) return;
+  static_cast<void>(model.take_name(taken));
+  if (is_file) {
+    fs::remove(model.folder / taken);
+    model.directory.write(std::string("pm/") + taken, "theirs");
+    model.give(taken);
+  }
+  SECTION("by its maker") {
+    REQUIRE(undo_switch(system_storage(), model.place, kSwitch));
+  }
+  SECTION("by the next receiver") {
+    REQUIRE(recover_switch(system_storage(), model.place));
+  }
+  CHECK_FALSE(model.has_note());
+  for (const char* name : {"new.safetensors", ".after.tmp", ".step.tmp"})
+    CHECK(fs::exists(model.folder / name) == (std::string(name) == taken));
+  CHECK(model.content("old.safetensors") == "pmold.safetensors");
+  CHECK(model.content(".weight_sync/state.json") == "pm.weight_sync/state.json");
+}
+
+TEST_CASE("a temporary name that a stranger takes after the step does not undo the step", "[tools][sync]") {
+  const SharedModel model;
+  test::WatchedStorage storage(before_rename(
+      kStep + 1, [] { return test::Verdict{.kind = test::Verdict::Kind::Fail, .errno_value = EIO}; }));
+  REQUIRE_FALSE(take_switch(storage, model.place, kSwitch));
+  SECTION("with a directory") {
+    static_cast<void>(model.take_name(".step.tmp"));
+  }
+  SECTION("with a file") {
+    if (::geteuid() != 0) return;
+    model.directory.write("pm/.step.tmp", "theirs");
+    model.give(".step.tmp");
+  }
+  CHECK(present_sync_state(system_storage(), model.place) == next_sync_state(model.place));
+  REQUIRE(recover_switch(system_storage(), model.place));
+  CHECK_FALSE(model.has_note());
+  CHECK(model.content("model.safetensors.index.json") == "pm.step.tmp");
+  CHECK(model.content("new.safetensors") == "pmnew.safetensors");
+  CHECK(model.content("config.json") == "pm.after.tmp");
+  CHECK(model.content(".weight_sync/state.json") == "pm.weight_sync/state.after");
 }
 
 TEST_CASE("a switch stays noted until the former state is removed", "[tools][sync]") {

@@ -9,6 +9,8 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +19,8 @@
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_archive.h"
+#include "tools/sync/pull.h"
+#include "tools/text/json_document.h"
 
 namespace stfs::sync {
 namespace {
@@ -236,6 +240,72 @@ TEST_CASE("too many or too long indexes of other users keep all archives of the 
     REQUIRE(scene.seed([] {}));
     CHECK(old_archives(scene) == 2);
   }
+}
+
+namespace {
+
+constexpr ::uid_t kOtherUser = 12345;
+
+/// Makes a directory of another user, as far as this user may.
+void take_name(const std::filesystem::path& name) {
+  std::filesystem::create_directory(name);
+  if (::geteuid() == 0) REQUIRE(::chown(name.c_str(), kOtherUser, kOtherUser) == 0);
+}
+
+/// Pulls the version to the host.
+/// @param meanwhile  called once, when the switch is noted and no file is made yet.
+Result<std::optional<VersionNumber>> pull_and(const Scene& scene, const std::function<void()>& meanwhile) {
+  bool is_called = false;
+  Work work([&](std::uint64_t, std::uint64_t total) {
+    if (total > 0 && !std::exchange(is_called, true)) meanwhile();
+    return true;
+  });
+  PullOptions options;
+  options.apply.work = &work;
+  auto pulled = pull(scene.directory.path() / "host", scene.directory.path() / "published", options);
+  REQUIRE((is_called || !pulled));
+  return pulled;
+}
+
+std::size_t temporary_files(const Scene& scene) {
+  std::size_t found = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(scene.directory.path() / "host"))
+    found += entry.is_regular_file() && entry.path().extension() == ".tmp";
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a stranger who takes all noted temporary names stops no pull", "[tools][sync]") {
+  const Scene scene;
+  const std::filesystem::path host = scene.directory.path() / "host";
+  std::vector<std::filesystem::path> taken;
+  REQUIRE(pull_and(scene, [&] {
+    const auto note = tools::parse_json(test::content_of(host / ".weight_sync/switch.json"));
+    for (const auto& move : note.at("after")) taken.push_back(host / move.at(0).get<std::string>());
+    taken.push_back(host / note.at("step").at(0).get<std::string>());
+    for (const auto& name : taken) take_name(name);
+  }));
+  CHECK(taken.size() == 2);
+  for (const auto& name : taken) CHECK(std::filesystem::is_directory(name));
+  CHECK(test::content_of(host / "config.json") == R"({"hidden_size":64})");
+  CHECK(test::content_of(host / kVersionIndex) == kIndexed);
+  CHECK(temporary_files(scene) == 0);
+  CHECK_FALSE(std::filesystem::exists(host / ".weight_sync/switch.json"));
+}
+
+TEST_CASE("no two pulls use the same temporary names", "[tools][sync]") {
+  std::set<std::string> names;
+  for (int pulls = 0; pulls < 2; ++pulls) {
+    const Scene scene;
+    REQUIRE(pull_and(scene, [&] {
+      const auto note =
+          tools::parse_json(test::content_of(scene.directory.path() / "host/.weight_sync/switch.json"));
+      names.insert(note.at("step").at(0).get<std::string>());
+      names.insert(note.at("after").at(0).at(0).get<std::string>());
+    }));
+  }
+  CHECK(names.size() == 4);
 }
 
 }  // namespace stfs::sync
