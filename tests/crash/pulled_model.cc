@@ -94,6 +94,7 @@ PulledFiles pulled_files(PulledLayout layout, std::uint64_t version) {
   for (const auto& [name, archive] : archives)
     put(name, archive_bytes("{" + archive.header + "}", archive.data));
   put(kPulledIndex, R"({"metadata":{},"weight_map":{)" + map + "}}");
+  put(kPulledConfig, fmt::format(R"({{"layout":{}}})", static_cast<int>(layout)));
   return files;
 }
 
@@ -112,7 +113,9 @@ std::optional<std::set<std::string>> names_of_model(const DiskImage& image, cons
     const InodeNumber inode = image.inode_at(directory + "/" + there);
     if (is_new && (inode == 0 || !image.has_content(inode, files.at(archive)))) return std::nullopt;
   }
-  std::set<std::string> used = {kPulledIndex};
+  const InodeNumber config = image.inode_at(directory + "/" + kPulledConfig);
+  if (config == 0 || !image.has_content(config, files.at(kPulledConfig))) return std::nullopt;
+  std::set<std::string> used = {kPulledIndex, kPulledConfig};
   for (const auto& [theirs, ours] : names) used.insert(ours);
   return used;
 }

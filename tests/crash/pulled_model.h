@@ -20,12 +20,13 @@ enum class PulledLayout : std::uint8_t {
 };
 
 inline const std::string kPulledIndex = "model.safetensors.index.json";
+inline const std::string kPulledConfig = "config.json";  // a file that gets its name after the index
 
-/// The files of a model by their names: the archives and model.safetensors.index.json.
+/// The files of a model by their names: the archives, the index and the configuration.
 using PulledFiles = std::map<std::string, Content>;
 
 /// The model of a version. From one version to the next, some bytes of most tensors change, and some tensors
-/// do not. The index and the headers depend on the layout alone.
+/// do not. The other files and the headers depend on the layout alone.
 PulledFiles pulled_files(PulledLayout layout, std::uint64_t version);
 
 /// The names of the files, if the model in that directory is this one, bit for bit. Its archives may have

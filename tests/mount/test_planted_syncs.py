@@ -528,6 +528,33 @@ def test_a_noted_name_that_mallory_has_taken_stops_no_pull(host, name, make):
     assert os.lstat(host.model / name).st_uid == MALLORY
 
 
+@pytest.mark.parametrize("make", ['mkdir "$1"', ': > "$1"'], ids=["a directory", "a file"])
+def test_a_final_name_that_mallory_has_taken_after_the_step_stops_no_later_pull(host, make):
+    """The pull of version 0 was killed after its step. A later pull patches the model; the file waits for its name."""
+    take_common_directory(host)
+    shutil.rmtree(version_directory(host.published, 1))
+    leave_switch(host, is_ready=True, after=[[".stfs-after.tmp", "config.json"]])
+    after = host.model / ".stfs-after.tmp"
+    after.write_text("{}")
+    os.chown(after, host.victim, host.victim)
+    as_mallory(make, host.model / "config.json")
+    is_replaceable = host.victim == 0 and "mkdir" not in make
+    trainer = host.step()
+    for _ in range(2):
+        done = host.pull("--wait", "0")
+        assert tensors_of(host.model) == {name: bytes(data) for name, data in trainer.states[1].items()}
+        assert json.loads((host.model / ".weight_sync/state.json").read_text())["version"] == "000001"
+        if not is_replaceable:
+            assert done.returncode == 1 and f"{host.model}/config.json: a " in done.stderr, done
+            assert f" of user {MALLORY} has the name of this file" in done.stderr and "/proc/self" not in done.stderr, done
+    if not is_replaceable:
+        as_mallory('rm -r "$1"', host.model / "config.json")
+        done = host.pull("--wait", "0")
+    assert done.returncode == 0, done
+    assert (host.model / "config.json").read_text() == "{}" and not after.exists()
+    assert not (host.model / ".weight_sync/switch.json").exists()
+
+
 @pytest.mark.parametrize("make", ['mkdir "$1"', 'mkdir -m 700 "$1"', ': > "$1"', 'ln -s nowhere "$1"'],
                          ids=["a directory", "a private directory", "a file", "a link"])
 def test_a_planted_place_of_the_model_does_not_hide_its_state(host, make):

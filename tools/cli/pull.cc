@@ -135,13 +135,17 @@ class PullVerb {
     Clock::time_point works_until = Clock::now();
     while (!interrupted()) {
       auto version = pull();
-      if (version) {
-        if (target_ && *version && (*version)->number == *target_) return kDone;
-      } else if (!may_pass(version.error(), works_until)) {
+      if (version && target_ && *version && (*version)->number == *target_) return kDone;
+      if (!version && !may_pass(version.error(), works_until)) {
         if (request_.json) print_line({{"event", "failed"}, {"why", version.error().message}});
         return report_failure(streams_, version.error().message);
       }
-      if (version) works_until = Clock::now();
+      const bool has_worked = version || sync::is_unfinished(version.error());
+      if (has_worked) works_until = Clock::now();
+      if (has_worked && !version) {
+        const std::string& why = version.error().message;
+        static_cast<void>(take({.kind = sync::PullEvent::Kind::Unfinished, .version = {}, .why = why}));
+      }
       if (!interrupted() && streams_.out) watch.wait(interval());
       if (!streams_.out) return kFailed;
     }

@@ -434,8 +434,10 @@ typedef struct stfs_pull_options {
  * at all (WEIGHT SYNC in stfs-pull(1)). `model` is a path, as for stfs_model_open(); a directory that does
  * not exist is made from the newest full version. `published` is the directory of the versions. Open models
  * show the change as they show other programs' commits. `version` gets the model's version after the call,
- * or -1 without one; it may be NULL. Errors: EAGAIN: the target is not whole yet; EINVAL: a wrong base, or
- * damage, with the name of the tensor; EBUSY; ECANCELED. options: may be NULL. */
+ * or -1 without one; it may be NULL. Errors: EAGAIN: the target is not whole yet, or another user has the
+ * name of a file of the model, which has its version without that file; EEXIST: another user has the name of
+ * a file of a full version; EINVAL: a wrong base, or damage, with the name of the tensor; EBUSY; ECANCELED.
+ * options: may be NULL. */
 STFS_API int stfs_sync_pull(const char* model, const char* published, const stfs_pull_options* options,
                             int64_t* version, stfs_error* error);
 

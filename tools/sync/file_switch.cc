@@ -108,10 +108,10 @@ Result<void> write_note(Storage& storage, const SyncPlace& place, const FileSwit
 
 /// Returns the note of this process's own switch. Its maker is the user that the file system shows as the
 /// owner of this process's files.
-Note own_note(Storage& storage, const SyncPlace& place, const FileSwitch& files) {
+Note own_note(Storage& storage, const SyncPlace& place, const FileSwitch& files, bool is_ready) {
   const auto noted = read_note(storage, place);
   const std::uint32_t maker = noted && *noted ? (*noted)->maker : storage.user();
-  return {.files = files, .is_ready = false, .maker = maker};
+  return {.files = files, .is_ready = is_ready, .maker = maker};
 }
 
 /// Replaces a file of the other name. Does nothing if there is no file to rename: an earlier call has renamed
@@ -136,19 +136,47 @@ Result<bool> is_step_taken(Storage& storage, const SyncPlace& place, const Note&
   return !*is_left;
 }
 
-/// Makes all changes that follow the step. May be repeated.
-Result<void> finish(Storage& storage, const SyncPlace& place, const FileSwitch& files) {
-  for (const FileSwitch::Move& move : files.after) {
-    RETURN_IF_ERROR(rename_file(storage, place.model_file(move.from), place.model_file(move.to)));
+/// Gives the files that follow the step their names. Returns the files whose names are taken.
+Result<std::vector<FileSwitch::Move>> place_files(Storage& storage, const SyncPlace& place,
+                                                  const Note& note) {
+  std::vector<FileSwitch::Move> left;
+  for (const FileSwitch::Move& move : note.files.after) {
+    const auto is_there = is_made(storage, place, move.from, note.maker);
+    RETURN_IF_ERROR(is_there);
+    if (!*is_there) continue;  // an earlier call has renamed the file
+    const auto renamed = rename_file(storage, place.model_file(move.from), place.model_file(move.to));
+    if (renamed) continue;
+    const auto obstacle = find_obstacle(storage, place, move.to);
+    RETURN_IF_ERROR(obstacle);
+    if (!*obstacle) return tl::unexpected(renamed.error());
+    left.push_back(move);
   }
+  return left;
+}
+
+/// Makes all changes that follow the step. May be repeated. If names are taken, the note stays for these
+/// files alone: the next process that takes the lock tries again. The new state is then written nevertheless,
+/// because it names the version of the tensors, and all tensors are of the new version.
+Result<void> finish(Storage& storage, const SyncPlace& place, const Note& note) {
+  const FileSwitch& files = note.files;
+  auto left = place_files(storage, place, note);
+  RETURN_IF_ERROR(left);
   RETURN_IF_ERROR(rename_file(storage, next_sync_state(place), place.state_file()));
   RETURN_IF_ERROR(sync_all(storage, place));
   for (const std::string& name : files.removed) {
-    RETURN_IF_ERROR(remove_if_there(storage, place.model_file(name)));
+    // A file that this process may not remove, and that is not the model's, stays.
+    if (!remove_if_there(storage, place.model_file(name))) {
+      RETURN_IF_ERROR(remove_made(storage, place, name, note.maker));
+    }
   }
   RETURN_IF_ERROR(remove_if_there(storage, place.file(kStateBefore)));
   RETURN_IF_ERROR(sync_all(storage, place));
-  return remove_if_there(storage, place.file(kNoteName));
+  if (left->empty()) return remove_if_there(storage, place.file(kNoteName));
+  const bool is_noted = files.archives.empty() && files.removed.empty();
+  if (is_noted && left->size() == files.after.size()) return {};
+  // The names of the removed files may be used again before the last file is placed.
+  return write_note(storage, place,
+                    {.archives = {}, .step = files.step, .after = std::move(*left), .removed = {}}, true);
 }
 
 /// Removes the new files and the note.
@@ -183,6 +211,11 @@ Result<void> step(Storage& storage, const SyncPlace& place, const FileSwitch& fi
   const std::filesystem::path state = place.state_file();
   RETURN_IF_ERROR(rename_file(storage, state, place.file(kStateBefore)));
   RETURN_IF_ERROR(storage.sync_directory(place.open_folder()));
+  // Later only obstacles are possible that other users make from now on.
+  RETURN_IF_ERROR(check_final_name(storage, place, files.step.to));
+  for (const FileSwitch::Move& move : files.after) {
+    RETURN_IF_ERROR(check_final_name(storage, place, move.to));
+  }
   const std::filesystem::path to = place.model_file(files.step.to);
   RETURN_IF_ERROR(storage.rename(place.model_file(files.step.from), to, true));
   is_taken = true;
@@ -214,6 +247,13 @@ Result<void> note_switch(Storage& storage, const SyncPlace& place, const FileSwi
                             "can't replace so many files",
                             place.directory.native(), kMostNoteBytes));
   }
+  const auto pending = read_note(storage, place);
+  RETURN_IF_ERROR(pending);
+  if (*pending && (*pending)->is_ready) {
+    for (const FileSwitch::Move& move : (*pending)->files.after) {
+      RETURN_IF_ERROR(remove_made(storage, place, move.from, (*pending)->maker));
+    }
+  }
   return write_note(storage, place, files, false);
 }
 
@@ -224,14 +264,14 @@ Result<void> take_switch(Storage& storage, const SyncPlace& place, const FileSwi
     static_cast<void>(undo_switch(storage, place, files));  // else the next receiver does
     return done;
   }
-  if (done) done = finish(storage, place, files);
+  if (done) done = finish(storage, place, own_note(storage, place, files, true));
   if (done) return done;
   return tl::unexpected(std::move(done).error().within(place.directory.string() +
                                                        ": it has the new version; the next pull finishes"));
 }
 
 Result<void> undo_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files) {
-  return undo(storage, place, own_note(storage, place, files));
+  return undo(storage, place, own_note(storage, place, files, false));
 }
 
 Result<void> recover_switch(Storage& storage, const SyncPlace& place) {
@@ -241,7 +281,20 @@ Result<void> recover_switch(Storage& storage, const SyncPlace& place) {
   if (!*note) return {};
   const auto is_taken = is_step_taken(storage, place, **note);
   RETURN_IF_ERROR(is_taken);
-  return *is_taken ? finish(storage, place, (*note)->files) : undo(storage, place, **note);
+  return *is_taken ? finish(storage, place, **note) : undo(storage, place, **note);
+}
+
+Result<void> check_placed(Storage& storage, const SyncPlace& place) {
+  const auto note = read_note(storage, place);
+  RETURN_IF_ERROR(note);
+  if (!*note || !(*note)->is_ready || (*note)->files.after.empty()) return {};
+  const std::string& name = (*note)->files.after.front().to;
+  const auto obstacle = find_obstacle(storage, place, name);
+  RETURN_IF_ERROR(obstacle);
+  return fail(ErrorCode::NotFound, EAGAIN,
+              fmt::format("{}: {} has the name of this file of the model, which has its new version without "
+                          "the file: rename or remove it: the next pull puts the file there",
+                          (place.directory / name).native(), obstacle->value_or("an entry of another user")));
 }
 
 std::optional<std::string> model_in_switch(Storage& storage, const SyncPlace& named) {

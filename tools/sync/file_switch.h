@@ -10,7 +10,10 @@
 //
 // A note is used only if its maker may write the model's directory (sync_place.h).
 //
-// Another user may take one of the temporary names (switch_names.h): then a switch is undone past that entry.
+// Another user may take one of the names (switch_names.h). The final names are checked directly before the
+// step: if one is taken, the switch is undone. If a name is taken after the step, all other changes are made,
+// and the note stays, ready, for the files that are left; each process that takes the lock tries to place
+// them.
 //
 // From "ready" on, state.json has another name until the new state takes its place. A receiver that does not
 // know the note thus never finds the state of one version beside the files of another.
@@ -44,16 +47,22 @@ std::filesystem::path next_sync_state(const SyncPlace& place);
 
 // One thread calls these functions, and holds the lock of the model's sync state.
 
-/// Notes the switch. The caller calls this before it makes any of the files.
+/// Notes the switch. The caller calls this before it makes any of the files. Removes files that an earlier
+/// switch could not place: the new version replaces them.
 Result<void> note_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files);
 /// Takes the step and finishes the switch. All new files and the new state must exist and be synced; only
 /// their names are missing. A failure before the step undoes everything. After the step, the message says
-/// that the change is made.
+/// that the change is made. EEXIST: another user has a final name; everything is undone. If such a name is
+/// taken after the step, the call succeeds, and check_placed() fails.
 Result<void> take_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files);
 /// Removes the new files and the note.
 Result<void> undo_switch(Storage& storage, const SyncPlace& place, const FileSwitch& files);
 /// Finishes or undoes the switch of a process that has died. Does nothing if there is no note.
 Result<void> recover_switch(Storage& storage, const SyncPlace& place);
+
+/// EAGAIN: the step of a switch was taken, and a file is left whose name another user has. The message names
+/// the entry. The caller has recovered or taken the switch.
+Result<void> check_placed(Storage& storage, const SyncPlace& place);
 
 /// Returns the file name of the index or archive that the step of a noted switch makes; nothing without a
 /// readable note.

@@ -155,6 +155,7 @@ class Pull {
       auto told = tell({.kind = PullEvent::Kind::Unfinished, .version = {}, .why = way->unfinished->message});
       RETURN_IF_ERROR(told);
     }
+    RETURN_IF_ERROR(check_placed(storage_, state.place()));
     return state.version();
   }
 

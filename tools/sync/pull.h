@@ -50,9 +50,11 @@ struct PullOptions {
 /// @param model      an archive, an index or a directory. A directory that does not exist is made and seeded.
 /// @param published  the directory of the versions.
 /// @return the model's version after the pull; nothing if the model has none and nothing is published. EAGAIN
-///   (is_unfinished): the target is not whole yet. The errors of Publication::way(), of seed_model() and of
-///   apply_version(). After a failure the model has one version whole: the last one of on_event, or the one
-///   before the pull. If nothing was applied to a model without a state, nothing is left beside the model.
+///   (is_unfinished): the target is not whole yet, or another user has the name of a file of the model, which
+///   has its version without that file (check_placed()). The errors of Publication::way(), of seed_model()
+///   and of apply_version(). After a failure the model has one version whole: the last one of on_event, or
+///   the one before the pull. If nothing was applied to a model without a state, nothing is left beside the
+///   model.
 Result<std::optional<VersionNumber>> pull(const std::filesystem::path& model,
                                           const std::filesystem::path& published, const PullOptions& options);
 

@@ -25,6 +25,7 @@
 #include "core/storage/permissions.h"
 #include "tools/sync/file_switch.h"
 #include "tools/sync/seeding_plan.h"
+#include "tools/sync/switch_names.h"
 #include "tools/sync/version_format.h"
 #include "tools/text/json_document.h"
 
@@ -104,10 +105,12 @@ class Seeding {
   /// note, or in the directory, and made an entry of that name: then the file gets another name, which nobody
   /// knows before the file exists. A kill before that name is noted leaves an empty file.
   /// @param temporary  gets the other name.
-  /// @param over       the final name of the file.
+  /// @param over       the final name of the file. EEXIST: another user has it.
   /// @param most       limits the file's mode, if the version is a new model.
   Result<NewFile> create(std::string& temporary, const std::string& over, mode_t mode,
                          const NewFileMode& most) {
+    const SyncPlace& place = state_.place();
+    RETURN_IF_ERROR(check_final_name(storage_, place, over));
     const auto there = storage_.status_of_name(directory_ / temporary);
     const bool is_free = !there && there.error().errno_value == ENOENT;
     const auto make = [&] {
@@ -120,7 +123,7 @@ class Seeding {
     temporary = new_temporary_file_name();
     auto file = make();
     RETURN_IF_ERROR(file);
-    RETURN_IF_ERROR(note_switch(storage_, state_.place(), plan_.files));
+    RETURN_IF_ERROR(note_switch(storage_, place, plan_.files));
     return file;
   }
 
@@ -172,6 +175,9 @@ class Seeding {
       return unfinished(version_.directory() / name, kChangedMeanwhile);
     RETURN_IF_ERROR(settle(*file));
     const bool is_final = checked != nullptr && plan_.has_index;
+    if (is_final) {
+      RETURN_IF_ERROR(check_final_name(storage_, state_.place(), over));
+    }
     return file->finish_unsynced(directory_ / (is_final ? over : temporary));
   }
 

@@ -184,6 +184,63 @@ TEST_CASE("a temporary name that a stranger takes after the step does not undo t
   CHECK(model.content(".weight_sync/state.json") == "pm.weight_sync/state.after");
 }
 
+TEST_CASE("a final name that a stranger has taken before the step undoes the switch", "[tools][sync]") {
+  const SharedModel model;
+  const char* taken_name = GENERATE("config.json", "model.safetensors.index.json");
+  // After take_switch() has begun: the name is taken while the note is written.
+  test::WatchedStorage storage(before_rename(1, [&] { return model.take_name(taken_name); }));
+  const auto taken = take_switch(storage, model.place, kSwitch);
+  REQUIRE_FALSE(taken);
+  CHECK(taken.error().errno_value == EEXIST);
+  const std::string owner = std::to_string(::geteuid() == 0 ? SharedModel::kStranger : ::geteuid());
+  CHECK(taken.error().message.find(taken_name + (": a directory of user " + owner)) != std::string::npos);
+  CHECK_FALSE(model.has_note());
+  for (const char* made : {"new.safetensors", ".after.tmp", ".step.tmp", ".weight_sync/state.after"})
+    CHECK_FALSE(fs::exists(model.folder / made));
+  CHECK(model.content("old.safetensors") == "pmold.safetensors");
+  CHECK(model.content(".weight_sync/state.json") == "pm.weight_sync/state.json");
+}
+
+TEST_CASE("a final name that a stranger takes after the step leaves that file for later", "[tools][sync]") {
+  const SharedModel model;
+  test::WatchedStorage storage(before_rename(kStep + 1, [&] { return model.take_name("config.json"); }));
+  REQUIRE(take_switch(storage, model.place, kSwitch));
+  const auto is_new = [&] {
+    CHECK(model.content("model.safetensors.index.json") == "pm.step.tmp");
+    CHECK(model.content(".weight_sync/state.json") == "pm.weight_sync/state.after");
+    CHECK_FALSE(fs::exists(model.folder / "old.safetensors"));
+    CHECK(present_sync_state(system_storage(), model.place) == model.place.state_file());
+  };
+  is_new();
+  const auto placed = check_placed(system_storage(), model.place);
+  REQUIRE_FALSE(placed);
+  CHECK(placed.error().errno_value == EAGAIN);
+  CHECK(placed.error().message.find((model.folder / "config.json").string() + ": a directory of user ") !=
+        std::string::npos);
+
+  // An archive that later gets the name of a removed file stays.
+  model.directory.write("pm/old.safetensors", "newer");
+  REQUIRE(recover_switch(system_storage(), model.place));
+  CHECK(model.content("old.safetensors") == "newer");
+  CHECK_FALSE(check_placed(system_storage(), model.place));
+  fs::remove(model.folder / "old.safetensors");
+  is_new();
+
+  SECTION("and the next receiver places it once the name is free") {
+    fs::remove(model.folder / "config.json");
+    REQUIRE(recover_switch(system_storage(), model.place));
+    CHECK(model.content("config.json") == "pm.after.tmp");
+    CHECK(check_placed(system_storage(), model.place));
+    CHECK_FALSE(model.has_note());
+  }
+  SECTION("and the next switch removes it") {
+    REQUIRE(note_switch(system_storage(), model.place,
+                        {.archives = {}, .step = {"s.tmp", "s"}, .after = {}, .removed = {}}));
+    CHECK_FALSE(fs::exists(model.folder / ".after.tmp"));
+  }
+  is_new();
+}
+
 TEST_CASE("a switch stays noted until the former state is removed", "[tools][sync]") {
   const test::TemporaryDirectory directory;
   const fs::path former = directory.path() / ".weight_sync/state.before";

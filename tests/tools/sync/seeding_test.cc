@@ -308,4 +308,23 @@ TEST_CASE("no two pulls use the same temporary names", "[tools][sync]") {
   CHECK(names.size() == 4);
 }
 
+TEST_CASE("a stranger who takes a final name leaves the model as it was, and names the entry",
+          "[tools][sync]") {
+  const Scene scene;
+  const std::filesystem::path host = scene.directory.path() / "host";
+  const std::string name = GENERATE(std::string("config.json"), std::string("tokenizer.json"), kSecond);
+  scene.publish("tokenizer.json", "{}");
+  const auto pulled = pull_and(scene, [&] { take_name(host / name); });
+  REQUIRE_FALSE(pulled);
+  CHECK(pulled.error().errno_value == EEXIST);
+  CHECK(pulled.error().message.find((host / name).string() + ": a directory of user ") != std::string::npos);
+  CHECK(pulled.error().message.find("rename or remove it, then pull again") != std::string::npos);
+  for (const auto& entry : std::filesystem::directory_iterator(host)) CHECK(entry.path().filename() == name);
+
+  std::filesystem::remove(host / name);
+  REQUIRE(pull_and(scene, [] {}));
+  CHECK(test::content_of(host / kVersionIndex) == kIndexed);
+  CHECK(test::content_of(host / "config.json") == R"({"hidden_size":64})");
+}
+
 }  // namespace stfs::sync
