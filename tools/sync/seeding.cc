@@ -60,6 +60,11 @@ class Seeding {
   Result<void> run() {
     RETURN_IF_ERROR(look_at_present());
     if (!present_) RETURN_IF_ERROR(look_at_version());
+    // Before the note of an earlier switch, whose files may still have to be placed, is given up.
+    RETURN_IF_ERROR(check_final_name(storage_, state_.place(), plan_.files.step.to));
+    for (const FileSwitch::Move& move : plan_.files.after) {
+      RETURN_IF_ERROR(check_final_name(storage_, state_.place(), move.to));
+    }
     RETURN_IF_ERROR(note_switch(storage_, state_.place(), plan_.files));
     if (auto made = make_files(); !made) {
       static_cast<void>(undo_switch(storage_, state_.place(), plan_.files));  // else the next receiver does
