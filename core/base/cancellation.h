@@ -21,7 +21,8 @@ class Cancellation {
   /// False on a thread that has no Cancellation.
   static bool is_requested() { return present_ != nullptr && present_->is_requested_(); }
 
-  /// Call when the mount ends. Calls that wait for another process's lock then retry once, and give up.
+  /// Call when the mount ends, or in the handler of a signal that ends the program. Calls that wait for
+  /// another process's lock then retry once, and give up. Calls that wait for a web server give up.
   static void note_end() { is_end_ = true; }
   static bool is_end() { return is_end_; }
 

@@ -81,7 +81,9 @@ Result<std::unique_ptr<Model>> Model::open_base(const std::filesystem::path& sou
     ModelOptions remote = options;
     remote.storage = &remote_storage();
     remote.io = Io::Pread;
-    return open_base(source, remote);
+    const auto address = known_address(source);
+    RETURN_IF_ERROR(address);
+    return open_base(*address, remote);
   }
   if (!is_url(source) && is_directory_of_models(source)) {
     auto index = find_model_index(source, *options.storage);

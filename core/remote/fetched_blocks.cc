@@ -54,7 +54,7 @@ Result<UniqueFd> make_unnamed(std::uint64_t size_bytes) {
 }  // namespace
 
 FetchedBlocks::FetchedBlocks(std::unique_ptr<RemoteObject> object, UniqueFd file)
-    : object_(std::move(object)), file_(std::move(file)) {
+    : object_(std::move(object)), file_(std::move(file)), owner_(::getpid()) {
   is_here_.resize(static_cast<std::size_t>((size_bytes() + kBlockBytes - 1) / kBlockBytes));
 }
 
@@ -65,7 +65,6 @@ Result<std::shared_ptr<FetchedBlocks>> FetchedBlocks::make(std::unique_ptr<Remot
   std::shared_ptr<FetchedBlocks> blocks(new FetchedBlocks(std::move(object), std::move(*file)));
   const bool is_kept = blocks->keep(first, 0).has_value();
   const MutexLock lock(blocks->mutex_);
-  blocks->fetched_bytes_ = first.size();
   const bool is_whole = first.size() == blocks->size_bytes();
   for (std::uint64_t at = 0; is_kept && at < blocks->is_here_.size(); ++at) {
     if ((at + 1) * kBlockBytes <= first.size() || is_whole) blocks->is_here_[at] = true;
@@ -78,11 +77,23 @@ ByteRange FetchedBlocks::bytes_of(const Part& part) const {
   return {begin, std::min(part.end * kBlockBytes, size_bytes()) - begin};
 }
 
-FetchedBlocks::Parts FetchedBlocks::begin(std::uint64_t first, std::uint64_t end) {
+FetchedBlocks::Blocks FetchedBlocks::blocks_of(ByteRange range) const {
+  const std::uint64_t end = std::min(range.end(), size_bytes());
+  return {range.offset / kBlockBytes, (end + kBlockBytes - 1) / kBlockBytes};
+}
+
+bool FetchedBlocks::are_here(Blocks blocks) const {
+  for (std::uint64_t at = blocks.first; at < blocks.end; ++at) {
+    if (!is_here_[at]) return false;
+  }
+  return true;
+}
+
+FetchedBlocks::Parts FetchedBlocks::begin(Blocks blocks) const {
   Parts parts;
-  for (std::uint64_t at = first; at < end;) {
+  for (std::uint64_t at = blocks.first; at < blocks.end;) {
     // The last part that begins at or before this block.
-    auto coming = coming_.upper_bound(at);
+    const auto coming = coming_.upper_bound(at);
     if (coming != coming_.begin() && std::prev(coming)->second->end > at) {
       at = std::prev(coming)->second->end;
       continue;
@@ -92,11 +103,10 @@ FetchedBlocks::Parts FetchedBlocks::begin(std::uint64_t first, std::uint64_t end
       continue;
     }
     auto part = std::make_shared<Part>(Part{.first = at, .end = at + 1});
-    const std::uint64_t limit =
-        std::min({end, at + kPartBytes / kBlockBytes, coming == coming_.end() ? end : coming->first});
+    const std::uint64_t limit = std::min(
+        {blocks.end, at + kPartBytes / kBlockBytes, coming == coming_.end() ? blocks.end : coming->first});
     while (part->end < limit && !is_here_[part->end]) ++part->end;
     at = part->end;
-    coming_.emplace(part->first, part);
     parts.push_back(std::move(part));
   }
   return parts;
@@ -104,15 +114,22 @@ FetchedBlocks::Parts FetchedBlocks::begin(std::uint64_t first, std::uint64_t end
 
 void FetchedBlocks::post(const Parts& parts, bool is_needed) {
   for (const auto& part : parts) {
-    post_remote_job(
-        [self = shared_from_this(), part](HttpConnection& connection) { self->fetch(*part, connection); },
-        is_needed ? Urgency::Needed : Urgency::Guessed);
+    const auto noted = coming_.emplace(part->first, part).first;
+    bool is_posted = false;
+    try {
+      is_posted = post_remote_job(
+          [self = shared_from_this(), part](HttpConnection& connection) { self->fetch(*part, connection); },
+          is_needed ? Urgency::Needed : Urgency::Guessed);
+    } catch (const std::bad_alloc&) {  // the reader fetches its bytes itself
+    }
+    if (!is_posted) coming_.erase(noted);
   }
 }
 
 void FetchedBlocks::fetch(Part& part, HttpConnection& connection) {
   const ByteRange range = bytes_of(part);
   auto done = guard_memory([&]() -> Result<void> {
+    if (is_ending_) return fail(ErrorCode::System, ECANCELED, "the file was closed");
     std::vector<std::byte> bytes(static_cast<std::size_t>(range.size_bytes));
     RETURN_IF_ERROR(object_->read(bytes, range.offset, connection, [this] { return is_ending_.load(); }));
     return keep(bytes, range.offset);
@@ -121,21 +138,24 @@ void FetchedBlocks::fetch(Part& part, HttpConnection& connection) {
   if (done) {
     std::fill(is_here_.begin() + static_cast<std::ptrdiff_t>(part.first),
               is_here_.begin() + static_cast<std::ptrdiff_t>(part.end), true);
-    fetched_bytes_ += range.size_bytes;
   } else {
     part.failure = std::move(done).error();
   }
   part.is_over = true;
-  coming_.erase(part.first);
+  const auto noted = coming_.find(part.first);
+  if (noted != coming_.end() && noted->second.get() == &part) coming_.erase(noted);
   part_ends_.notify_all();
 }
 
-Result<void> FetchedBlocks::keep(std::span<const std::byte> bytes, std::uint64_t offset) const {
+bool FetchedBlocks::has_room() const {
   // A twentieth of the disk stays free: the cache must stop no other program.
   constexpr std::uint64_t kShare = 20;
   struct statvfs disk {};
-  if (::fstatvfs(file_.get(), &disk) == 0 && disk.f_bavail < disk.f_blocks / kShare)
-    return fail_system(ENOSPC, "the disk for fetched bytes", "write");
+  return ::fstatvfs(file_.get(), &disk) != 0 || disk.f_bavail >= disk.f_blocks / kShare;
+}
+
+Result<void> FetchedBlocks::keep(std::span<const std::byte> bytes, std::uint64_t offset) const {
+  if (!has_room()) return fail_system(ENOSPC, "the disk for fetched bytes", "write");
   while (!bytes.empty()) {
     const ssize_t written = ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
@@ -147,63 +167,60 @@ Result<void> FetchedBlocks::keep(std::span<const std::byte> bytes, std::uint64_t
 }
 
 Result<void> FetchedBlocks::read(std::span<std::byte> to, std::uint64_t offset, ByteRange wanted) {
-  const std::uint64_t first = offset / kBlockBytes;
-  const std::uint64_t end = (offset + to.size() + kBlockBytes - 1) / kBlockBytes;
-  const std::uint64_t first_wanted = wanted.offset / kBlockBytes;
-  const std::uint64_t end_wanted = std::min<std::uint64_t>((wanted.end() + kBlockBytes - 1) / kBlockBytes,
-                                                           (size_bytes() + kBlockBytes - 1) / kBlockBytes);
-  const auto is_over = [&] { return is_ending_.load(); };
+  const Blocks blocks = blocks_of({offset, to.size()});
+  auto is_kept = guard_memory([&] { return bring(blocks, blocks_of(wanted)); });
+  RETURN_IF_ERROR(is_kept);
+  if (!*is_kept) {  // without room on the disk the bytes go to the reader alone
+    HttpConnection connection;
+    return object_->read(to, offset, connection, [this] { return is_given_up(); });
+  }
+  while (!to.empty()) {
+    const ssize_t taken = ::pread(file_.get(), to.data(), to.size(), static_cast<off_t>(offset));
+    if (taken < 0 && errno == EINTR) continue;
+    if (taken <= 0) return fail_system(taken < 0 ? errno : EIO, "the file for fetched bytes", "read");
+    to = to.subspan(static_cast<std::size_t>(taken));
+    offset += static_cast<std::uint64_t>(taken);
+  }
+  return {};
+}
+
+Result<bool> FetchedBlocks::bring(Blocks blocks, Blocks wanted) {
   // Guesses that fail are asked for again. A part that somebody needs fails only after many tries.
-  for (bool has_waited_for_needed = false;;) {
-    Parts needed;
-    Parts guessed;
+  for (bool has_asked = false;;) {
+    const bool has_space = has_room();
     std::shared_ptr<Part> coming;
     {
       const MutexLock lock(mutex_);
-      needed = begin(first, end);
-      guessed = begin(std::min(first_wanted, first), std::max(end_wanted, end));
-      const auto there = std::ranges::find_if(
-          coming_, [&](const auto& entry) { return entry.second->first < end && entry.second->end > first; });
-      if (there != coming_.end()) coming = there->second;
+      if (std::exchange(owner_, ::getpid()) != ::getpid()) coming_.clear();  // fork(2) copies no thread
+      if (are_here(blocks)) {
+        if (has_space) post(begin(wanted), false);
+        return true;
+      }
+      if (has_space) {
+        const Parts needed = begin(blocks);
+        has_asked = has_asked || !needed.empty();
+        post(needed, true);
+        post(begin(wanted), false);
+      }
+      const auto there = std::ranges::find_if(coming_, [&](const auto& entry) {
+        return entry.second->first < blocks.end && entry.second->end > blocks.first;
+      });
+      if (there == coming_.end()) return false;
+      coming = there->second;
     }
-    has_waited_for_needed = has_waited_for_needed || !needed.empty();
-    post(needed, true);
-    post(guessed, false);
-    if (!coming) break;
     const MutexLock lock(mutex_);
     constexpr std::chrono::milliseconds kStep{200};
     while (!part_ends_.wait_for(mutex_, kStep, [&] { return coming->is_over; })) {
-      if (Cancellation::is_requested()) return fail_system(EINTR, "the read", "wait for the server");
+      if (is_given_up()) return fail_system(EINTR, "the read", "wait for the server");
     }
-    if (!coming->failure || (!has_waited_for_needed && !is_over())) continue;
-    // Without room on the disk the bytes go to the reader alone.
-    if (coming->failure->errno_value == ENOSPC || coming->failure->errno_value == EDQUOT) break;
+    if (!coming->failure || (!has_asked && !is_ending_)) continue;
+    if (coming->failure->errno_value == ENOSPC || coming->failure->errno_value == EDQUOT) return false;
     return tl::unexpected(*coming->failure);
   }
-  return guard_memory([&]() -> Result<void> {
-    bool is_kept = true;
-    {
-      const MutexLock lock(mutex_);
-      for (std::uint64_t at = first; at < end; ++at) is_kept = is_kept && is_here_[at];
-    }
-    if (!is_kept) {
-      HttpConnection connection;
-      return object_->read(to, offset, connection, is_over);
-    }
-    while (!to.empty()) {
-      const ssize_t taken = ::pread(file_.get(), to.data(), to.size(), static_cast<off_t>(offset));
-      if (taken < 0 && errno == EINTR) continue;
-      if (taken <= 0) return fail_system(taken < 0 ? errno : EIO, "the file for fetched bytes", "read");
-      to = to.subspan(static_cast<std::size_t>(taken));
-      offset += static_cast<std::uint64_t>(taken);
-    }
-    return {};
-  });
 }
 
-std::uint64_t FetchedBlocks::fetched_bytes() const {
-  const MutexLock lock(mutex_);
-  return fetched_bytes_;
+bool FetchedBlocks::is_given_up() const {
+  return is_ending_ || Cancellation::is_requested() || Cancellation::is_end();
 }
 
 void FetchedBlocks::end() {

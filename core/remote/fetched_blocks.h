@@ -2,6 +2,8 @@
 // note for each block of it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -38,8 +40,6 @@ class FetchedBlocks : public std::enable_shared_from_this<FetchedBlocks> {
   /// @param wanted  contains the range: the rest of it is fetched as well, and nobody waits for that.
   /// @return the errors of RemoteObject::read(). EIO: the local file can't be read.
   [[nodiscard]] Result<void> read(std::span<std::byte> to, std::uint64_t offset, ByteRange wanted);
-  /// The bytes that came from the server so far.
-  [[nodiscard]] std::uint64_t fetched_bytes() const;
   /// Ends all requests. Reads that wait fail (ECANCELED).
   void end();
 
@@ -56,12 +56,27 @@ class FetchedBlocks : public std::enable_shared_from_this<FetchedBlocks> {
   FetchedBlocks(std::unique_ptr<RemoteObject> object, UniqueFd file);
   [[nodiscard]] std::uint64_t size_bytes() const { return object_->version().size_bytes; }
   [[nodiscard]] ByteRange bytes_of(const Part& part) const;
-  /// Makes parts of the blocks that are missing.
-  /// @param needed  whether a read waits for them.
-  Parts begin(std::uint64_t first, std::uint64_t end) REQUIRES(mutex_);
-  void post(const Parts& parts, bool is_needed);
+  /// Blocks [first, end).
+  struct Blocks {
+    std::uint64_t first = 0;
+    std::uint64_t end = 0;
+  };
+  [[nodiscard]] Blocks blocks_of(ByteRange range) const;
+  [[nodiscard]] bool are_here(Blocks blocks) const REQUIRES(mutex_);
+  /// Makes parts of the blocks that are missing and not coming.
+  [[nodiscard]] Parts begin(Blocks blocks) const REQUIRES(mutex_);
+  /// Gives the parts to the workers.
+  /// @param is_needed  whether a read waits for them.
+  void post(const Parts& parts, bool is_needed) REQUIRES(mutex_);
+  /// Waits until the blocks are in the local file.
+  /// @return false if the disk has no room for them.
+  Result<bool> bring(Blocks blocks, Blocks wanted);
+  /// Returns true if the caller's read must end: the file is closed, or nobody waits for the read.
+  [[nodiscard]] bool is_given_up() const;
   void fetch(Part& part, HttpConnection& connection);
-  /// Writes bytes to the local file. Fails if the disk is nearly full.
+  /// Returns false if the disk is nearly full.
+  [[nodiscard]] bool has_room() const;
+  /// Writes bytes to the local file. ENOSPC without room.
   [[nodiscard]] Result<void> keep(std::span<const std::byte> bytes, std::uint64_t offset) const;
 
   const std::unique_ptr<RemoteObject> object_;
@@ -71,7 +86,7 @@ class FetchedBlocks : public std::enable_shared_from_this<FetchedBlocks> {
   Condition part_ends_;
   std::vector<bool> is_here_ GUARDED_BY(mutex_);                              // by block
   std::map<std::uint64_t, std::shared_ptr<Part>> coming_ GUARDED_BY(mutex_);  // by first block
-  std::uint64_t fetched_bytes_ GUARDED_BY(mutex_) = 0;
+  pid_t owner_ GUARDED_BY(mutex_);  // the process whose workers fetch what is coming
 };
 
 }  // namespace stfs

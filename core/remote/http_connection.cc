@@ -223,10 +223,15 @@ const char* chosen_certificates() {
   return nullptr;
 }
 
-/// Returns true if no byte can have come from the server.
-bool is_unreachable(CURLcode code) {
-  return code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY ||
-         code == CURLE_COULDNT_CONNECT;
+/// Returns true if there was no connection to the server.
+bool is_unreachable(CURL* handle, CURLcode code) {
+  if (code != CURLE_OPERATION_TIMEDOUT) {
+    return code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY ||
+           code == CURLE_COULDNT_CONNECT;
+  }
+  double connected_after = 0;  // seconds
+  return curl()->easy_getinfo(handle, CURLINFO_CONNECT_TIME, &connected_after) == CURLE_OK &&
+         connected_after == 0;
 }
 
 /// Returns true if the server's certificate is not good, or if the file of certificates can't be read.
@@ -263,6 +268,7 @@ HttpAnswer HttpConnection::get(const std::string& url, ByteRange range, std::spa
   const std::string wanted = fmt::format("{}-{}", range.offset, range.end() - 1);
   const std::string agent = fmt::format("safetensorsfs/{}", build_version());
   constexpr long kStallSeconds = 10;
+  constexpr long kLeastBytesPerSecond = 1024;
   constexpr long kConnectSeconds = 10;
   // A body that was compressed on the way would have other ranges.
   curl_slist* headers = c.slist_append(nullptr, "Accept-Encoding: identity");
@@ -279,7 +285,7 @@ HttpAnswer HttpConnection::get(const std::string& url, ByteRange range, std::spa
   c.easy_setopt(easy, CURLOPT_USERAGENT, agent.c_str());
   c.easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
   c.easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
-  c.easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  c.easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, kLeastBytesPerSecond);
   c.easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, kStallSeconds);
   c.easy_setopt(easy, CURLOPT_BUFFERSIZE, 256L << 10);
   c.easy_setopt(easy, CURLOPT_ERRORBUFFER, why.data());
@@ -300,7 +306,7 @@ HttpAnswer HttpConnection::get(const std::string& url, ByteRange range, std::spa
   } else if (code != CURLE_OK && !request.is_unwanted) {
     const char* text = why[0] != '\0' ? why.data() : c.easy_strerror(code);
     const int errno_value = code == CURLE_ABORTED_BY_CALLBACK ? ECANCELED
-                            : is_unreachable(code)            ? ENETUNREACH
+                            : is_unreachable(easy, code)      ? ENETUNREACH
                             : is_distrusted(code)             ? EKEYREJECTED
                                                               : EIO;
     answer.failure = Error{ErrorCode::System, errno_value, text};

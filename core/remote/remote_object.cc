@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/cancellation.h"
 #include "core/base/deadline.h"
 
 namespace stfs {
@@ -18,6 +19,8 @@ namespace {
 constexpr long kOk = 200;
 constexpr long kPartial = 206;
 constexpr unsigned kMostRedirects = 5;
+/// Each block of a file takes memory, and a server may claim any size.
+constexpr std::uint64_t kMostBytes = std::uint64_t{32} << 40U;
 
 bool is_redirect(long status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
@@ -64,6 +67,19 @@ std::optional<ContentRange> parse_content_range(std::string_view text) {
 /// A weak ETag ("W/...") says that two versions mean the same, not that their bytes are the same.
 std::string strong(const std::string& etag) {
   return etag.starts_with("W/") ? std::string() : etag;
+}
+
+/// The time is compared only without ETags: the nodes of a store may give a file different times.
+bool is_same(const RemoteVersion& one, const RemoteVersion& other) {
+  if (one.size_bytes != other.size_bytes) return false;
+  return !one.etag.empty() || !other.etag.empty() ? one.etag == other.etag
+                                                  : one.last_modified == other.last_modified;
+}
+
+/// Cuts a value that the server has chosen for a message, whose reader escapes it.
+std::string_view printable_header(std::string_view text) {
+  constexpr std::size_t kMost = 80;
+  return text.substr(0, kMost);
 }
 
 Error refusal(ErrorCode code, int errno_value, std::string message) {
@@ -114,12 +130,10 @@ struct RemoteObject::Part {
 Result<std::unique_ptr<RemoteObject>> RemoteObject::open(const std::string& url, HttpConnection& connection,
                                                          std::vector<std::byte>& first,
                                                          const RetryRules& rules) {
-  if (auto is_address = check_url(url); !is_address)
-    return tl::unexpected(std::move(is_address).error().within(url));
+  RETURN_IF_ERROR(check_url(url));
   std::unique_ptr<RemoteObject> object(new RemoteObject(url, rules));
   Part part{.to = first, .may_be_shorter = true};
-  if (auto brought = object->bring(part, connection, nullptr); !brought)
-    return tl::unexpected(std::move(brought).error().within(url));
+  RETURN_IF_ERROR(object->bring(part, connection, [] { return Cancellation::is_end(); }));
   first.resize(static_cast<std::size_t>(part.done_bytes));
   object->version_ = part.found;
   object->is_known_ = true;
@@ -145,15 +159,21 @@ Result<void> RemoteObject::check(const HttpAnswer& answer, const Part& part) con
                 answer.status == kOk ? "the server gives no ranges, only the whole file"
                                      : "the server does not say which bytes it sends");
   }
+  if (range->size_bytes > kMostBytes) {
+    return fail(ErrorCode::InvalidArgument, EFBIG,
+                fmt::format("the server says that the file has {} bytes, at most {} are possible",
+                            range->size_bytes, kMostBytes));
+  }
   const RemoteVersion found{strong(answer.etag), answer.last_modified, range->size_bytes};
-  if (is_known_ && found != version_) {
+  const RemoteVersion& known = is_known_ ? version_ : part.found;
+  if ((is_known_ || part.done_bytes > 0) && !is_same(known, found)) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
-                found.size_bytes != version_.size_bytes
+                found.size_bytes != known.size_bytes
                     ? fmt::format("the file on the server has changed: it had {} bytes, now {}",
-                                  version_.size_bytes, found.size_bytes)
+                                  known.size_bytes, found.size_bytes)
                     : fmt::format("the file on the server has changed: its version was {}, now {}",
-                                  version_.etag.empty() ? version_.last_modified : version_.etag,
-                                  found.etag.empty() ? found.last_modified : found.etag));
+                                  printable_header(known.etag.empty() ? known.last_modified : known.etag),
+                                  printable_header(found.etag.empty() ? found.last_modified : found.etag)));
   }
   if (range->first != wanted.offset || range->last >= wanted.end()) {
     return fail(ErrorCode::System, EIO,
@@ -195,9 +215,12 @@ RemoteObject::Verdict RemoteObject::judge(const HttpAnswer& answer, const Part& 
 }
 
 Result<void> RemoteObject::bring(Part& part, HttpConnection& connection, const IsEnding& is_ending) const {
+  // A server that sends less may hold a request without end.
+  constexpr std::uint64_t kLeastProgress = 64 << 10;
   Deadline give_up = deadline_in(rules_.patience);
-  Deadline give_up_offline = deadline_in(rules_.patience_offline);
+  std::optional<Deadline> give_up_offline;  // while no server can be reached
   std::chrono::milliseconds pause = rules_.first_pause;
+  std::uint64_t noted_bytes = 0;
   std::string target;
   {
     const MutexLock lock(mutex_);
@@ -218,17 +241,12 @@ Result<void> RemoteObject::bring(Part& part, HttpConnection& connection, const I
                                         .is_ending = is_ending});
     const bool is_sound = !answer.failure || !is_final(*answer.failure);
     if (is_checked && is_sound && answer.received_bytes > 0) {
-      if (!is_known_) {
-        const auto range = parse_content_range(answer.content_range);
-        part.found = {strong(answer.etag), answer.last_modified,
-                      range ? range->size_bytes : answer.content_bytes.value_or(0)};
-        const std::uint64_t there = std::min<std::uint64_t>(part.to.size(), part.found.size_bytes);
-        part.to = part.to.first(static_cast<std::size_t>(there));
-      }
-      part.done_bytes += answer.received_bytes;
+      RETURN_IF_ERROR(take(answer, part));
       if (part.done_bytes == part.to.size()) return {};
-      give_up = deadline_in(rules_.patience);
-      give_up_offline = deadline_in(rules_.patience_offline);
+      if (part.done_bytes - noted_bytes >= kLeastProgress) {
+        noted_bytes = part.done_bytes;
+        give_up = deadline_in(rules_.patience);
+      }
       pause = rules_.first_pause;
     }
     Verdict verdict = judge(answer, part);
@@ -253,8 +271,10 @@ Result<void> RemoteObject::bring(Part& part, HttpConnection& connection, const I
     }
     if (verdict.what == What::Failed) return tl::unexpected(std::move(verdict.why));
     const bool is_offline = verdict.why.errno_value == ENETUNREACH;
+    if (!is_offline) give_up_offline.reset();
+    if (is_offline && !give_up_offline) give_up_offline = deadline_in(rules_.patience_offline);
     const auto wait = std::max(random_below(pause), verdict.least_pause);
-    if (deadline_in(wait) > (is_offline ? std::min(give_up, give_up_offline) : give_up)) {
+    if (deadline_in(wait) > std::min(give_up, give_up_offline.value_or(give_up))) {
       if (!is_offline)
         verdict.why.message +=
             fmt::format(", for {} s", std::chrono::ceil<std::chrono::seconds>(rules_.patience).count());
@@ -263,6 +283,20 @@ Result<void> RemoteObject::bring(Part& part, HttpConnection& connection, const I
     if (!sleep(wait, is_ending)) return fail(ErrorCode::System, ECANCELED, "the read was ended");
     pause = std::min(pause * 2, rules_.longest_pause);
   }
+}
+
+Result<void> RemoteObject::take(const HttpAnswer& answer, Part& part) const {
+  const auto range = parse_content_range(answer.content_range);
+  const std::uint64_t sent_bytes = range ? range->last - range->first + 1 : answer.content_bytes.value_or(0);
+  if (answer.received_bytes > sent_bytes)
+    return fail(ErrorCode::System, EIO, "the server sends more than it was asked for");
+  if (!is_known_) {
+    part.found = {strong(answer.etag), answer.last_modified, range ? range->size_bytes : sent_bytes};
+    const std::uint64_t there = std::min<std::uint64_t>(part.to.size(), part.found.size_bytes);
+    part.to = part.to.first(static_cast<std::size_t>(there));
+  }
+  part.done_bytes += answer.received_bytes;
+  return {};
 }
 
 }  // namespace stfs

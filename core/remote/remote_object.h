@@ -22,7 +22,7 @@ namespace stfs {
 /// How long a read tries again after failures that may pass.
 struct RetryRules {
   std::chrono::milliseconds patience{60'000};         // since the last byte that came
-  std::chrono::milliseconds patience_offline{2'000};  // if no server can be reached
+  std::chrono::milliseconds patience_offline{2'000};  // while no server can be reached
   std::chrono::milliseconds first_pause{200};         // doubles up to longest_pause; the real pause is random
   std::chrono::milliseconds longest_pause{8'000};
 };
@@ -32,8 +32,6 @@ struct RemoteVersion {
   std::string etag;           // strong, as the server writes it; empty if there is none
   std::string last_modified;  // as the server writes it; empty if there is none
   std::uint64_t size_bytes = 0;
-
-  friend bool operator==(const RemoteVersion&, const RemoteVersion&) = default;
 };
 
 /// Any number of threads may read, each with its own connection.
@@ -76,6 +74,8 @@ class RemoteObject {
   [[nodiscard]] Verdict judge(const HttpAnswer& answer, const Part& part) const;
   /// Fails if an answer with bytes is not the wanted part of this version.
   [[nodiscard]] Result<void> check(const HttpAnswer& answer, const Part& part) const;
+  /// Adds the bytes of an answer to the part. EIO: there are more than the answer promised.
+  Result<void> take(const HttpAnswer& answer, Part& part) const;
   /// Sends requests until the part is there.
   Result<void> bring(Part& part, HttpConnection& connection, const IsEnding& is_ending) const;
 

@@ -59,18 +59,23 @@ class Opened {
   }
 
  private:
-  /// Makes the plan when data are read for the first time. The header is read without a plan.
+  /// Makes the plan when data are read for the first time. The header is read without a plan, and without the
+  /// lock: that may wait for the server.
   TensorPlan* plan_for(ByteRange range) {
-    const MutexLock lock(mutex_);
+    {
+      const MutexLock lock(mutex_);
+      if (plan_ || size_bytes() < kHeaderLengthBytes || range.offset < kHeaderLengthBytes) return plan_.get();
+    }
     std::array<std::byte, kHeaderLengthBytes> first{};
-    if (plan_ || size_bytes() < first.size() || range.offset < first.size()) return plan_.get();
     if (!blocks_->read(first, 0, {0, first.size()})) return nullptr;
     const auto length = header_length(first, size_bytes());
     if (!length || range.offset < kHeaderLengthBytes + *length) return nullptr;
     std::string json(static_cast<std::size_t>(*length), '\0');
     const auto bytes = std::as_writable_bytes(std::span(json));
     if (!blocks_->read(bytes, kHeaderLengthBytes, {kHeaderLengthBytes, json.size()})) return nullptr;
-    plan_ = std::make_unique<TensorPlan>(json, size_bytes());
+    auto made = std::make_unique<TensorPlan>(json, size_bytes());
+    const MutexLock lock(mutex_);
+    if (!plan_) plan_ = std::move(made);
     return plan_.get();
   }
 
@@ -117,8 +122,8 @@ class RemoteStorage final : public Storage {
       if (!there) {
         HttpConnection connection;
         std::vector<std::byte> first(FetchedBlocks::kBlockBytes);
-        auto object = RemoteObject::open(path.native(), connection, first);
-        RETURN_IF_ERROR(object);
+        auto object = RemoteObject::open(path.native() + query_of(path), connection, first);
+        if (!object) return tl::unexpected(std::move(object).error().within(path.native()));
         auto blocks = FetchedBlocks::make(std::move(*object), first);
         if (!blocks) return tl::unexpected(std::move(blocks).error().within(path.native()));
         there = std::make_shared<Opened>(path.native(), std::move(*blocks));
@@ -159,7 +164,17 @@ class RemoteStorage final : public Storage {
     return fail_system(ENOENT, path.native(), "stat");
   }
 
+  void keep_query(const std::string& url, std::string query) {
+    const MutexLock lock(mutex_);
+    queries_[url] = std::move(query);
+  }
+
  private:
+  std::string query_of(const std::filesystem::path& path) {
+    const MutexLock lock(mutex_);
+    const auto there = queries_.find(path.native());
+    return there == queries_.end() ? std::string() : there->second;
+  }
   std::shared_ptr<Opened> opened(const std::filesystem::path& path) {
     const MutexLock lock(mutex_);
     const auto there = opened_.find(path.native());
@@ -167,14 +182,37 @@ class RemoteStorage final : public Storage {
   }
 
   Mutex mutex_;
-  std::map<std::string, std::weak_ptr<Opened>> opened_ GUARDED_BY(mutex_);  // by address
+  // By address:
+  std::map<std::string, std::weak_ptr<Opened>> opened_ GUARDED_BY(mutex_);
+  std::map<std::string, std::string> queries_ GUARDED_BY(mutex_);
 };
+
+RemoteStorage& the_storage() {
+  static RemoteStorage storage;
+  return storage;
+}
 
 }  // namespace
 
 Storage& remote_storage() {
-  static RemoteStorage storage;
-  return storage;
+  return the_storage();
+}
+
+Result<std::filesystem::path> known_address(const std::filesystem::path& url) {
+  const std::string& text = url.native();
+  const std::size_t host = text.find("//") + 2;
+  const std::size_t host_end = std::min(text.find_first_of("/?#", host), text.size());
+  const std::size_t at = text.substr(0, host_end).rfind('@');
+  // Other users can see the command line of a program.
+  if (at != text.npos && at >= host) {
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                fmt::format("{}{}: an address with a password is refused", text.substr(0, host),
+                            text.substr(at + 1)));
+  }
+  const std::size_t query = std::min(text.find_first_of("?#"), text.size());
+  const std::string address = text.substr(0, query);
+  if (query != text.size()) the_storage().keep_query(address, text.substr(query));
+  return address;
 }
 
 }  // namespace stfs

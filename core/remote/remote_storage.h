@@ -17,4 +17,9 @@ namespace stfs {
 /// A status is known of what is open.
 Storage& remote_storage();
 
+/// Returns the address that a person has named, without its query, which may be a signature: the address is
+/// in the table of mounts, in attributes and in messages, which others may read. The storage adds the query
+/// to its requests. EINVAL: the address has a user's name or a password.
+Result<std::filesystem::path> known_address(const std::filesystem::path& url);
+
 }  // namespace stfs

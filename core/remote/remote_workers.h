@@ -14,8 +14,12 @@ using RemoteJob = std::function<void(HttpConnection& connection)>;
 /// Jobs that somebody waits for go before guesses.
 enum class Urgency : std::uint8_t { Needed, Guessed };
 
-/// Runs a job on one of the threads, at most 16 at a time. Any thread may call. The job must not throw. It
-/// runs on the caller's thread if no thread can be started.
-void post_remote_job(RemoteJob job, Urgency urgency);
+/// Runs a job on one of the threads, at most 16 at a time. Any thread may call, also with locks that the job
+/// takes. The job must not throw.
+/// @return false if no thread can be started. The job is then dropped.
+bool post_remote_job(RemoteJob job, Urgency urgency);
+/// Waits until all jobs have ended, at most for five seconds. Call before fork(2). The end of the process
+/// calls it: libcurl's own libraries end then, and no job may use them any more.
+void settle_remote_jobs();
 
 }  // namespace stfs

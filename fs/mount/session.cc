@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "core/base/cancellation.h"
+#include "core/remote/remote_workers.h"
 #include "fs/base/capabilities.h"
 #include "fs/base/log.h"
 #include "fs/base/survive.h"
@@ -230,6 +231,7 @@ Session::~Session() {
 }
 
 Result<void> Session::go_to_background() {
+  settle_remote_jobs();
   if (fuse_daemonize(0) != 0) return fail(ErrorCode::System, EAGAIN, "can't go to the background");
   log::to_syslog();
   return {};

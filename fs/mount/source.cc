@@ -18,6 +18,7 @@
 #include "core/model/model_directory.h"
 #include "core/model/neighbours.h"
 #include "core/model/settled_model.h"
+#include "core/remote/remote_storage.h"
 #include "fs/base/log.h"
 #include "fs/base/user_counts.h"
 #include "fs/model/listed_archive.h"
@@ -323,6 +324,11 @@ Result<Source> open_source(const std::filesystem::path& source, const SourceOpti
   auto absolute = absolute_path(source);
   RETURN_IF_ERROR(absolute);
   opened.path = std::move(*absolute);
+  if (is_url(opened.path)) {
+    auto address = known_address(opened.path);
+    RETURN_IF_ERROR(address);
+    opened.path = std::move(*address);
+  }
   if (!is_url(opened.path) && is_directory_of_models(opened.path)) {
     const auto found = list_model_directory(source);
     RETURN_IF_ERROR(found);

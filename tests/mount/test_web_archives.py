@@ -219,6 +219,13 @@ def test_a_server_that_does_not_serve_is_refused_at_once(server, fault):
     assert len(server.requests) == 1
 
 
+def test_a_file_of_any_size_that_a_server_claims_takes_no_memory(server):
+    server.pages["/huge.safetensors"] = Page(1 << 55, lambda offset, size: bytes(size), '"1"')
+    address = f"{server.address}/huge.safetensors"
+    assert stfs("ls", address, status=1) == (f"stfs ls: {address}: the server says that the file has {1 << 55} bytes, "
+                                             f"at most {32 << 40} are possible\n")  # fmt: skip
+
+
 def test_a_range_that_was_not_asked_for_is_never_taken(server, url):
     server.faults = [None]
     server.fault_of = lambda path, first, last: ("flip", 1)
@@ -275,10 +282,43 @@ def test_an_address_is_no_place_to_write(url, tmp_path):
     assert "is on a web server, so it can only be read" in stfs("rm", url, "embed", status=1)
 
 
-def test_an_address_with_a_password_is_refused_and_not_repeated(url):
+def test_an_address_with_a_password_is_refused_and_not_repeated(url, mounts):
     refused = stfs("ls", url.replace("http://", "http://me:secret@"), status=1)
-    assert "an address with a password is refused" in refused.splitlines()[-1]
-    assert "secret" not in refused.replace(url.replace("http://", "http://me:secret@"), "")
+    assert refused == f"stfs ls: {url}: an address with a password is refused\n"
+    with pytest.raises(MountFailed) as failed:
+        mounts(url.replace("http://", "http://me:secret@"))
+    assert "is refused" in failed.value.log and "secret" not in failed.value.log
+
+
+def test_the_query_of_an_address_is_sent_and_not_shown(server, url, mounts, tmp_path):
+    """It may be a signature."""
+    signed = f"{url}?signature=secret"
+    mount = mounts(signed, f"delta={tmp_path / 'delta.safetensors'}")
+    assert (mount / "embed").read_bytes() == arrays()["embed"].tobytes()
+    assert all(path.endswith("?signature=secret") for path, _, _ in server.requests)
+    shown = [mount.entry(), mount.log(), mount.attribute(None, "archive"), stfs("mounts").decode()]
+    shown += [os.getxattr(tmp_path / "delta.safetensors", name).decode()
+              for name in os.listxattr(tmp_path / "delta.safetensors") if name.startswith("user.")]
+    assert not any("secret" in str(text) for text in shown), shown
+    assert stfs("cat", signed, "h.1.w") == arrays()["h.1.w"].tobytes()
+
+
+def test_a_header_is_of_one_version(server, archive, url):
+    """The file is replaced while its first bytes come."""
+    new = archive.read_bytes().replace(arrays()["embed"].tobytes(), arrays(2)["embed"].tobytes())
+
+    def fault_of(*_):
+        if len(server.requests) > 1:
+            server.add("/dir/m.safetensors", new, '"2"')
+        return ("cut", 1000) if len(server.requests) == 1 else None
+
+    server.fault_of = fault_of
+    assert "the file on the server has changed" in stfs("ls", url, status=1)
+
+
+def test_a_strong_etag_decides_whatever_the_time_is(server, url):
+    server.times = iter(f"Tue, 01 Dec 2026 05:0{number % 10}:00 GMT" for number in range(1000))
+    assert stfs("cat", url, "embed") == arrays()["embed"].tobytes()
 
 
 def test_a_redirect_is_followed_once_and_asked_for_again_when_it_expires(server, url):
@@ -333,6 +373,16 @@ def test_a_stalled_server_holds_nobody(server, url, mounts, end):
         assert mount.wait(60) == 0
         reader.kill()
     reader.communicate()
+
+
+def test_a_command_that_waits_for_a_server_ends_by_a_signal(server, url, tmp_path):
+    server.faults = [None]
+    server.fault_of = lambda *_: ("stall", 0)
+    command = subprocess.Popen([STFS, "repack", url, tmp_path / "out.safetensors"], stderr=subprocess.PIPE)
+    assert eventually(lambda: len(server.requests) > 1)
+    command.send_signal(signal.SIGINT)
+    assert command.wait(30) == -signal.SIGINT
+    assert os.listdir(tmp_path) == ["m.safetensors"]
 
 
 def test_many_readers_get_the_same_bytes_and_share_the_requests(server, url, mounts):

@@ -39,6 +39,7 @@ class WebServer:
     def __init__(self, tls=None):
         self.pages, self.redirects = {}, {}
         self.faults, self.fault_of, self.fault_headers = [], lambda *_: None, {}
+        self.times = None  # Last-Modified of each answer
         self.requests = []  # (path, Range, headers)
         self.sent_bytes = 0  # of bodies
         self.resume = threading.Event()
@@ -113,6 +114,8 @@ class WebServer:
             return self.reply(request, 416, {"Content-Range": f"bytes */{page.size}"})
         last = min(last, page.size - 1)
         headers = {"ETag": page.etag} if page.etag else {}
+        if self.times:
+            headers["Last-Modified"] = next(self.times)
         if kind == "compressed":
             headers["Content-Encoding"] = "gzip"
         if kind == "flip":

@@ -1,6 +1,8 @@
 // The signal handler of InterruptGuard.
 #include "tools/cli/interrupt.h"
 
+#include "core/base/cancellation.h"
+
 namespace stfs::tools {
 namespace {
 
@@ -8,6 +10,7 @@ volatile std::sig_atomic_t caught_signal = 0;
 
 void remember(int signal) {
   caught_signal = signal;
+  Cancellation::note_end();
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 
 #include "core/base/absolute_path.h"
 #include "core/model/model_directory.h"
+#include "core/remote/remote_storage.h"
 #include "core/storage/attribute_names.h"
 #include "core/storage/group_members.h"
 #include "core/storage/mount_record.h"
@@ -246,6 +247,9 @@ Result<std::vector<TargetPath>> locate_targets(const fs::path& named, Use use,
                                                const AttributeReader& attributes, Storage& storage) {
   TargetPath path{.archive = named};
   if (is_url(named)) {
+    const auto address = known_address(named);
+    RETURN_IF_ERROR(address);
+    path.archive = *address;
     if (use != Use::Change) return std::vector<TargetPath>(1, std::move(path));
     return fail(ErrorCode::ReadOnly, EROFS, named.native() + ": is on a web server, so it can only be read");
   }
@@ -299,6 +303,10 @@ Result<Target> open_located(const TargetPath& path, const fs::path& named, const
                                   named.string(), path.archive.string())
                     : fmt::format("{}: lies in a mount of {} on top of {}, which is read-only",
                                   named.string(), join_deltas(path.deltas), path.archive.string()));
+  }
+  // Another user's program may name an address in its mount, so that this process asks a server.
+  if (path.is_mounted && is_url(path.archive)) {
+    RETURN_IF_ERROR(check_naming_mount(path, named, std::nullopt));
   }
   ModelOptions how = options;
   how.deltas.insert(how.deltas.begin(), path.deltas.begin(), path.deltas.end());
