@@ -1,0 +1,84 @@
+// core/remote/remote_storage.h, http_connection.h: addresses, without a server.
+#include <string>
+
+#include "core/base/absolute_path.h"
+#include "core/remote/http_connection.h"
+#include "core/remote/remote_storage.h"
+#include "tests/support/catch.h"
+#include "tests/support/plain.h"
+#include "tests/support/skip.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+/// Returns false, and reports the test as skipped, without libcurl.
+bool has_libcurl() {
+  const bool has = errno_of(check_url("https://host/x")) != ENOSYS;
+  if (!has) note_skip("this build has no libcurl");
+  return has;
+}
+
+}  // namespace
+
+TEST_CASE("an address is a path of its own kind", "[core][remote]") {
+  CHECK(is_url("https://host/x"));
+  CHECK(is_url("http://host"));
+  for (const char* path :
+       {"", "x", "/https://host/x", "./https://host/x", "https:/host/x", "ftp://host/x", "HTTPS"})
+    CHECK_FALSE(is_url(path));
+  CHECK(absolute_path("https://host//a/./b").value() == "https://host//a/./b");
+}
+
+TEST_CASE("an address is known without its query, and has no password", "[core][remote]") {
+  CHECK(known_address("https://host/a/x.safetensors").value() == "https://host/a/x.safetensors");
+  CHECK(known_address("https://host/x?signature=a/b?c").value() == "https://host/x");
+  CHECK(known_address("https://host/x#part").value() == "https://host/x");
+  CHECK(known_address("https://host/me@home?a@b").value() == "https://host/me@home");
+  CHECK(known_address("https://host").value() == "https://host");
+  for (const char* address :
+       {"https://me:secret@host/x", "https://secret@host", "https://a@secret@host/x?y"}) {
+    const auto refused = known_address(address);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().errno_value == EINVAL);
+    CHECK(refused.error().message.find("secret") == std::string::npos);
+    CHECK(refused.error().message.starts_with("https://host"));
+  }
+}
+
+TEST_CASE("an address has a host, no password, and the scheme https or http", "[core][remote]") {
+  if (!has_libcurl()) return;
+  CHECK(check_url("https://host/x"));
+  CHECK(check_url("http://127.0.0.1:8000/x?y"));
+  for (const char* address :
+       {"", "https://", "file:///etc/passwd", "ftp://host/x", "https://me:secret@host/x", "https://me@host/x",
+        "https://host:port/x", "https://host name/x"})
+    CHECK(errno_of(check_url(address)) == EINVAL);
+}
+
+TEST_CASE("a redirect leads to another address, and never from https to http", "[core][remote]") {
+  if (!has_libcurl()) return;
+  const std::string from = "https://host/a/b?c";
+  CHECK(redirected(from, "https://other/x?y").value() == "https://other/x?y");
+  CHECK(redirected(from, "/x").value() == "https://host/x");
+  CHECK(redirected(from, "x").value() == "https://host/a/x");
+  CHECK(redirected(from, "//other/x").value() == "https://other/x");
+  CHECK(redirected("http://host/a", "https://host/a").value() == "https://host/a");
+  CHECK(redirected("http://host/a", "http://other/a").value() == "http://other/a");
+  for (const char* location : {"", "http://host/a/b", "file:///etc/passwd", "https://me:secret@host/x"})
+    CHECK(errno_of(redirected(from, location)) == EINVAL);
+}
+
+TEST_CASE("the storage of addresses changes nothing, and knows what is open", "[core][remote]") {
+  Storage& storage = remote_storage();
+  const std::string address = "https://host/x";
+  CHECK(errno_of(storage.open(address, Access::ReadWrite)) == EROFS);
+  CHECK(errno_of(storage.create_unnamed(address)) == EROFS);
+  CHECK(errno_of(storage.check_writable(address)) == EROFS);
+  CHECK(errno_of(storage.check_replaceable(address)) == EROFS);
+  CHECK(errno_of(storage.remove(address)) == EROFS);
+  CHECK(errno_of(storage.status(address)) == ENOENT);
+  CHECK(storage.list("https://host", "").value().empty());
+  CHECK_FALSE(storage.is_system());
+}
