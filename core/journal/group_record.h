@@ -105,8 +105,8 @@ class GroupRecord {
   [[nodiscard]] std::filesystem::path staged_path() const;
 
   Storage* storage_;
-  JournalFile made_;   // the path is the one of the published record
-  JournalFile empty_;  // has that name before; its lock tells that this process lives
+  JournalFile made_;   // its path is the final name of the record
+  JournalFile empty_;  // reserves this name; other processes see by its lock that the owner lives
 };
 
 }  // namespace stfs

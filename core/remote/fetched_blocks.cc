@@ -185,7 +185,7 @@ Result<void> FetchedBlocks::read(std::span<std::byte> to, std::uint64_t offset, 
 }
 
 Result<bool> FetchedBlocks::bring(Blocks blocks, Blocks wanted) {
-  // Guesses that fail are asked for again. A part that somebody needs fails only after many tries.
+  // A failed guess says nothing: this read requests the blocks again, as needed ones.
   for (bool has_asked = false;;) {
     const bool has_space = has_room();
     std::shared_ptr<Part> coming;

@@ -21,7 +21,7 @@
 
 namespace stfs {
 
-/// Each block is fetched once, by whoever needs it first. Any thread may call.
+/// Each block is fetched once, for all readers. Any thread may call.
 class FetchedBlocks : public std::enable_shared_from_this<FetchedBlocks> {
  public:
   static constexpr std::uint64_t kBlockBytes = 256 << 10;
@@ -37,7 +37,7 @@ class FetchedBlocks : public std::enable_shared_from_this<FetchedBlocks> {
 
   /// Reads a range. Waits until it has come.
   /// @param to      not empty, inside the file.
-  /// @param wanted  contains the range: the rest of it is fetched as well, and nobody waits for that.
+  /// @param wanted  contains the range. The rest of it is fetched too, and the call does not wait for it.
   /// @return the errors of RemoteObject::read(). EIO: the local file can't be read.
   [[nodiscard]] Result<void> read(std::span<std::byte> to, std::uint64_t offset, ByteRange wanted);
   /// Ends all requests. Reads that wait fail (ECANCELED).
@@ -71,7 +71,7 @@ class FetchedBlocks : public std::enable_shared_from_this<FetchedBlocks> {
   /// Waits until the blocks are in the local file.
   /// @return false if the disk has no room for them.
   Result<bool> bring(Blocks blocks, Blocks wanted);
-  /// Returns true if the caller's read must end: the file is closed, or nobody waits for the read.
+  /// Returns true if the caller's read must end: the file is closed, or the reader has been killed.
   [[nodiscard]] bool is_given_up() const;
   void fetch(Part& part, HttpConnection& connection);
   /// Returns false if the disk is nearly full.

@@ -15,7 +15,7 @@
 
 namespace stfs {
 
-/// What a server has answered, before and with its bytes.
+/// The answer of a server to one request: the status, some headers, and the number of bytes.
 struct HttpAnswer {
   long status = 0;  // of HTTP; 0 if there was no answer
   // Values of headers, without spaces around them. Empty if the server has sent none.

@@ -115,7 +115,7 @@ bool sleep(std::chrono::milliseconds pause, const RemoteObject::IsEnding& is_end
 
 }  // namespace
 
-/// A range that one call asks for, and what has come of it.
+/// A range that one call requests, with the bytes that have arrived so far.
 struct RemoteObject::Part {
   std::span<std::byte> to;
   std::uint64_t offset = 0;  // of the first byte, in the file

@@ -27,7 +27,7 @@ struct RetryRules {
   std::chrono::milliseconds longest_pause{8'000};
 };
 
-/// What proves that later answers are of the same version.
+/// Identifies a version of a file: each later answer is compared with it.
 struct RemoteVersion {
   std::string etag;           // strong, as the server writes it; empty if there is none
   std::string last_modified;  // as the server writes it; empty if there is none
@@ -51,8 +51,7 @@ class RemoteObject {
   [[nodiscard]] const std::string& url() const { return url_; }
   [[nodiscard]] const RemoteVersion& version() const { return version_; }
 
-  /// Reads a range inside the file. Tries again after failures that may pass, and goes on at the byte that is
-  /// missing.
+  /// Reads a range inside the file. Retries after temporary failures, from the first missing byte.
   /// @return ESTALE (ArchiveChanged): the server has another version now, or none. ENETUNREACH: it cannot be
   ///   reached. ECANCELED: is_ending() has returned true. EACCES, EIO: the server refuses, or fails for too
   ///   long; the message has the reason.
@@ -84,7 +83,7 @@ class RemoteObject {
   RemoteVersion version_;  // constant after open()
   bool is_known_ = false;  // version_ is
   mutable Mutex mutex_;
-  /// Where the server has redirected to. Such an address often expires. Empty: url_.
+  /// The address to which the server has redirected. The address often expires. Empty: url_.
   mutable std::string target_ GUARDED_BY(mutex_);
 };
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/absolute_path.h"
 #include "core/base/mutex.h"
 #include "core/format/header.h"
 #include "core/remote/fetched_blocks.h"
@@ -196,6 +197,16 @@ RemoteStorage& the_storage() {
 
 Storage& remote_storage() {
   return the_storage();
+}
+
+Result<void> check_scheme(const std::filesystem::path& path) {
+  const std::string& text = path.native();
+  const std::size_t end = text.find("://");
+  const bool has_scheme = end != text.npos && end > 0 && text.find('/') > end && text.front() != '.';
+  if (!has_scheme || is_url(path)) return {};
+  return fail(ErrorCode::InvalidArgument, EINVAL,
+              fmt::format("{}: {}:// is not read: name an address that begins with https:// or http://", text,
+                          text.substr(0, end)));
 }
 
 Result<std::filesystem::path> known_address(const std::filesystem::path& url) {

@@ -17,6 +17,10 @@ namespace stfs {
 /// A status is known of what is open.
 Storage& remote_storage();
 
+/// EINVAL: the path has the form of an address that is not read, such as hf://ORG/MODEL. A person who means a
+/// local path with this name writes ./ before it.
+Result<void> check_scheme(const std::filesystem::path& path);
+
 /// Returns the address that a person has named, without its query, which may be a signature: the address is
 /// in the table of mounts, in attributes and in messages, which others may read. The storage adds the query
 /// to its requests. EINVAL: the address has a user's name or a password.

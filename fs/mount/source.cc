@@ -320,6 +320,7 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
 }
 
 Result<Source> open_source(const std::filesystem::path& source, const SourceOptions& options) {
+  RETURN_IF_ERROR(check_scheme(source));
   Source opened;
   auto absolute = absolute_path(source);
   RETURN_IF_ERROR(absolute);

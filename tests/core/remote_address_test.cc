@@ -31,6 +31,16 @@ TEST_CASE("an address is a path of its own kind", "[core][remote]") {
   CHECK(absolute_path("https://host//a/./b").value() == "https://host//a/./b");
 }
 
+TEST_CASE("an address of another scheme is refused, and no path is taken for one", "[core][remote]") {
+  for (const char* address : {"hf://org/model", "s3://bucket/key", "HTTPS://host/x", "file:///x"})
+    CHECK(errno_of(check_scheme(address)) == EINVAL);
+  for (const char* path :
+       {"", "https://host/x", "x", "./hf://org/model", "/hf://x", "a/b://c", "://x", "hf:/x"})
+    CHECK(check_scheme(path));
+  CHECK(check_scheme("hf://org/model").error().message ==
+        "hf://org/model: hf:// is not read: name an address that begins with https:// or http://");
+}
+
 TEST_CASE("an address is known without its query, and has no password", "[core][remote]") {
   CHECK(known_address("https://host/a/x.safetensors").value() == "https://host/a/x.safetensors");
   CHECK(known_address("https://host/x?signature=a/b?c").value() == "https://host/x");

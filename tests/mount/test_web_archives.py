@@ -275,6 +275,14 @@ def test_a_lost_server_gives_enetunreach_and_what_came_stays(server, url, mounts
     assert (mount / "h.1.w").read_bytes() == arrays()["h.1.w"].tobytes()
 
 
+def test_an_address_of_another_scheme_is_refused(mounts):
+    why = "hf://org/model: hf:// is not read: name an address that begins with https:// or http://"
+    assert stfs("ls", "hf://org/model", status=1) == f"stfs ls: {why}\n"
+    with pytest.raises(MountFailed) as failed:
+        mounts("hf://org/model")
+    assert why in failed.value.log
+
+
 def test_an_address_is_no_place_to_write(url, tmp_path):
     zeros = tmp_path / "z.npy"
     np.save(zeros, np.zeros(3, "u1"))

@@ -245,6 +245,7 @@ std::optional<std::string> read_mount_attribute(const fs::path& path, const char
 
 Result<std::vector<TargetPath>> locate_targets(const fs::path& named, Use use,
                                                const AttributeReader& attributes, Storage& storage) {
+  RETURN_IF_ERROR(check_scheme(named));
   TargetPath path{.archive = named};
   if (is_url(named)) {
     const auto address = known_address(named);
