@@ -116,12 +116,12 @@ class Seeding {
                          const NewFileMode& most) {
     const SyncPlace& place = state_.place();
     RETURN_IF_ERROR(check_final_name(storage_, place, over));
-    const auto there = storage_.status_of_name(directory_ / temporary);
-    const bool is_free = !there && there.error().errno_value == ENOENT;
+    const auto is_free = is_free_name(storage_, place, temporary);
+    RETURN_IF_ERROR(is_free);
     const auto make = [&] {
       return NewFile::create_as(directory_ / temporary, directory_ / over, mode, storage_, most);
     };
-    if (is_free) {
+    if (*is_free) {
       auto file = make();
       if (file || file.error().errno_value != EEXIST) return file;
     }

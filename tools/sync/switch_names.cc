@@ -44,6 +44,13 @@ Result<void> remove_made(Storage& storage, const SyncPlace& place, const std::st
   return *is_ours ? remove_if_there(storage, place.model_file(name)) : Result<void>();
 }
 
+Result<bool> is_free_name(Storage& storage, const SyncPlace& place, const std::string& name) {
+  const auto there = entry_at(storage, place, name);
+  if (!there && is_mounted_on(there.error())) return false;
+  RETURN_IF_ERROR(there);
+  return !there->has_value();
+}
+
 Result<std::optional<std::string>> find_obstacle(Storage& storage, const SyncPlace& place,
                                                  const std::string& name) {
   const auto there = entry_at(storage, place, name);

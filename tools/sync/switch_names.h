@@ -25,6 +25,9 @@ Result<bool> is_made(Storage& storage, const SyncPlace& place, const std::string
 Result<void> remove_made(Storage& storage, const SyncPlace& place, const std::string& name,
                          std::uint32_t maker);
 
+/// Returns true if no entry has the name.
+Result<bool> is_free_name(Storage& storage, const SyncPlace& place, const std::string& name);
+
 /// Returns the kind and the owner of an entry that no rename of this process can replace ("a directory of
 /// user 1000"); nothing if the name is free, or if a rename replaces the entry.
 Result<std::optional<std::string>> find_obstacle(Storage& storage, const SyncPlace& place,
