@@ -1,5 +1,6 @@
 # A checkpoint of which most bytes differ, as after training, becomes a new file in the archive's place: one write, no filler.
 # Readers that have the old archive open still read the old archive.
+import contextlib
 import errno
 import mmap
 import os
@@ -45,9 +46,11 @@ def check(directory, path, due):
 
 def open_deleted(pid):
     """Deleted files that the process has open."""
-    links = (f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd"))
-    return [target for link in links if os.path.lexists(link)
-            for target in [os.readlink(link)] if ".safetensors (deleted)" in target]
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the process closes some meanwhile
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return [target for target in found if ".safetensors (deleted)" in target]
 
 
 @pytest.fixture

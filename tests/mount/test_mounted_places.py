@@ -21,7 +21,7 @@ pytestmark = pytest.mark.needs_root
 def silent_mount(path, *more, user=MALLORY, of_file=False):
     """Mounts as fusermount3 does for Mallory: on a directory, on a file, or on a copy of one. With allow_other requests of other
     users also wait."""
-    as_mallory({True: 'touch "$1"', False: 'mkdir "$1"'}.get(of_file, 'cp "$2" "$1"'), path, of_file)
+    as_mallory({True: 'touch "$1"', False: 'mkdir "$1"'}.get(of_file, 'cp "$2" "$1.new" && mv -f "$1.new" "$1"'), path, of_file)
     try:
         device = os.open("/dev/fuse", os.O_RDWR)
     except OSError as error:
@@ -272,8 +272,8 @@ def descriptors_of(pid):
 def test_a_mount_on_the_model_itself_holds_up_no_mount_of_it(shared, mounts):
     """Where its group may write it, a member may mount there."""
     mount = mounts(shared.path)
-    os.rename(shared.path, shared.path + ".old")
-    # A mount follows another archive at its path, and gives EIO while no archive is there.
+    # A mount follows another archive at its path, and gives EIO while no archive is there: so the copy replaces the archive.
+    os.link(shared.path, shared.path + ".old")
     with silent_mount(shared.path, "allow_other", of_file=shared.path + ".old"):
         assert runs(0, "cmp", mount / "a", mount / "a").returncode == 0
         done = runs(0, shared.stfs, "info", shared.path)
