@@ -70,7 +70,7 @@ Result<std::string> take_name(JsonCursor& cursor) {
   return std::string(cursor.take_string(decoded));
 }
 
-/// Takes [name, size, mtime].
+/// Takes [name, size, mtime or version].
 Result<BaseFile> take_base_file(JsonCursor& cursor) {
   BaseFile file;
   int at = 0;
@@ -83,6 +83,9 @@ Result<BaseFile> take_base_file(JsonCursor& cursor) {
       if (cursor.peek() != '"') return wrong();
       std::string decoded;
       file.name = cursor.take_string(decoded);
+    } else if (at == 2 && cursor.peek() == '"') {
+      std::string decoded;
+      file.version = cursor.take_string(decoded);
     } else {
       const auto number = cursor.take_whole_number();
       const bool is_time = at == 2;
@@ -164,7 +167,13 @@ std::string text_of(const std::vector<BaseFile>& files) {
     if (text.size() > 1) text += ',';
     text += '[';
     append_json_string(text, file.name);
-    text += fmt::format(",{},{}]", file.size_bytes, std::max<std::int64_t>(file.mtime_ns, 0));
+    text += fmt::format(",{},", file.size_bytes);
+    if (file.version.empty()) {
+      text += fmt::format("{}]", std::max<std::int64_t>(file.mtime_ns, 0));
+    } else {
+      append_json_string(text, file.version);
+      text += ']';
+    }
   }
   return text + "]";
 }

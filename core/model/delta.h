@@ -7,7 +7,8 @@
 //     safetensorsfs.delta.base           the base's file name, for people
 //     safetensorsfs.delta.base_tensors   XXH128 of the names, dtypes and shapes of all tensors of the base
 //     safetensorsfs.delta.base_bytes     XXH128 of the bytes of the base's tensors that the variant keeps
-//     safetensorsfs.delta.base_files     JSON array of [name, size, mtime in ns], for each file of the base
+//     safetensorsfs.delta.base_files     JSON array of [name, size, mtime in ns], for each file of the base;
+//                                        [name, size, version] for a file of a server
 //     safetensorsfs.delta.removed        JSON array: names of tensors of the base that the variant lacks
 //
 // Version 1 is the same without base_files. Edits of a delta write version 3 (model_edit.h). Version 3 has no
@@ -47,6 +48,7 @@ struct BaseFile {
   std::string name;
   std::uint64_t size_bytes = 0;
   std::int64_t mtime_ns = 0;  // since the epoch; 0 if the time proves nothing
+  std::string version{};      // File::version(); not empty: the file has no time
 
   friend bool operator==(const BaseFile&, const BaseFile&) = default;
 };

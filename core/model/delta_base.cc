@@ -43,12 +43,24 @@ std::string time_text(std::int64_t mtime_ns) {
                      mtime_ns % kSecondNs);
 }
 
+/// Returns File::version() of a shard that is open.
+std::string version_of(const Shard& shard) {
+  const File* file = shard.archive ? shard.archive->local_file() : nullptr;
+  return file == nullptr ? std::string() : file->version();
+}
+
 /// Describes how a file differs from its record. Empty: it does not differ.
 std::string difference_of(const Shard& shard, const BaseFile& was) {
   const FileIdentity is = shard.archive->identity();
   const std::string name = shard.path.string();
   if (is.size_bytes != was.size_bytes) {
     return fmt::format("{}: has {} bytes, and {} then", name, is.size_bytes, was.size_bytes);
+  }
+  if (!was.version.empty()) {
+    const std::string version = version_of(shard);
+    if (version == was.version) return {};
+    return fmt::format("{}: has {}, and {} then", name,
+                       version.empty() ? "no version of a server" : "version " + version, was.version);
   }
   if (!shard.archive->is_as_in_file()) return name + ": a commit to it is not in the file yet";
   if (!proves_something(was.mtime_ns)) return name + ": the time of its last change was not recorded";
@@ -129,7 +141,7 @@ std::vector<BaseFile> base_files_of(const Model& model) {
     // The identity at the time when the model was opened, and perhaps compared with a delta.
     const FileIdentity& is = shard.version->status.identity;
     const bool counts = shard.archive->is_as_in_file() && proves_something(is.mtime_ns);
-    files.push_back({shard.path.filename(), is.size_bytes, counts ? is.mtime_ns : 0});
+    files.push_back({shard.path.filename(), is.size_bytes, counts ? is.mtime_ns : 0, version_of(shard)});
   }
   return files;
 }
@@ -236,7 +248,7 @@ Result<void> check_base_bytes(const Model& model, Work& work) {
     if (differences.empty()) return {};
     return refuse(
         "the delta knows it by the sizes and times of its files only (a copy needs the same times: "
-        "cp -p, touch -r)");
+        "cp -p, touch -r), or by their versions on a server");
   }
   const auto found = is_edited ? digest_of_all_bytes(*model.base(), work)
                                : digest_of_bytes(model, kept_tensors(model), work);
@@ -278,7 +290,8 @@ Result<BaseCheck> check_base(const Model& model,
 }
 
 bool has_proving_times(const Model& model) {
-  return std::ranges::none_of(base_files_of(model), [](const BaseFile& file) { return file.mtime_ns == 0; });
+  return std::ranges::none_of(
+      base_files_of(model), [](const BaseFile& file) { return file.mtime_ns == 0 && file.version.empty(); });
 }
 
 bool is_provable(const Model& model) {

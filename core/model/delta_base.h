@@ -7,6 +7,9 @@
 //   2. An extended attribute of the delta's file has a digest of them, from a base that was found right.
 // Otherwise the tensors that the delta keeps are read.
 //
+// A file of a web server has a version instead of a time (File::version()): the same version proves the same
+// bytes.
+//
 // A file's time proves something only if no program has set it for many files at once, as tools that unpack
 // archives do. A time of whole seconds therefore proves nothing. The time of a file that a journal overrides
 // also proves nothing.
@@ -83,7 +86,7 @@ Result<BaseCheck> check_base(const Model& model,
 /// Is called before a base is read for that digest.
 using BeginDigest = std::function<void(const Model& base)>;
 
-/// Returns true if the times of a model's files show later changes of the files.
+/// Returns true if the times or versions of a model's files show later changes of the files.
 bool has_proving_times(const Model& model);
 /// Returns true if an edited delta on top of the model can detect later changes of its base.
 bool is_provable(const Model& model);
