@@ -2,14 +2,17 @@
 #pragma once
 
 #include <filesystem>
+#include <string_view>
 
 #include "core/base/error.h"
 
 namespace stfs {
 
-/// Returns true if a person has named a web server's file: https://HOST/PATH or http://HOST/PATH.
+/// Returns true if a person has named a web server's file: https://HOST/PATH or http://HOST/PATH, or a model
+/// on the Hugging Face Hub: hf://ORG/MODEL.
 inline bool is_url(const std::filesystem::path& path) {
-  return path.native().starts_with("https://") || path.native().starts_with("http://");
+  const auto begins = [&](std::string_view scheme) { return path.native().starts_with(scheme); };
+  return begins("https://") || begins("http://") || begins("hf://");
 }
 
 /// Returns the path from the root, without ".". Keeps links and "..": the shards are in the link's directory,

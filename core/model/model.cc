@@ -80,7 +80,7 @@ Result<std::unique_ptr<Model>> Model::open_base(const std::filesystem::path& sou
   if (is_url(source) && options.storage != &remote_storage()) {
     ModelOptions remote = options;
     remote.storage = &remote_storage();
-    remote.io = Io::Pread;
+    if (remote.io == Io::Mmap) remote.io = Io::Auto;
     const auto address = known_address(source);
     RETURN_IF_ERROR(address);
     return open_base(*address, remote);

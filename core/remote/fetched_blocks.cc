@@ -9,12 +9,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <utility>
 
 #include "core/base/cancellation.h"
+#include "core/remote/cache_directory.h"
 #include "core/remote/remote_workers.h"
 
 namespace stfs {
@@ -22,23 +22,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The directory for bytes that can be fetched again: $XDG_CACHE_HOME or ~/.cache, or else /var/tmp.
-fs::path cache_directory() {
-  const auto value = [](const char* name) {
-    const char* text = std::getenv(name);
-    return fs::path(text == nullptr ? "" : text);
-  };
-  fs::path above = value("XDG_CACHE_HOME");
-  if (!above.is_absolute()) above = value("HOME") / ".cache";
-  if (!above.is_absolute()) return "/var/tmp";
-  std::error_code failed;
-  fs::create_directories(above, failed);
-  return fs::is_directory(above, failed) ? above : fs::path("/var/tmp");
-}
-
 /// Makes a sparse file that vanishes with its descriptor.
 Result<UniqueFd> make_unnamed(std::uint64_t size_bytes) {
-  const fs::path directory = cache_directory();
+  const fs::path directory = cache_directory().value_or("/var/tmp");
   UniqueFd file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (file.get() < 0) {  // an old or a foreign file system
     std::string name = (directory / "stfs-XXXXXX").native();

@@ -100,9 +100,9 @@ class Url {
     return handle_ != nullptr && curl()->url_set(handle_, CURLUPART_URL, text.c_str(), 0) == CURLUE_OK;
   }
   /// @return empty if the address does not have the part.
-  [[nodiscard]] std::string get(CURLUPart part) const {
+  [[nodiscard]] std::string get(CURLUPart part, unsigned flags = 0) const {
     char* text = nullptr;
-    if (curl()->url_get(handle_, part, &text, 0) != CURLUE_OK || text == nullptr) return {};
+    if (curl()->url_get(handle_, part, &text, flags) != CURLUE_OK || text == nullptr) return {};
     std::string copy(text);
     curl()->free(text);
     return copy;
@@ -128,7 +128,7 @@ Result<void> check(const Url& url, const std::string& shown) {
 }
 
 /// The state of one request. The callbacks of libcurl get it as their last argument.
-struct Request {
+struct Exchange {
   std::span<std::byte> to;
   const HttpConnection::Calls& calls;
   HttpAnswer answer;
@@ -146,7 +146,7 @@ std::string_view trimmed(std::string_view text) {
 }
 
 std::size_t take_header(char* data, std::size_t, std::size_t size_bytes, void* argument) {
-  Request& request = *static_cast<Request*>(argument);
+  Exchange& request = *static_cast<Exchange*>(argument);
   request.header_bytes += size_bytes;
   if (request.header_bytes > kMostHeaderBytes) {
     request.is_too_long = true;
@@ -163,13 +163,17 @@ std::size_t take_header(char* data, std::size_t, std::size_t size_bytes, void* a
   std::string name(line.substr(0, colon));
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   const std::string_view value = trimmed(line.substr(colon + 1));
-  const std::array<std::pair<std::string_view, std::string*>, 6> wanted = {
+  const std::array<std::pair<std::string_view, std::string*>, 10> wanted = {
       {{"content-range", &answer.content_range},
        {"content-encoding", &answer.content_encoding},
        {"etag", &answer.etag},
        {"last-modified", &answer.last_modified},
        {"location", &answer.location},
-       {"retry-after", &answer.retry_after}}};
+       {"retry-after", &answer.retry_after},
+       {"ratelimit", &answer.rate_limit},
+       {"x-linked-etag", &answer.linked_etag},
+       {"x-error-code", &answer.error_code},
+       {"x-error-message", &answer.error_message}}};
   for (const auto& [header, text] : wanted) {
     if (name == header) *text = value;
   }
@@ -187,13 +191,13 @@ void note_status(CURL* handle, HttpAnswer& answer) {
 }
 
 struct Body {
-  Request* request;
+  Exchange* request;
   CURL* handle;
 };
 
 std::size_t take_body(char* data, std::size_t, std::size_t size_bytes, void* argument) {
   const Body& body = *static_cast<Body*>(argument);
-  Request& request = *body.request;
+  Exchange& request = *body.request;
   if (!std::exchange(request.has_begun, true)) {
     note_status(body.handle, request.answer);
     request.is_unwanted = !request.calls.wants_body(request.answer);
@@ -210,7 +214,7 @@ std::size_t take_body(char* data, std::size_t, std::size_t size_bytes, void* arg
 }
 
 int look_whether_to_end(void* argument, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
-  const Request& request = *static_cast<Request*>(argument);
+  const Exchange& request = *static_cast<Exchange*>(argument);
   return request.calls.is_ending && request.calls.is_ending() ? 1 : 0;
 }
 
@@ -253,9 +257,8 @@ HttpConnection::~HttpConnection() {
   if (handle_->easy != nullptr) curl()->easy_cleanup(handle_->easy);
 }
 
-HttpAnswer HttpConnection::get(const std::string& url, ByteRange range, std::span<std::byte> to,
-                               const Calls& calls) {
-  Request request{.to = to, .calls = calls, .answer = {}};
+HttpAnswer HttpConnection::get(const Request& wanted, std::span<std::byte> to, const Calls& calls) {
+  Exchange request{.to = to, .calls = calls, .answer = {}};
   CURL* const easy = handle_->easy;
   if (easy == nullptr) {
     request.answer.failure = no_libcurl();
@@ -265,14 +268,17 @@ HttpAnswer HttpConnection::get(const std::string& url, ByteRange range, std::spa
   c.easy_reset(easy);  // keeps the connections
   Body body{&request, easy};
   std::array<char, CURL_ERROR_SIZE> why{};
-  const std::string wanted = fmt::format("{}-{}", range.offset, range.end() - 1);
+  const ByteRange range = wanted.range.value_or(ByteRange{});
+  const std::string bytes = wanted.range ? fmt::format("{}-{}", range.offset, range.end() - 1) : "";
   const std::string agent = fmt::format("safetensorsfs/{}", build_version());
   constexpr long kStallSeconds = 10;
   constexpr long kLeastBytesPerSecond = 1024;
   constexpr long kConnectSeconds = 10;
   // A body that was compressed on the way would have other ranges.
   curl_slist* headers = c.slist_append(nullptr, "Accept-Encoding: identity");
-  c.easy_setopt(easy, CURLOPT_URL, url.c_str());
+  if (!wanted.authorization.empty())
+    headers = c.slist_append(headers, ("Authorization: " + wanted.authorization).c_str());
+  c.easy_setopt(easy, CURLOPT_URL, wanted.url.c_str());
 #if LIBCURL_VERSION_NUM >= 0x075500
   c.easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
 #else
@@ -281,7 +287,7 @@ HttpAnswer HttpConnection::get(const std::string& url, ByteRange range, std::spa
   c.easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   c.easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
   c.easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-  c.easy_setopt(easy, CURLOPT_RANGE, wanted.c_str());
+  if (wanted.range) c.easy_setopt(easy, CURLOPT_RANGE, bytes.c_str());
   c.easy_setopt(easy, CURLOPT_USERAGENT, agent.c_str());
   c.easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
   c.easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
@@ -321,6 +327,27 @@ Result<void> check_url(const std::string& url) {
   return check(parts, url);
 }
 
+bool has_same_origin(const std::string& one, const std::string& other) {
+  if (!curl()) return false;
+  const auto origin = [](const std::string& address) {
+    Url parts;
+    if (!parts.set(address)) return std::string();
+    std::string text = fmt::format("{}://{}:{}", parts.get(CURLUPART_SCHEME), parts.get(CURLUPART_HOST),
+                                   parts.get(CURLUPART_PORT, CURLU_DEFAULT_PORT));
+    std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+    return text;
+  };
+  const std::string first = origin(one);
+  return !first.empty() && first == origin(other);
+}
+
+bool is_loopback(const std::string& url) {
+  if (!curl()) return false;
+  Url parts;
+  const std::string host = parts.set(url) ? parts.get(CURLUPART_HOST) : "";
+  return host == "127.0.0.1" || host == "[::1]" || host == "localhost";
+}
+
 Result<std::string> redirected(const std::string& url, const std::string& location) {
   if (!curl()) return tl::unexpected(no_libcurl());
   Url parts;
@@ -350,10 +377,18 @@ Error no_libcurl() {
 
 }  // namespace
 
-HttpAnswer HttpConnection::get(const std::string&, ByteRange, std::span<std::byte>, const Calls&) {
+HttpAnswer HttpConnection::get(const Request&, std::span<std::byte>, const Calls&) {
   HttpAnswer answer;
   answer.failure = no_libcurl();
   return answer;
+}
+
+bool has_same_origin(const std::string&, const std::string&) {
+  return false;
+}
+
+bool is_loopback(const std::string&) {
+  return false;
 }
 
 Result<void> check_url(const std::string&) {

@@ -25,6 +25,10 @@ struct HttpAnswer {
   std::string last_modified;
   std::string location;
   std::string retry_after;
+  std::string rate_limit;
+  std::string linked_etag;  // X-Linked-Etag: of the file behind a redirect of the Hugging Face Hub
+  std::string error_code;   // X-Error-Code and X-Error-Message of the Hub
+  std::string error_message;
   std::optional<std::uint64_t> content_bytes;  // Content-Length
   std::uint64_t received_bytes = 0;            // of the body; all of them are sound
   /// Set if the request did not end well: ENETUNREACH for no network or no server, ECANCELED, EBADMSG for
@@ -47,11 +51,14 @@ class HttpConnection {
     /// Returns true if the request must end. Called about once a second.
     std::function<bool()> is_ending;
   };
-  /// Sends a GET for the range, and fills `to` with the body. A body that is longer than `to` is a failure.
-  /// Follows no redirect. A server that sends nothing for ten seconds fails the request.
-  /// @param url    of the scheme http or https, without a user's name and password.
-  /// @param range  not empty.
-  HttpAnswer get(const std::string& url, ByteRange range, std::span<std::byte> to, const Calls& calls);
+  struct Request {
+    std::string url;                 // of the scheme http or https, without a user's name and password
+    std::optional<ByteRange> range;  // not empty; nothing: the whole body
+    std::string authorization;       // the header's value; empty: the request has no such header
+  };
+  /// Sends a GET, and fills `to` with the body. A body that is longer than `to` is a failure. Follows no
+  /// redirect. A server that sends nothing for ten seconds fails the request.
+  HttpAnswer get(const Request& request, std::span<std::byte> to, const Calls& calls);
 
   struct Handle;
 
@@ -62,6 +69,12 @@ class HttpConnection {
 /// Returns the address that a Location header of `url` means. EINVAL for an address of another scheme, for
 /// one with a user's name or password, for one from https to http, and for no address.
 Result<std::string> redirected(const std::string& url, const std::string& location);
+
+/// Returns true if both addresses have the same scheme, host and port.
+bool has_same_origin(const std::string& one, const std::string& other);
+
+/// Returns true if the address names this host, as 127.0.0.1, [::1] or localhost.
+bool is_loopback(const std::string& url);
 
 /// Fails (EINVAL) if the text is no address that get() takes. ENOSYS: the program has no libcurl.
 Result<void> check_url(const std::string& url);

@@ -3,44 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
-#include <random>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "core/base/cancellation.h"
-#include "core/base/deadline.h"
+#include "core/remote/http_answer.h"
 
 namespace stfs {
 namespace {
 
 constexpr long kOk = 200;
 constexpr long kPartial = 206;
-constexpr unsigned kMostRedirects = 5;
 /// Each block of a file takes memory, and a server may claim any size.
 constexpr std::uint64_t kMostBytes = std::uint64_t{32} << 40U;
-
-bool is_redirect(long status) {
-  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
-}
-
-/// Returns true if the same request may succeed later.
-bool is_passing(long status) {
-  return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 || status == 504;
-}
 
 /// Returns true if an address that the server has redirected to may have expired.
 bool is_expired(long status) {
   return status == 400 || status == 401 || status == 403 || status == 404 || status == 410;
-}
-
-std::optional<std::uint64_t> number(std::string_view text) {
-  std::uint64_t value = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failed != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 struct ContentRange {
@@ -57,9 +37,9 @@ std::optional<ContentRange> parse_content_range(std::string_view text) {
   const std::size_t dash = text.find('-');
   const std::size_t slash = text.find('/');
   if (dash == text.npos || slash == text.npos || dash > slash) return std::nullopt;
-  const auto first = number(text.substr(0, dash));
-  const auto last = number(text.substr(dash + 1, slash - dash - 1));
-  const auto size_bytes = number(text.substr(slash + 1));
+  const auto first = whole_number(text.substr(0, dash));
+  const auto last = whole_number(text.substr(dash + 1, slash - dash - 1));
+  const auto size_bytes = whole_number(text.substr(slash + 1));
   if (!first || !last || !size_bytes || *first > *last || *last >= *size_bytes) return std::nullopt;
   return ContentRange{*first, *last, *size_bytes};
 }
@@ -90,29 +70,6 @@ std::string status_text(long status) {
   return fmt::format("the server answers with status {}", status);
 }
 
-/// Returns true if another try would fail as well.
-bool is_final(const Error& failure) {
-  return failure.errno_value == ENOSYS || failure.errno_value == ECANCELED ||
-         failure.errno_value == EBADMSG || failure.errno_value == EKEYREJECTED;
-}
-
-std::chrono::milliseconds random_below(std::chrono::milliseconds most) {
-  thread_local std::minstd_rand random(std::random_device{}());
-  return std::chrono::milliseconds(
-      std::uniform_int_distribution<std::int64_t>(most.count() / 2, most.count())(random));
-}
-
-/// Sleeps in short steps. @return false if the caller must end.
-bool sleep(std::chrono::milliseconds pause, const RemoteObject::IsEnding& is_ending) {
-  constexpr std::chrono::milliseconds kStep{100};
-  const Deadline until = deadline_in(pause);
-  for (auto left = pause; left.count() > 0; left = time_left(until)) {
-    if (is_ending && is_ending()) return false;
-    std::this_thread::sleep_for(std::min(left, kStep));
-  }
-  return !is_ending || !is_ending();
-}
-
 }  // namespace
 
 /// A range that one call requests, with the bytes that have arrived so far.
@@ -127,15 +84,16 @@ struct RemoteObject::Part {
   [[nodiscard]] ByteRange missing() const { return {offset + done_bytes, to.size() - done_bytes}; }
 };
 
-Result<std::unique_ptr<RemoteObject>> RemoteObject::open(const std::string& url, HttpConnection& connection,
+Result<std::unique_ptr<RemoteObject>> RemoteObject::open(RemoteAddress address, HttpConnection& connection,
                                                          std::vector<std::byte>& first,
                                                          const RetryRules& rules) {
-  RETURN_IF_ERROR(check_url(url));
-  std::unique_ptr<RemoteObject> object(new RemoteObject(url, rules));
+  RETURN_IF_ERROR(check_url(address.url));
+  std::unique_ptr<RemoteObject> object(new RemoteObject(std::move(address), rules));
   Part part{.to = first, .may_be_shorter = true};
   RETURN_IF_ERROR(object->bring(part, connection, [] { return Cancellation::is_end(); }));
   first.resize(static_cast<std::size_t>(part.done_bytes));
   object->version_ = part.found;
+  if (object->address_.listed) object->version_.etag = object->address_.listed->digest;
   object->is_known_ = true;
   return object;
 }
@@ -146,14 +104,18 @@ Result<void> RemoteObject::read(std::span<std::byte> to, std::uint64_t offset, H
   return bring(part, connection, is_ending);
 }
 
+std::uint64_t RemoteObject::whole_size(const HttpAnswer& answer) const {
+  return answer.content_bytes.value_or(address_.listed ? address_.listed->size_bytes : 0);
+}
+
 Result<void> RemoteObject::check(const HttpAnswer& answer, const Part& part) const {
   if (!answer.content_encoding.empty() && answer.content_encoding != "identity")
     return fail(ErrorCode::InvalidArgument, EINVAL, "the server compresses the file, so it has no ranges");
   const ByteRange wanted = part.asked;
   auto range = parse_content_range(answer.content_range);
-  if (!range && answer.status == kOk && part.may_be_shorter && answer.content_bytes.value_or(0) > 0 &&
-      *answer.content_bytes <= wanted.size_bytes)
-    range = ContentRange{0, *answer.content_bytes - 1, *answer.content_bytes};  // it has sent the whole file
+  const std::uint64_t whole_bytes = answer.status == kOk ? whole_size(answer) : 0;
+  if (!range && part.may_be_shorter && whole_bytes > 0 && whole_bytes <= wanted.size_bytes)
+    range = ContentRange{0, whole_bytes - 1, whole_bytes};  // it has sent the whole file
   if (!range) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 answer.status == kOk ? "the server gives no ranges, only the whole file"
@@ -164,23 +126,45 @@ Result<void> RemoteObject::check(const HttpAnswer& answer, const Part& part) con
                 fmt::format("the server says that the file has {} bytes, at most {} are possible",
                             range->size_bytes, kMostBytes));
   }
-  const RemoteVersion found{strong(answer.etag), answer.last_modified, range->size_bytes};
-  const RemoteVersion& known = is_known_ ? version_ : part.found;
-  if ((is_known_ || part.done_bytes > 0) && !is_same(known, found)) {
-    return fail(ErrorCode::ArchiveChanged, ESTALE,
-                found.size_bytes != known.size_bytes
-                    ? fmt::format("the file on the server has changed: it had {} bytes, now {}",
-                                  known.size_bytes, found.size_bytes)
-                    : fmt::format("the file on the server has changed: its version was {}, now {}",
-                                  printable_header(known.etag.empty() ? known.last_modified : known.etag),
-                                  printable_header(found.etag.empty() ? found.last_modified : found.etag)));
-  }
+  RETURN_IF_ERROR(check_version({strong(answer.etag), answer.last_modified, range->size_bytes}, part));
   if (range->first != wanted.offset || range->last >= wanted.end()) {
     return fail(ErrorCode::System, EIO,
                 fmt::format("the server sends bytes {}-{}, was asked for {}-{}", range->first, range->last,
                             wanted.offset, wanted.end() - 1));
   }
   return {};
+}
+
+Result<void> RemoteObject::check_version(const RemoteVersion& found, const Part& part) const {
+  if (address_.listed) {
+    if (found.size_bytes == address_.listed->size_bytes) return {};
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                fmt::format("the server's file has {} bytes, the Hub lists {}", found.size_bytes,
+                            address_.listed->size_bytes));
+  }
+  const RemoteVersion& known = is_known_ ? version_ : part.found;
+  if ((!is_known_ && part.done_bytes == 0) || is_same(known, found)) return {};
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              found.size_bytes != known.size_bytes
+                  ? fmt::format("the file on the server has changed: it had {} bytes, now {}",
+                                known.size_bytes, found.size_bytes)
+                  : fmt::format("the file on the server has changed: its version was {}, now {}",
+                                printable_header(known.etag.empty() ? known.last_modified : known.etag),
+                                printable_header(found.etag.empty() ? found.last_modified : found.etag)));
+}
+
+Result<void> RemoteObject::check_listed(const HttpAnswer& answer) const {
+  if (!address_.listed || answer.linked_etag.empty()) return {};
+  std::string_view digest = answer.linked_etag;
+  if (digest.starts_with("W/")) digest.remove_prefix(2);
+  if (digest.size() >= 2 && digest.front() == '"' && digest.back() == '"') {
+    digest.remove_prefix(1);
+    digest.remove_suffix(1);
+  }
+  if (digest == address_.listed->digest) return {};
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              fmt::format("the Hub lists this file as {}, and answers with {}", address_.listed->digest,
+                          printable_header(digest)));
 }
 
 RemoteObject::Verdict RemoteObject::judge(const HttpAnswer& answer, const Part& part) const {
@@ -195,9 +179,7 @@ RemoteObject::Verdict RemoteObject::judge(const HttpAnswer& answer, const Part& 
     return {is_final(*answer.failure) ? What::Failed : What::Again, *answer.failure};
   const std::string text = status_text(status);
   if (is_passing(status)) {
-    constexpr std::uint64_t kMostSeconds = 3600;
-    const std::uint64_t seconds = std::min(number(answer.retry_after).value_or(0), kMostSeconds);
-    return {What::Again, refusal(ErrorCode::System, EIO, text), std::chrono::seconds(seconds)};
+    return {What::Again, refusal(ErrorCode::System, EIO, text), asked_pause(answer)};
   }
   if (status == 401 || status == 403)
     return {What::Failed, refusal(ErrorCode::System, EACCES, text + ": it refuses the file")};
@@ -217,37 +199,38 @@ RemoteObject::Verdict RemoteObject::judge(const HttpAnswer& answer, const Part& 
 Result<void> RemoteObject::bring(Part& part, HttpConnection& connection, const IsEnding& is_ending) const {
   // A server that sends less may hold a request without end.
   constexpr std::uint64_t kLeastProgress = 64 << 10;
-  Deadline give_up = deadline_in(rules_.patience);
-  std::optional<Deadline> give_up_offline;  // while no server can be reached
-  std::chrono::milliseconds pause = rules_.first_pause;
+  Retries retries(rules_, is_ending);
   std::uint64_t noted_bytes = 0;
   std::string target;
   {
     const MutexLock lock(mutex_);
-    target = target_.empty() ? url_ : target_;
+    target = target_.empty() ? address_.url : target_;
   }
   unsigned redirects = 0;
   for (;;) {
     part.asked = part.missing();
     const auto to = part.to.subspan(static_cast<std::size_t>(part.done_bytes));
     bool is_checked = false;
-    const auto answer = connection.get(target, part.asked, to,
-                                       {.wants_body =
-                                            [&](const HttpAnswer& head) {
-                                              is_checked = (head.status == kOk || head.status == kPartial) &&
-                                                           check(head, part).has_value();
-                                              return is_checked;
-                                            },
-                                        .is_ending = is_ending});
+    const bool is_first_server = target == address_.url || has_same_origin(target, address_.url);
+    const auto answer = connection.get(
+        {.url = target, .range = part.asked, .authorization = is_first_server ? address_.authorization : ""},
+        to,
+        {.wants_body =
+             [&](const HttpAnswer& head) {
+               is_checked = (head.status == kOk || head.status == kPartial) && check(head, part).has_value();
+               return is_checked;
+             },
+         .is_ending = is_ending});
+    RETURN_IF_ERROR(check_listed(answer));
     const bool is_sound = !answer.failure || !is_final(*answer.failure);
     if (is_checked && is_sound && answer.received_bytes > 0) {
       RETURN_IF_ERROR(take(answer, part));
       if (part.done_bytes == part.to.size()) return {};
       if (part.done_bytes - noted_bytes >= kLeastProgress) {
         noted_bytes = part.done_bytes;
-        give_up = deadline_in(rules_.patience);
+        retries.note_progress();
       }
-      pause = rules_.first_pause;
+      retries.note_answer();
     }
     Verdict verdict = judge(answer, part);
     if (verdict.what == What::Redirected) {
@@ -261,33 +244,22 @@ Result<void> RemoteObject::bring(Part& part, HttpConnection& connection, const I
       target_ = target;
       continue;
     }
-    if (target != url_ && is_expired(answer.status)) {
+    if (target != address_.url && is_expired(answer.status)) {
       // The address of the redirect has expired. Ask the first server again, but not for ever.
-      target = url_;
+      target = address_.url;
       const MutexLock lock(mutex_);
       target_.clear();
       if (++redirects > kMostRedirects) return tl::unexpected(std::move(verdict.why));
       continue;
     }
     if (verdict.what == What::Failed) return tl::unexpected(std::move(verdict.why));
-    const bool is_offline = verdict.why.errno_value == ENETUNREACH;
-    if (!is_offline) give_up_offline.reset();
-    if (is_offline && !give_up_offline) give_up_offline = deadline_in(rules_.patience_offline);
-    const auto wait = std::max(random_below(pause), verdict.least_pause);
-    if (deadline_in(wait) > std::min(give_up, give_up_offline.value_or(give_up))) {
-      if (!is_offline)
-        verdict.why.message +=
-            fmt::format(", for {} s", std::chrono::ceil<std::chrono::seconds>(rules_.patience).count());
-      return tl::unexpected(std::move(verdict.why));
-    }
-    if (!sleep(wait, is_ending)) return fail(ErrorCode::System, ECANCELED, "the read was ended");
-    pause = std::min(pause * 2, rules_.longest_pause);
+    RETURN_IF_ERROR(retries.wait(std::move(verdict.why), verdict.least_pause));
   }
 }
 
 Result<void> RemoteObject::take(const HttpAnswer& answer, Part& part) const {
   const auto range = parse_content_range(answer.content_range);
-  const std::uint64_t sent_bytes = range ? range->last - range->first + 1 : answer.content_bytes.value_or(0);
+  const std::uint64_t sent_bytes = range ? range->last - range->first + 1 : whole_size(answer);
   if (answer.received_bytes > sent_bytes)
     return fail(ErrorCode::System, EIO, "the server sends more than it was asked for");
   if (!is_known_) {

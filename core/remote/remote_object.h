@@ -1,7 +1,8 @@
 // One version of a file on a web server, read by ranges.
 //
-// The first answer decides which version this is: by its strong ETag, or else by its time and its size. Each
-// later answer is compared before one of its bytes is taken, so bytes of two versions never mix.
+// The first answer decides which version this is: by its strong ETag, or else by its time and its size. If
+// the Hugging Face Hub lists the file, the listed digest and size decide. Each later answer is compared
+// before one of its bytes is taken, so bytes of two versions never mix.
 #pragma once
 
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,16 +18,9 @@
 #include "core/base/error.h"
 #include "core/base/mutex.h"
 #include "core/remote/http_connection.h"
+#include "core/remote/retries.h"
 
 namespace stfs {
-
-/// How long a read tries again after failures that may pass.
-struct RetryRules {
-  std::chrono::milliseconds patience{60'000};         // since the last byte that came
-  std::chrono::milliseconds patience_offline{2'000};  // while no server can be reached
-  std::chrono::milliseconds first_pause{200};         // doubles up to longest_pause; the real pause is random
-  std::chrono::milliseconds longest_pause{8'000};
-};
 
 /// Identifies a version of a file: each later answer is compared with it.
 struct RemoteVersion {
@@ -34,21 +29,35 @@ struct RemoteVersion {
   std::uint64_t size_bytes = 0;
 };
 
+/// The address of a file, with the facts that are known before the first request.
+struct RemoteAddress {
+  std::string url;
+  /// The value of the Authorization header. Only requests to the origin of `url` have it, no redirect to
+  /// another server. Empty: no header.
+  std::string authorization{};
+  /// Of the file that the Hub lists. Other servers have other ETags of the file, so only the Hub's own
+  /// answers are compared with the digest, and all answers with the size.
+  struct Listed {
+    std::string digest;
+    std::uint64_t size_bytes = 0;
+  };
+  std::optional<Listed> listed{};
+};
+
 /// Any number of threads may read, each with its own connection.
 class RemoteObject {
  public:
-  using IsEnding = std::function<bool()>;
+  using IsEnding = Retries::IsEnding;
 
   /// Asks for the first bytes of the file.
   /// @param first  at least one byte. Gets the first bytes, at most as many as the file has.
   /// @return ENOENT: the server has no such file. EACCES: it refuses. ENETUNREACH: it cannot be reached.
   ///   ENOSYS: there is no libcurl. EINVAL: the address is none, or the server gives no ranges. Otherwise
   ///   EIO.
-  static Result<std::unique_ptr<RemoteObject>> open(const std::string& url, HttpConnection& connection,
+  static Result<std::unique_ptr<RemoteObject>> open(RemoteAddress address, HttpConnection& connection,
                                                     std::vector<std::byte>& first,
                                                     const RetryRules& rules = {});
 
-  [[nodiscard]] const std::string& url() const { return url_; }
   [[nodiscard]] const RemoteVersion& version() const { return version_; }
 
   /// Reads a range inside the file. Retries after temporary failures, from the first missing byte.
@@ -59,7 +68,8 @@ class RemoteObject {
                                   const IsEnding& is_ending) const;
 
  private:
-  explicit RemoteObject(std::string url, const RetryRules& rules) : url_(std::move(url)), rules_(rules) {}
+  RemoteObject(RemoteAddress address, const RetryRules& rules)
+      : address_(std::move(address)), rules_(rules) {}
 
   enum class What : std::uint8_t { Done, Again, Redirected, Failed };
   struct Verdict {
@@ -71,19 +81,25 @@ class RemoteObject {
   /// Decides what an answer means.
   /// @param part  what was asked for.
   [[nodiscard]] Verdict judge(const HttpAnswer& answer, const Part& part) const;
+  /// Returns the size of a whole file that a server without ranges sends; 0 if it is unknown.
+  [[nodiscard]] std::uint64_t whole_size(const HttpAnswer& answer) const;
   /// Fails if an answer with bytes is not the wanted part of this version.
   [[nodiscard]] Result<void> check(const HttpAnswer& answer, const Part& part) const;
+  /// Fails if two answers are of different versions.
+  [[nodiscard]] Result<void> check_version(const RemoteVersion& found, const Part& part) const;
+  /// Fails if the Hub's answer is of another file than the listed one.
+  [[nodiscard]] Result<void> check_listed(const HttpAnswer& answer) const;
   /// Adds the bytes of an answer to the part. EIO: there are more than the answer promised.
   Result<void> take(const HttpAnswer& answer, Part& part) const;
   /// Sends requests until the part is there.
   Result<void> bring(Part& part, HttpConnection& connection, const IsEnding& is_ending) const;
 
-  const std::string url_;
+  const RemoteAddress address_;
   const RetryRules rules_;
   RemoteVersion version_;  // constant after open()
   bool is_known_ = false;  // version_ is
   mutable Mutex mutex_;
-  /// The address to which the server has redirected. The address often expires. Empty: url_.
+  /// The address to which the server has redirected. The address often expires. Empty: none.
   mutable std::string target_ GUARDED_BY(mutex_);
 };
 

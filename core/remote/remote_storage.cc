@@ -17,34 +17,46 @@
 #include "core/base/mutex.h"
 #include "core/format/header.h"
 #include "core/remote/fetched_blocks.h"
+#include "core/remote/hub.h"
 #include "core/remote/remote_object.h"
 #include "core/remote/tensor_plan.h"
 
 namespace stfs {
 namespace {
 
+/// The Hub may send a file that is in git as a whole, also for a range. Such a file has at most 10 MB.
+constexpr std::uint64_t kMostWholeBytes = 32 << 20;
+constexpr std::size_t kGitDigits = 40;
+
 tl::unexpected<Error> read_only(std::string_view subject, std::string_view action) {
   return fail_system(EROFS, subject, action);
 }
 
-/// A version of an address that one or more files have open.
+/// A version of an address that one or more files have open: its bytes come from the server, or are in a file
+/// of the Hugging Face cache.
 class Opened {
  public:
   Opened(std::string url, std::shared_ptr<FetchedBlocks> blocks)
-      : url_(std::move(url)), blocks_(std::move(blocks)) {}
-  ~Opened() { blocks_->end(); }
+      : url_(std::move(url)), blocks_(std::move(blocks)), version_(blocks_->object().version()) {}
+  Opened(std::string url, std::unique_ptr<File> local, RemoteVersion version)
+      : url_(std::move(url)), local_(std::move(local)), version_(std::move(version)) {}
+  ~Opened() {
+    if (blocks_) blocks_->end();
+  }
   Opened(const Opened&) = delete;
   Opened& operator=(const Opened&) = delete;
 
   [[nodiscard]] const std::string& url() const { return url_; }
-  [[nodiscard]] std::uint64_t size_bytes() const { return blocks_->object().version().size_bytes; }
+  [[nodiscard]] std::uint64_t size_bytes() const { return version_.size_bytes; }
+  [[nodiscard]] const std::string& version() const { return version_.etag; }
+  /// Null if the bytes come from the server.
+  [[nodiscard]] const File* local() const { return local_.get(); }
   [[nodiscard]] FileStatus status() const {
     // Two versions of an address are two files.
-    const RemoteVersion& version = blocks_->object().version();
-    const std::string name = fmt::format("{}\n{}\n{}", url_, version.etag, version.last_modified);
+    const std::string name = fmt::format("{}\n{}\n{}", url_, version_.etag, version_.last_modified);
     FileStatus status;
     status.identity.inode = XXH3_64bits(name.data(), name.size());
-    status.identity.size_bytes = version.size_bytes;
+    status.identity.size_bytes = version_.size_bytes;
     status.mode = S_IFREG | S_IRUSR | S_IRGRP | S_IROTH;
     status.uid = ::geteuid();
     status.gid = ::getegid();
@@ -54,6 +66,7 @@ class Opened {
     if (offset > size_bytes() || to.size() > size_bytes() - offset)
       return fail(ErrorCode::ArchiveCut, EIO, fmt::format("{}: ends at byte {}", url_, size_bytes()));
     if (to.empty()) return {};
+    if (local_) return local_->read(to, offset);
     const ByteRange range{offset, to.size()};
     TensorPlan* const plan = plan_for(range);
     return blocks_->read(to, offset, plan == nullptr ? range : plan->around(range));
@@ -81,7 +94,9 @@ class Opened {
   }
 
   const std::string url_;
-  const std::shared_ptr<FetchedBlocks> blocks_;
+  const std::shared_ptr<FetchedBlocks> blocks_;  // null if there is a local file
+  const std::unique_ptr<File> local_;
+  const RemoteVersion version_;
   Mutex mutex_;
   std::unique_ptr<TensorPlan> plan_ GUARDED_BY(mutex_);
 };
@@ -104,7 +119,16 @@ class RemoteFile final : public File {
   void unlock(ByteRange) override {}
   [[nodiscard]] Result<bool> is_locked_by_other(ByteRange, LockKind) const override { return false; }
   [[nodiscard]] std::optional<pid_t> lock_holder(ByteRange) const override { return std::nullopt; }
-  [[nodiscard]] int descriptor() const override { return -1; }
+  [[nodiscard]] int descriptor() const override {
+    return opened_->local() == nullptr ? -1 : opened_->local()->descriptor();
+  }
+  [[nodiscard]] std::string version() const override { return opened_->version(); }
+  [[nodiscard]] std::uint64_t filesystem_type() const override {
+    return opened_->local() == nullptr ? 0 : opened_->local()->filesystem_type();
+  }
+  [[nodiscard]] Result<std::uint64_t> known_size_bytes() const override {
+    return opened_->local() == nullptr ? opened_->size_bytes() : opened_->local()->known_size_bytes();
+  }
 
  private:
   [[nodiscard]] tl::unexpected<Error> refuse(std::string_view action) const {
@@ -121,13 +145,9 @@ class RemoteStorage final : public Storage {
     return guard_memory([&]() -> Result<std::unique_ptr<File>> {
       auto there = opened(path);
       if (!there) {
-        HttpConnection connection;
-        std::vector<std::byte> first(FetchedBlocks::kBlockBytes);
-        auto object = RemoteObject::open(path.native() + query_of(path), connection, first);
-        if (!object) return tl::unexpected(std::move(object).error().within(path.native()));
-        auto blocks = FetchedBlocks::make(std::move(*object), first);
-        if (!blocks) return tl::unexpected(std::move(blocks).error().within(path.native()));
-        there = std::make_shared<Opened>(path.native(), std::move(*blocks));
+        auto made = open_version(path.native());
+        RETURN_IF_ERROR(made);
+        there = std::move(*made);
         const MutexLock lock(mutex_);
         opened_[path.native()] = there;
       }
@@ -169,11 +189,56 @@ class RemoteStorage final : public Storage {
     const MutexLock lock(mutex_);
     queries_[url] = std::move(query);
   }
+  void keep_model(std::shared_ptr<const HubModel> model) {
+    const MutexLock lock(mutex_);
+    models_[model->root] = std::move(model);
+  }
+  /// Returns the model of the Hub that has the address, if it is known.
+  std::shared_ptr<const HubModel> model_of(std::string_view url) {
+    const MutexLock lock(mutex_);
+    const auto after = models_.upper_bound(url);
+    if (after == models_.begin()) return nullptr;
+    const auto& [root, model] = *std::prev(after);
+    return url.starts_with(root) ? model : nullptr;
+  }
 
  private:
-  std::string query_of(const std::filesystem::path& path) {
+  /// Asks the server which version it has, or finds the file in the Hugging Face cache.
+  Result<std::shared_ptr<Opened>> open_version(const std::string& url) {
+    RemoteAddress address{.url = url + query_of(url)};
+    std::size_t first_bytes = FetchedBlocks::kBlockBytes;
+    if (const auto model = model_of(url)) {
+      const std::string name = url.substr(model->root.size());
+      const auto listed = model->files.find(name);
+      if (listed == model->files.end()) return fail_system(ENOENT, url, "open");
+      if (auto local = open_local(url, *model, listed->second)) return local;
+      if (model->is_offline)
+        return fail_system(ENETUNREACH, url, "open a file that the Hugging Face cache lacks");
+      address = model->address_of(name);
+      const auto& [digest, size_bytes] = listed->second;
+      if (digest.size() == kGitDigits && size_bytes > 0 && size_bytes <= kMostWholeBytes)
+        first_bytes = static_cast<std::size_t>(size_bytes);
+    }
+    HttpConnection connection;
+    std::vector<std::byte> first(first_bytes);
+    auto object = RemoteObject::open(std::move(address), connection, first);
+    if (!object) return tl::unexpected(std::move(object).error().within(url));
+    auto blocks = FetchedBlocks::make(std::move(*object), first);
+    if (!blocks) return tl::unexpected(std::move(blocks).error().within(url));
+    return std::make_shared<Opened>(url, std::move(*blocks));
+  }
+  /// Returns null if the cache does not have the file.
+  static std::shared_ptr<Opened> open_local(const std::string& url, const HubModel& model,
+                                            const HubModel::File& listed) {
+    const auto path = find_in_hub_cache(model, listed);
+    auto file = path ? system_storage().open_no_link(*path, Access::ReadOnly) : nullptr;
+    if (!file || !*file) return nullptr;
+    return std::make_shared<Opened>(url, std::move(*file),
+                                    RemoteVersion{listed.digest, {}, listed.size_bytes});
+  }
+  std::string query_of(const std::string& url) {
     const MutexLock lock(mutex_);
-    const auto there = queries_.find(path.native());
+    const auto there = queries_.find(url);
     return there == queries_.end() ? std::string() : there->second;
   }
   std::shared_ptr<Opened> opened(const std::filesystem::path& path) {
@@ -186,6 +251,7 @@ class RemoteStorage final : public Storage {
   // By address:
   std::map<std::string, std::weak_ptr<Opened>> opened_ GUARDED_BY(mutex_);
   std::map<std::string, std::string> queries_ GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<const HubModel>, std::less<>> models_ GUARDED_BY(mutex_);  // by root
 };
 
 RemoteStorage& the_storage() {
@@ -204,13 +270,26 @@ Result<void> check_scheme(const std::filesystem::path& path) {
   const std::size_t end = text.find("://");
   const bool has_scheme = end != text.npos && end > 0 && text.find('/') > end && text.front() != '.';
   if (!has_scheme || is_url(path)) return {};
-  return fail(ErrorCode::InvalidArgument, EINVAL,
-              fmt::format("{}: {}:// is not read: name an address that begins with https:// or http://", text,
-                          text.substr(0, end)));
+  return fail(
+      ErrorCode::InvalidArgument, EINVAL,
+      fmt::format("{}: {}:// is not read: name an address that begins with https://, http:// or hf://", text,
+                  text.substr(0, end)));
 }
 
 Result<std::filesystem::path> known_address(const std::filesystem::path& url) {
   const std::string& text = url.native();
+  if (the_storage().model_of(text)) return url;
+  const auto hub_name = hub_name_of(text);
+  RETURN_IF_ERROR(hub_name);
+  if (*hub_name) {
+    HttpConnection connection;
+    auto model = find_hub_model(**hub_name, connection);
+    RETURN_IF_ERROR(model);
+    const auto file = choose_hub_file(**model, **hub_name);
+    RETURN_IF_ERROR(file);
+    the_storage().keep_model(*model);
+    return (*model)->root + *file;
+  }
   const std::size_t host = text.find("//") + 2;
   const std::size_t host_end = std::min(text.find_first_of("/?#", host), text.size());
   const std::size_t at = text.substr(0, host_end).rfind('@');
@@ -224,6 +303,14 @@ Result<std::filesystem::path> known_address(const std::filesystem::path& url) {
   const std::string address = text.substr(0, query);
   if (query != text.size()) the_storage().keep_query(address, text.substr(query));
   return address;
+}
+
+std::shared_ptr<HubCompanions> companions_at(const std::filesystem::path& directory) {
+  const std::string address = directory.native() + "/";
+  auto model = the_storage().model_of(address);
+  if (!model) return nullptr;
+  std::string folder = address.substr(model->root.size());
+  return std::make_shared<HubCompanions>(std::move(model), std::move(folder));
 }
 
 }  // namespace stfs

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 
+#include "core/remote/hub_companions.h"
 #include "core/storage/file.h"
 
 namespace stfs {
@@ -25,5 +27,9 @@ Result<void> check_scheme(const std::filesystem::path& path);
 /// in the table of mounts, in attributes and in messages, which others may read. The storage adds the query
 /// to its requests. EINVAL: the address has a user's name or a password.
 Result<std::filesystem::path> known_address(const std::filesystem::path& url);
+
+/// Returns the files beside a model of the Hub that known_address() has returned. Null for other addresses.
+/// @param directory  the address without the last part and its slash.
+std::shared_ptr<HubCompanions> companions_at(const std::filesystem::path& directory);
 
 }  // namespace stfs

@@ -22,8 +22,9 @@ Usage: safetensorsfs [OPTIONS] SOURCE MOUNTPOINT
 Arguments:
   SOURCE               A .safetensors file, the .safetensors.index.json of a sharded model, or a directory.
                        A directory with one index is that model. In a directory without an index, each
-                       archive becomes a directory of the mount. Also the address of an archive or an index
-                       on a web server, https://HOST/PATH, which is only read.
+                       archive becomes a directory of the mount. Also a model on the Hugging Face Hub,
+                       hf://ORG/MODEL, or the address of an archive or an index on a web server,
+                       https://HOST/PATH. Both are only read.
   MOUNTPOINT           An empty directory.
 
 Options:

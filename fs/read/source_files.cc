@@ -15,6 +15,7 @@
 
 #include "core/journal/journal_format.h"
 #include "core/model/scratch_directory.h"
+#include "core/remote/remote_storage.h"
 #include "core/storage/foreign_mount.h"
 #include "core/storage/group_members.h"
 #include "core/storage/made_directory.h"
@@ -102,7 +103,7 @@ std::string private_directory_name(std::string_view delta_file_name) {
 
 SourceFiles::SourceFiles(const std::filesystem::path& source,
                          const std::vector<std::filesystem::path>& deltas, IsLeftOut is_left_out)
-    : is_left_out_(std::move(is_left_out)) {
+    : is_left_out_(std::move(is_left_out)), companions_(companions_at(source)) {
   for (auto delta = deltas.rbegin(); delta != deltas.rend(); ++delta) {
     const std::string file = delta->filename().string();
     const std::string name = private_directory_name(file);
@@ -111,7 +112,13 @@ SourceFiles::SourceFiles(const std::filesystem::path& source,
                        .delta = file,
                        .path = delta->parent_path() / name});
   }
-  layers_.push_back({.parent = open_directory_path(source), .name = ".", .delta = {}, .path = source});
+  UniqueFd directory = open_directory_path(source);
+  if (companions_) {
+    auto opened = companions_->open();
+    if (!opened) log::warning("{}: pretrained/ lacks its files: {}", source.native(), opened.error().message);
+    if (opened) directory = std::move(*opened);
+  }
+  layers_.push_back({.parent = std::move(directory), .name = ".", .delta = {}, .path = source});
 }
 
 bool SourceFiles::is_shown(const std::string& path) const {
@@ -192,9 +199,19 @@ void SourceFiles::mark_copy(int descriptor, const Layer& layer) const {
   static_cast<void>(::fsetxattr(descriptor, kCopyAttribute, mark.data(), mark.size(), 0));
 }
 
+Result<void> SourceFiles::bring_companions() const {
+  if (!companions_) return {};
+  auto brought = companions_->fetch();
+  if (!brought && !has_failed_to_bring_.exchange(true))
+    log::warning("{}: {}", layers_.back().path.native(), brought.error().message);
+  if (brought) has_failed_to_bring_ = false;
+  return brought;
+}
+
 Result<SourceFiles::Answer> SourceFiles::ask(const Layer& layer, const std::string& path) const {
   auto opened = open(layer);
   RETURN_IF_ERROR(opened);
+  const auto brought = layer.is_private() || path.empty() ? Result<void>() : bring_companions();
   Answer answer;
   if (!*opened) return answer;
   const std::string mark = layer.is_private() ? mark_of(layer, (*opened)->get()) : std::string();
@@ -209,7 +226,10 @@ Result<SourceFiles::Answer> SourceFiles::ask(const Layer& layer, const std::stri
     passed.emplace(at.status.st_dev, at.status.st_ino);
     if (!at.file) return fail(ErrorCode::System, EACCES, path + ": may not be read");
     auto next = open_entry(at.file.get(), part);
-    if (!next && next.error().errno_value == ENOENT) return answer;
+    if (!next && next.error().errno_value == ENOENT) {
+      RETURN_IF_ERROR(brought);
+      return answer;
+    }
     RETURN_IF_ERROR(next);
     if (layer.is_private() && next->is_link) {
       answer.is_removed = true;
@@ -258,6 +278,7 @@ Result<SourceFiles::Found> SourceFiles::find(const std::string& path) const {
 
 Result<std::vector<std::string>> SourceFiles::list(const std::string& directory) const {
   const std::string prefix = directory.empty() ? directory : directory + '/';
+  static_cast<void>(bring_companions());  // it has logged why some are missing
   std::set<std::string> names;
   std::set<std::string> removed;
   for (const Layer& layer : layers_) {

@@ -27,6 +27,7 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,6 +35,7 @@
 
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
+#include "core/remote/hub_companions.h"
 #include "fs/read/source_entry.h"
 
 namespace stfs {
@@ -99,9 +101,14 @@ class SourceFiles {
   [[nodiscard]] Result<Answer> ask(const Layer& layer, const std::string& path) const;
   [[nodiscard]] Result<void> check_private(const Layer& layer, int directory) const;
 
+  /// Brings the files of a model on the Hub. Logs a failure.
+  [[nodiscard]] Result<void> bring_companions() const;
+
   const IsLeftOut is_left_out_;
-  std::vector<Layer> layers_;  // from the top to the source directory
+  const std::shared_ptr<HubCompanions> companions_;  // null if the source is no model on the Hub
+  std::vector<Layer> layers_;                        // from the top to the source directory
   mutable std::atomic<bool> was_refused_ = false;
+  mutable std::atomic<bool> has_failed_to_bring_ = false;
 };
 
 }  // namespace stfs

@@ -25,6 +25,7 @@ bool has_libcurl() {
 TEST_CASE("an address is a path of its own kind", "[core][remote]") {
   CHECK(is_url("https://host/x"));
   CHECK(is_url("http://host"));
+  CHECK(is_url("hf://org/model"));
   for (const char* path :
        {"", "x", "/https://host/x", "./https://host/x", "https:/host/x", "ftp://host/x", "HTTPS"})
     CHECK_FALSE(is_url(path));
@@ -32,13 +33,13 @@ TEST_CASE("an address is a path of its own kind", "[core][remote]") {
 }
 
 TEST_CASE("an address of another scheme is refused, and no path is taken for one", "[core][remote]") {
-  for (const char* address : {"hf://org/model", "s3://bucket/key", "HTTPS://host/x", "file:///x"})
+  for (const char* address : {"gs://bucket/key", "s3://bucket/key", "HTTPS://host/x", "file:///x"})
     CHECK(errno_of(check_scheme(address)) == EINVAL);
-  for (const char* path :
-       {"", "https://host/x", "x", "./hf://org/model", "/hf://x", "a/b://c", "://x", "hf:/x"})
+  for (const char* path : {"", "https://host/x", "hf://org/model", "x", "./hf://org/model", "/hf://x",
+                           "a/b://c", "://x", "hf:/x"})
     CHECK(check_scheme(path));
-  CHECK(check_scheme("hf://org/model").error().message ==
-        "hf://org/model: hf:// is not read: name an address that begins with https:// or http://");
+  CHECK(check_scheme("s3://bucket/key").error().message ==
+        "s3://bucket/key: s3:// is not read: name an address that begins with https://, http:// or hf://");
 }
 
 TEST_CASE("an address is known without its query, and has no password", "[core][remote]") {
@@ -78,6 +79,21 @@ TEST_CASE("a redirect leads to another address, and never from https to http", "
   CHECK(redirected("http://host/a", "http://other/a").value() == "http://other/a");
   for (const char* location : {"", "http://host/a/b", "file:///etc/passwd", "https://me:secret@host/x"})
     CHECK(errno_of(redirected(from, location)) == EINVAL);
+}
+
+TEST_CASE("two addresses have the same origin if scheme, host and port are the same", "[core][remote]") {
+  if (!has_libcurl()) return;
+  CHECK(has_same_origin("https://host/a", "https://host:443/b?c"));
+  CHECK(has_same_origin("https://HOST/a", "https://host"));
+  CHECK(has_same_origin("http://host:80", "http://host"));
+  for (const char* other :
+       {"http://host", "https://host:444", "https://host.org", "https://other", "host", ""})
+    CHECK_FALSE(has_same_origin("https://host/a", other));
+  CHECK_FALSE(has_same_origin("", ""));
+  for (const char* local : {"http://127.0.0.1:80/x", "http://localhost", "http://[::1]:1"})
+    CHECK(is_loopback(local));
+  for (const char* other : {"http://127.0.0.1.host", "http://localhost.host", "http://host/127.0.0.1", ""})
+    CHECK_FALSE(is_loopback(other));
 }
 
 TEST_CASE("the storage of addresses changes nothing, and knows what is open", "[core][remote]") {

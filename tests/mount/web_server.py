@@ -61,6 +61,8 @@ class WebServer:
             def do_GET(self):
                 owner.answer(self)
 
+            do_HEAD = do_GET
+
         class Server(http.server.ThreadingHTTPServer):
             daemon_threads = True
             request_queue_size = 64

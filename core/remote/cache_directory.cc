@@ -1,0 +1,53 @@
+#include "core/remote/cache_directory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+namespace stfs {
+
+namespace fs = std::filesystem;
+
+std::optional<fs::path> cache_directory() {
+  const auto value = [](const char* name) {
+    const char* text = std::getenv(name);
+    return fs::path(text == nullptr ? "" : text);
+  };
+  fs::path above = value("XDG_CACHE_HOME");
+  if (!above.is_absolute()) above = value("HOME") / ".cache";
+  if (!above.is_absolute()) return std::nullopt;
+  std::error_code failed;
+  fs::create_directories(above, failed);
+  return fs::is_directory(above, failed) ? std::optional(std::move(above)) : std::nullopt;
+}
+
+Result<UniqueFd> open_own_cache(const fs::path& path) {
+  constexpr int kOpen = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  const auto above = cache_directory();
+  if (!above) return fail_system(ENOENT, "the cache", "find $XDG_CACHE_HOME or ~/.cache");
+  UniqueFd directory(::open(above->c_str(), kOpen));
+  if (!directory) return fail_system(errno, above->native(), "open");
+  fs::path reached = *above;
+  for (const fs::path& part : "safetensorsfs" / path) {
+    reached /= part;
+    if (::mkdirat(directory.get(), part.c_str(), S_IRWXU) != 0 && errno != EEXIST)
+      return fail_system(errno, reached.native(), "make");
+    UniqueFd next(::openat(directory.get(), part.c_str(), kOpen | O_NOFOLLOW));
+    struct stat status {};
+    if (!next || ::fstat(next.get(), &status) != 0) return fail_system(errno, reached.native(), "open");
+    if (status.st_uid != ::geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+      return fail(
+          ErrorCode::System, EPERM,
+          fmt::format("{}: another user may have made it or may write it: remove it", reached.native()));
+    }
+    directory = std::move(next);
+  }
+  return directory;
+}
+
+}  // namespace stfs

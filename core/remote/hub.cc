@@ -1,0 +1,500 @@
+#include "core/remote/hub.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdlib>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/base/cancellation.h"
+#include "core/base/unique_fd.h"
+#include "core/format/json_cursor.h"
+#include "core/format/json_syntax.h"
+#include "core/remote/http_answer.h"
+#include "core/remote/retries.h"
+
+namespace stfs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kScheme = "hf://";
+constexpr std::string_view kArchive = ".safetensors";
+constexpr std::string_view kIndex = ".safetensors.index.json";
+constexpr std::size_t kMostListBytes = 16 << 20;  // 40,000 files
+constexpr std::size_t kMostTokenBytes = 4096;
+constexpr std::size_t kCommitDigits = 40;
+
+// --- names ------------------------------------------------------------------------------------------------
+
+std::string variable(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? std::string() : std::string(text);
+}
+
+/// Returns true if a variable is set to one of the values that the Hub's own library takes for yes.
+bool is_set(const char* name) {
+  std::string value = variable(name);
+  std::ranges::transform(value, value.begin(), [](unsigned char c) { return std::toupper(c); });
+  return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
+}
+
+std::string hub_endpoint() {
+  std::string endpoint = variable("HF_ENDPOINT");
+  while (endpoint.ends_with('/')) endpoint.pop_back();
+  return endpoint.empty() ? "https://huggingface.co" : endpoint;
+}
+
+bool is_unreserved(unsigned char c) {
+  return std::isalnum(c) != 0 || c == '-' || c == '.' || c == '_' || c == '~';
+}
+
+/// Escapes a part of an address.
+/// @param kept  other characters that stay.
+std::string escaped_part(std::string_view text, std::string_view kept = {}) {
+  std::string result;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (is_unreserved(byte) || kept.find(c) != kept.npos) {
+      result += c;
+    } else {
+      result += fmt::format("%{:02X}", byte);
+    }
+  }
+  return result;
+}
+
+std::string unescaped_part(std::string_view text) {
+  const auto digit = [](char c) { return std::isdigit(c) != 0 ? c - '0' : std::tolower(c) - 'a' + 10; };
+  std::string result;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const bool is_escape = text[at] == '%' && at + 2 < text.size() && std::isxdigit(text[at + 1]) != 0 &&
+                           std::isxdigit(text[at + 2]) != 0;
+    result += is_escape ? static_cast<char>(digit(text[at + 1]) * 16 + digit(text[at + 2])) : text[at];
+    if (is_escape) at += 2;
+  }
+  return result;
+}
+
+bool is_hub_word(std::string_view text) {
+  return !text.empty() && text != "." && text != ".." &&
+         std::ranges::all_of(text, [](unsigned char c) { return is_unreserved(c) && c != '~'; });
+}
+
+/// A path in a model: no part of it is empty or leads elsewhere.
+bool is_path_in_model(std::string_view path) {
+  while (true) {
+    const std::string_view part = path.substr(0, path.find('/'));
+    if (part.empty() || part == "." || part == ".." || part.find('\0') != part.npos) return false;
+    if (part.size() == path.size()) return true;
+    path.remove_prefix(part.size() + 1);
+  }
+}
+
+bool is_commit(std::string_view text) {
+  const auto is_digit = [](unsigned char c) { return std::isdigit(c) != 0 || (c >= 'a' && c <= 'f'); };
+  return text.size() == kCommitDigits && std::ranges::all_of(text, is_digit);
+}
+
+/// Takes the revision off the beginning of REVISION/FILE. A revision of a pull request has slashes.
+std::string_view take_revision(std::string_view& rest) {
+  std::size_t end = rest.find('/');
+  if (rest.starts_with("refs/")) {  // refs/pr/1
+    for (int slashes = 1; slashes < 3 && end != rest.npos; ++slashes) end = rest.find('/', end + 1);
+  }
+  const std::string_view revision = rest.substr(0, end);
+  rest.remove_prefix(std::min(rest.size(), revision.size() + 1));
+  return revision;
+}
+
+tl::unexpected<Error> no_hub_name(std::string_view address) {
+  return fail(ErrorCode::InvalidArgument, EINVAL,
+              fmt::format("{}: names no model of the Hub: write hf://ORG/MODEL, hf://ORG/MODEL@REVISION or "
+                          "hf://ORG/MODEL/FILE",
+                          address));
+}
+
+/// Takes ORG/MODEL off the beginning. Empty if there is none.
+std::string take_model(std::string_view& rest, std::string_view ends) {
+  const std::size_t slash = rest.find('/');
+  if (slash == rest.npos) return {};
+  const std::size_t end = std::min(rest.find_first_of(ends, slash + 1), rest.size());
+  const std::string_view org = rest.substr(0, slash);
+  const std::string_view name = rest.substr(slash + 1, end - slash - 1);
+  if (!is_hub_word(org) || !is_hub_word(name)) return {};
+  std::string model(rest.substr(0, end));
+  rest.remove_prefix(end);
+  return model;
+}
+
+// --- the token --------------------------------------------------------------------------------------------
+
+fs::path hub_home() {
+  if (const std::string home = variable("HF_HOME"); !home.empty()) return home;
+  const std::string cache = variable("XDG_CACHE_HOME");
+  return (cache.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(cache)) / "huggingface";
+}
+
+std::string trimmed_text(std::string_view text) {
+  constexpr std::string_view kSpaces = " \t\r\n";
+  const std::size_t first = text.find_first_not_of(kSpaces);
+  if (first == text.npos) return {};
+  return std::string(text.substr(first, text.find_last_not_of(kSpaces) - first + 1));
+}
+
+/// Returns a small file's text. Empty if it can't be read.
+std::string small_text(const fs::path& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  std::array<char, kMostTokenBytes> text{};
+  const ssize_t size_bytes = ::read(file.get(), text.data(), text.size());
+  return size_bytes <= 0 ? std::string() : std::string(text.data(), static_cast<std::size_t>(size_bytes));
+}
+
+/// Returns the token that the Hub's own library would send. Empty: none.
+std::string hub_token() {
+  if (is_set("HF_HUB_DISABLE_IMPLICIT_TOKEN")) return {};
+  for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
+    if (std::string token = trimmed_text(variable(name)); !token.empty()) return token;
+  }
+  const std::string path = variable("HF_TOKEN_PATH");
+  return trimmed_text(small_text(path.empty() ? hub_home() / "token" : fs::path(path)));
+}
+
+Result<std::string> authorization_for(const std::string& endpoint) {
+  const std::string token = hub_token();
+  if (token.empty()) return std::string();
+  if (!std::ranges::all_of(token, [](unsigned char c) { return std::isgraph(c) != 0; }))
+    return fail(ErrorCode::InvalidArgument, EINVAL, "the token of the Hub has characters that none has");
+  if (!endpoint.starts_with("https://") && !is_loopback(endpoint)) {
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                fmt::format("HF_ENDPOINT={}: a token is sent over https only: name an address of https, or "
+                            "set HF_HUB_DISABLE_IMPLICIT_TOKEN=1",
+                            endpoint));
+  }
+  return "Bearer " + token;
+}
+
+// --- the list ---------------------------------------------------------------------------------------------
+
+Error refusal_of(const HttpAnswer& answer, const HubName& name, const std::string& endpoint, bool has_token) {
+  const std::string shown = fmt::format("hf://{}", name.model);
+  const std::string login = has_token ? "the token of this user may not read it"
+                                      : "a private model needs a token (HF_TOKEN, or `hf auth login`)";
+  if (answer.error_code == "GatedRepo") {
+    return {ErrorCode::System, EACCES,
+            fmt::format("{}: its authors ask for consent to their terms: {}/{}{}", shown, endpoint,
+                        name.model, has_token ? "" : "; then " + login)};
+  }
+  if (answer.error_code == "RevisionNotFound")
+    return {ErrorCode::NotFound, ENOENT, fmt::format("{}: has no revision {}", shown, name.revision)};
+  if (answer.error_code == "RepoNotFound" || answer.status == 401 || answer.status == 404)
+    return {ErrorCode::NotFound, ENOENT,
+            fmt::format("{}: the Hub has no such model, or it is private: {}", shown, login)};
+  if (answer.status == 403)
+    return {ErrorCode::System, EACCES, fmt::format("{}: the Hub refuses it: {}", shown, login)};
+  return {ErrorCode::System, EIO, fmt::format("{}: the server answers with status {}", shown, answer.status)};
+}
+
+/// Requests a text from the Hub.
+/// @param text  gets it. Its size is the most that is taken.
+/// @return the answer, with a status that is final.
+Result<HttpAnswer> request_text(std::string url, const std::string& authorization,
+                                std::vector<std::byte>& text, HttpConnection& connection) {
+  const RetryRules rules;
+  const Retries::IsEnding is_ending = [] { return Cancellation::is_end(); };
+  Retries retries(rules, is_ending);
+  const std::string first = url;
+  for (unsigned redirects = 0;;) {
+    HttpAnswer answer = connection.get(
+        {.url = url, .range = {}, .authorization = has_same_origin(url, first) ? authorization : ""}, text,
+        {.wants_body = [](const HttpAnswer& head) { return head.status == 200; }, .is_ending = is_ending});
+    if (is_redirect(answer.status)) {
+      if (++redirects > kMostRedirects) return fail(ErrorCode::System, EIO, "the Hub redirects without end");
+      auto next = redirected(url, answer.location);
+      RETURN_IF_ERROR(next);
+      url = std::move(*next);
+      continue;
+    }
+    if (answer.failure && is_final(*answer.failure)) return tl::unexpected(std::move(*answer.failure));
+    const bool is_answered = answer.status != 0 && !(answer.status == 200 && answer.failure);
+    if (is_answered && !is_passing(answer.status)) return answer;
+    const std::string status = fmt::format("the Hub answers with status {}", answer.status);
+    Error why = answer.failure.value_or(Error{ErrorCode::System, EIO, status});
+    RETURN_IF_ERROR(retries.wait(std::move(why), asked_pause(answer)));
+  }
+}
+
+/// Takes a string; another value gives an empty text.
+std::string take_text(JsonCursor& cursor) {
+  if (cursor.peek() != '"') {
+    cursor.take_value();
+    return {};
+  }
+  std::string decoded;
+  return std::string(cursor.take_string(decoded));
+}
+
+struct ListedFile {
+  std::string path;
+  HubModel::File file;
+};
+
+/// Takes an element of "siblings".
+Result<ListedFile> take_sibling(JsonCursor& cursor) {
+  ListedFile listed;
+  std::string blob;
+  const auto take_number = [&] { listed.file.size_bytes = cursor.take_whole_number().value_or(0); };
+  RETURN_IF_ERROR(cursor.for_each_member([&](std::string_view key, std::size_t) -> Result<void> {
+    if (key == "rfilename") {
+      listed.path = take_text(cursor);
+    } else if (key == "blobId") {
+      blob = take_text(cursor);
+    } else if (key == "size") {
+      take_number();
+    } else if (key == "lfs" && cursor.peek() == '{') {
+      return cursor.for_each_member([&](std::string_view inner, std::size_t) -> Result<void> {
+        if (inner == "sha256") {
+          listed.file.digest = take_text(cursor);
+        } else {
+          cursor.take_value();
+        }
+        return {};
+      });
+    } else {
+      cursor.take_value();
+    }
+    return {};
+  }));
+  if (listed.file.digest.empty()) listed.file.digest = std::move(blob);
+  return listed;
+}
+
+/// Takes the array "siblings".
+Result<void> take_siblings(JsonCursor& cursor, HubModel& model) {
+  return cursor.for_each_element([&]() -> Result<void> {
+    if (cursor.peek() != '{') {
+      cursor.take_value();
+      return {};
+    }
+    auto listed = take_sibling(cursor);
+    RETURN_IF_ERROR(listed);
+    if (is_path_in_model(listed->path)) model.files[std::move(listed->path)] = std::move(listed->file);
+    return {};
+  });
+}
+
+/// Reads the Hub's answer: {"sha": COMMIT, "siblings": [{"rfilename": PATH, "size": N, ...}]}.
+Result<void> read_list(std::string_view json, HubModel& model) {
+  constexpr unsigned kMostDepth = 64;
+  JsonCursor cursor(json);
+  if (find_json_error(json, kMostDepth) || cursor.peek() != '{')
+    return fail(ErrorCode::System, EIO, "the Hub's answer is no JSON object");
+  const auto take_member = [&](std::string_view key, std::size_t) -> Result<void> {
+    if (key == "siblings" && cursor.peek() == '[') return take_siblings(cursor, model);
+    if (key == "sha") {
+      model.commit = take_text(cursor);
+    } else if (key == "id") {
+      // A model that was renamed has another name now.
+      if (std::string now = take_text(cursor); !now.empty()) model.model = std::move(now);
+    } else {
+      cursor.take_value();
+    }
+    return {};
+  };
+  RETURN_IF_ERROR(cursor.for_each_member(take_member));
+  std::string_view name = model.model;
+  if (!is_commit(model.commit) || take_model(name, "/").empty() || !name.empty())
+    return fail(ErrorCode::System, EIO, "the Hub's answer names no commit of the model");
+  return {};
+}
+
+// --- the Hugging Face cache -------------------------------------------------------------------------------
+
+fs::path hub_cache() {
+  for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
+    if (const std::string path = variable(name); !path.empty()) return path;
+  }
+  return hub_home() / "hub";
+}
+
+fs::path cached_model(std::string_view model) {
+  std::string name = "models--" + std::string(model);
+  name.replace(name.find('/'), 1, "--");
+  return hub_cache() / name;
+}
+
+/// Returns true if only this user or root can have written the entry, and no link leads to it.
+bool is_own(const fs::path& path, mode_t kind) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && (status.st_mode & S_IFMT) == kind &&
+         (status.st_uid == ::geteuid() || status.st_uid == 0) && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+/// Makes the list of a commit from the links of its snapshot in the cache.
+Result<std::shared_ptr<const HubModel>> find_cached(const HubName& name, HubModel model) {
+  const fs::path place = cached_model(name.model);
+  model.commit =
+      is_commit(name.revision) ? name.revision : trimmed_text(small_text(place / "refs" / name.revision));
+  const fs::path snapshot = place / "snapshots" / model.commit;
+  std::error_code failed;
+  if (is_commit(model.commit)) {
+    for (fs::recursive_directory_iterator at(snapshot, failed), end; !failed && at != end;
+         at.increment(failed)) {
+      const fs::path target = fs::read_symlink(at->path(), failed);
+      const std::uint64_t size_bytes = failed ? 0 : fs::file_size(at->path(), failed);
+      if (!failed) {
+        model.files[at->path().lexically_relative(snapshot).native()] = {target.filename().native(),
+                                                                         size_bytes};
+      }
+      failed.clear();
+    }
+  }
+  if (model.files.empty()) {
+    return fail(ErrorCode::System, ENETUNREACH,
+                fmt::format("hf://{}@{}: HF_HUB_OFFLINE is set, and {} does not have it", name.model,
+                            name.revision, hub_cache().native()));
+  }
+  model.root += model.commit + "/";
+  model.is_offline = true;
+  return std::make_shared<const HubModel>(std::move(model));
+}
+
+/// Returns the part of the path before its last slash, with the slash.
+std::string_view folder_of(std::string_view path) {
+  return path.substr(0, path.rfind('/') + 1);
+}
+
+}  // namespace
+
+Result<std::optional<HubName>> hub_name_of(const std::string& address) {
+  HubName name;
+  std::string_view rest = address;
+  if (rest.starts_with(kScheme)) {
+    rest.remove_prefix(kScheme.size());
+    name.model = take_model(rest, "@/");
+    if (name.model.empty()) return no_hub_name(address);
+    if (rest.starts_with('@')) {
+      rest.remove_prefix(1);
+      name.revision = unescaped_part(take_revision(rest));
+    } else {
+      rest.remove_prefix(rest.empty() ? 0 : 1);
+    }
+    name.file = rest;
+  } else {
+    const std::string endpoint = hub_endpoint() + "/";
+    if (!rest.starts_with(endpoint)) return std::optional<HubName>();
+    rest.remove_prefix(endpoint.size());
+    rest = rest.substr(0, rest.find_first_of("?#"));
+    name.model = take_model(rest, "/");
+    const bool is_file = rest.starts_with("/resolve/") || rest.starts_with("/blob/");
+    if (name.model.empty() || !is_file) return std::optional<HubName>();
+    rest.remove_prefix(rest.find('/', 1) + 1);
+    name.revision = unescaped_part(take_revision(rest));
+    name.file = unescaped_part(rest);
+    if (name.file.empty()) return std::optional<HubName>();
+  }
+  while (name.file.ends_with('/')) name.file.pop_back();
+  if (!is_path_in_model(name.revision) || (!name.file.empty() && !is_path_in_model(name.file)))
+    return no_hub_name(address);
+  return std::optional(std::move(name));
+}
+
+RemoteAddress HubModel::address_of(std::string_view file) const {
+  const File& listed = files.find(file)->second;
+  return {.url = root + escaped_part(file, "/"),
+          .authorization = authorization,
+          .listed = RemoteAddress::Listed{listed.digest, listed.size_bytes}};
+}
+
+Result<std::shared_ptr<const HubModel>> find_hub_model(const HubName& name, HttpConnection& connection) {
+  const std::string endpoint = hub_endpoint();
+  HubModel model{.model = name.model,
+                 .commit = {},
+                 .root = fmt::format("{}/{}/resolve/", endpoint, name.model),
+                 .authorization = {}};
+  if (is_set("HF_HUB_OFFLINE") || is_set("TRANSFORMERS_OFFLINE")) return find_cached(name, std::move(model));
+  RETURN_IF_ERROR(check_url(endpoint));
+  auto authorization = authorization_for(endpoint);
+  RETURN_IF_ERROR(authorization);
+  model.authorization = std::move(*authorization);
+  std::vector<std::byte> text(kMostListBytes);
+  auto answer = request_text(fmt::format("{}/api/models/{}/revision/{}?blobs=true", endpoint, name.model,
+                                         escaped_part(name.revision)),
+                             model.authorization, text, connection);
+  if (!answer) return tl::unexpected(std::move(answer).error().within("hf://" + name.model));
+  if (answer->status != 200)
+    return tl::unexpected(refusal_of(*answer, name, endpoint, !model.authorization.empty()));
+  const std::string_view json(reinterpret_cast<const char*>(text.data()),
+                              static_cast<std::size_t>(answer->received_bytes));
+  if (auto read = read_list(json, model); !read)
+    return tl::unexpected(std::move(read).error().within("hf://" + name.model));
+  model.root = fmt::format("{}/{}/resolve/{}/", endpoint, model.model, model.commit);
+  return std::make_shared<const HubModel>(std::move(model));
+}
+
+Result<std::string> choose_hub_file(const HubModel& model, const HubName& name) {
+  if (model.files.contains(name.file)) return name.file;
+  const std::string folder = name.file.empty() ? "" : name.file + "/";
+  std::vector<std::string> indexes;
+  std::vector<std::string> archives;
+  bool is_folder = name.file.empty();
+  for (const auto& [path, file] : model.files) {
+    is_folder = is_folder || path.starts_with(folder);
+    if (folder_of(path) != folder) continue;
+    if (path.ends_with(kIndex)) indexes.push_back(path);
+    if (path.ends_with(kArchive)) archives.push_back(path);
+  }
+  const std::string shown = fmt::format("hf://{}@{}", model.model, model.commit.substr(0, 8));
+  if (!is_folder) {
+    return fail(ErrorCode::NotFound, ENOENT, fmt::format("{}: has no file {}", shown, name.file));
+  }
+  for (const std::string& usual : {folder + "model.safetensors", folder + "model.safetensors.index.json",
+                                   folder + "diffusion_pytorch_model.safetensors",
+                                   folder + "diffusion_pytorch_model.safetensors.index.json"}) {
+    if (model.files.contains(usual)) return usual;
+  }
+  if (indexes.size() == 1) return indexes.front();
+  if (indexes.empty() && archives.size() == 1) return archives.front();
+  std::vector<std::string> choices = indexes.empty() ? archives : indexes;
+  if (choices.empty() && name.file.empty()) {  // in its directories, as models of diffusers have them
+    for (const auto& [path, file] : model.files) {
+      if (path.ends_with(kArchive) || path.ends_with(kIndex)) choices.push_back(path);
+    }
+  }
+  if (choices.empty()) {
+    return fail(
+        ErrorCode::NotFound, ENOENT,
+        fmt::format("{}: has no .safetensors archive{}", shown, folder.empty() ? "" : " in " + folder));
+  }
+  constexpr std::size_t kShown = 10;
+  std::string list;
+  for (const std::string& choice : std::span(choices).first(std::min(kShown, choices.size())))
+    list += (list.empty() ? "" : ", ") + choice;
+  if (choices.size() > kShown) list += fmt::format(" and {} more", choices.size() - kShown);
+  return fail(
+      ErrorCode::InvalidArgument, EINVAL,
+      fmt::format("{}: has several archives: name one as hf://{}/FILE: {}", shown, model.model, list));
+}
+
+std::optional<fs::path> find_in_hub_cache(const HubModel& model, const HubModel::File& file) {
+  if (file.digest.empty() || !is_path_in_model(file.digest) || file.digest.find('/') != file.digest.npos)
+    return std::nullopt;
+  const fs::path place = cached_model(model.model);
+  fs::path blob = place / "blobs" / file.digest;
+  struct stat status {};
+  if (!is_own(place, S_IFDIR) || !is_own(place / "blobs", S_IFDIR) || !is_own(blob, S_IFREG) ||
+      ::stat(blob.c_str(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) != file.size_bytes)
+    return std::nullopt;
+  return blob;
+}
+
+}  // namespace stfs

@@ -1,0 +1,404 @@
+# Models of the Hugging Face Hub: hf://ORG/MODEL is pinned to a commit, read by ranges, and used from the Hugging Face cache.
+import errno
+import json
+import os
+import subprocess
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from delta_variants import STFS
+from hub_server import commit_of, digest_of, hub_served
+from mounted import MountFailed, errno_of
+
+MODEL = "org/model"
+CONFIG = json.dumps({"model_type": "llama"}).encode()
+TOKENIZER = b"t" * 10_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def libcurl():
+    refused = subprocess.run([STFS, "ls", "https://"], capture_output=True, text=True).stderr
+    if "built without libcurl" in refused:
+        pytest.skip("this build has no libcurl")
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))]:
+        monkeypatch.delenv(name)
+    for name in ("home", "cache"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with hub_served() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        yield hub
+
+
+def arrays(seed=1):
+    rng = np.random.default_rng(seed)
+    return {"embed": rng.integers(0, 256, 3_000_000, "u1"), "h.0.w": rng.normal(size=(300, 500)).astype("f4"),
+            "h.1.w": rng.normal(size=(17, 3)).astype("f2")}
+
+
+def archive_of(seed=1):
+    return safetensors.numpy.save(arrays(seed), {"format": "pt"})
+
+
+def sharded(seed=1):
+    """Two shards, their index, and the files beside them."""
+    values = arrays(seed)
+    shards = {"model-00001-of-00002.safetensors": ["embed"], "model-00002-of-00002.safetensors": ["h.0.w", "h.1.w"]}
+    files = {name: safetensors.numpy.save({key: values[key] for key in keys}) for name, keys in shards.items()}
+    index = {"metadata": {}, "weight_map": {key: name for name, keys in shards.items() for key in keys}}
+    return files | {"model.safetensors.index.json": json.dumps(index).encode(), "config.json": CONFIG,
+                    "tokenizer.json": TOKENIZER, ".gitattributes": b"x", "pytorch_model.bin": b"b" * 9000}
+
+
+@pytest.fixture
+def model(hub):
+    """The commit of a model with one archive."""
+    return hub.add_model(MODEL, {"model.safetensors": archive_of(), "config.json": CONFIG})
+
+
+def stfs(*words, status=0):
+    result = subprocess.run([STFS, *map(str, words)], capture_output=True)
+    assert result.returncode == status, (result.returncode, result.stderr)
+    return result.stdout if status == 0 else result.stderr.decode()
+
+
+def test_a_model_is_read_by_its_name(hub, model):
+    assert {line["name"] for line in json.loads(stfs("ls", "--json", f"hf://{MODEL}"))["tensors"]} == set(arrays())
+    assert stfs("cat", f"hf://{MODEL}", "h.0.w") == arrays()["h.0.w"].tobytes()
+    assert stfs("cat", f"hf://{MODEL}/model.safetensors", "h.1.w") == arrays()["h.1.w"].tobytes()
+    assert model in stfs("info", f"hf://{MODEL}").decode()
+
+
+def test_shards_and_their_index_are_one_model(hub):
+    hub.add_model(MODEL, sharded())
+    for name, array in arrays().items():
+        assert stfs("cat", f"hf://{MODEL}", name) == array.tobytes()
+
+
+@pytest.mark.parametrize("written", ["{}@v1", "{}@refs/pr/1", "{}@refs%2Fpr%2F1/model.safetensors"])
+def test_a_revision_is_chosen(hub, model, written):
+    hub.add_model(MODEL, {"model.safetensors": archive_of(2)}, "v1" if "v1" in written else "refs/pr/1")
+    assert stfs("cat", "hf://" + written.format(MODEL), "h.1.w") == arrays(2)["h.1.w"].tobytes()
+    assert stfs("cat", f"hf://{MODEL}@{model}", "h.1.w") == arrays()["h.1.w"].tobytes()
+
+
+@pytest.mark.parametrize("kind", ["resolve", "blob"])
+def test_the_address_of_a_page_of_the_hub_is_its_name(hub, model, kind):
+    address = f"{hub.address}/{MODEL}/{kind}/main/model.safetensors"
+    assert stfs("cat", address, "h.1.w") == arrays()["h.1.w"].tobytes()
+    assert model in stfs("info", address).decode()
+
+
+def test_a_mount_stays_at_its_commit(hub, model, mounts):
+    mount = mounts(f"hf://{MODEL}")
+    hub.models[MODEL]["next"] = hub.models[MODEL].pop("main")
+    hub.add_model(MODEL, {"model.safetensors": archive_of(2)})
+    # The commit's files keep their addresses.
+    hub.models[MODEL] = {"main": hub.models[MODEL]["next"], "new": hub.models[MODEL]["main"]}
+    for name, array in arrays().items():
+        assert (mount / name).read_bytes() == array.tobytes()
+    assert errno_of(open, mount / "embed", "r+b") == errno.EROFS
+    assert model in mount.attribute("", "archive")
+
+
+def test_a_tensor_costs_its_bytes(hub, model):
+    stfs("cat", f"hf://{MODEL}", "h.1.w")
+    assert hub.cdn.sent_bytes <= 2 * (256 << 10)
+    assert len([path for path, _, _ in hub.requests if path.startswith("/api/")]) == 1
+
+
+def test_a_signed_address_that_expires_is_asked_for_again(hub, model):
+    hub.cdn.lives = 1
+    assert stfs("cat", f"hf://{MODEL}", "embed") == arrays()["embed"].tobytes()
+    assert len(hub.cdn.left) == 2  # one for the header, one for the tensor
+
+
+def test_an_answer_of_another_file_is_refused(hub, model):
+    hub.wrong_digests["model.safetensors"] = "0" * 64
+    assert "the Hub lists this file as" in stfs("ls", f"hf://{MODEL}", status=1)
+
+
+def test_a_file_of_another_size_is_refused(hub, model):
+    digest = digest_of(archive_of())
+    hub.cdn.pages["/" + digest].size -= 1
+    assert "the Hub lists" in stfs("ls", f"hf://{MODEL}", status=1)
+
+
+# --- names ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["hf://", "hf://org", "hf://org/", "hf:///x", "hf://org/../x", "hf://org/model@", "hf://org/model/../x",
+                                  "hf://org/model//x", "hf://or g/model"])
+def test_a_name_of_no_model_is_refused(hub, name):
+    assert "names no model of the Hub" in stfs("ls", name, status=1)
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("files, chosen", [
+    ({"a.safetensors": 1, "model.safetensors": 2}, "model.safetensors"),
+    ({"only.safetensors": 1, "config.json": 0}, "only.safetensors"),
+    ({"unet/model.safetensors": 1, "model.safetensors": 2}, "model.safetensors"),
+])
+def test_the_archive_that_a_library_would_load_is_chosen(hub, files, chosen):
+    hub.add_model(MODEL, {name: archive_of(seed) if seed else CONFIG for name, seed in files.items()})
+    assert stfs("cat", f"hf://{MODEL}", "h.1.w") == arrays(files[chosen])["h.1.w"].tobytes()
+
+
+def test_a_directory_of_a_model_is_named(hub):
+    hub.add_model(MODEL, {"unet/model.safetensors": archive_of(), "vae/model.safetensors": archive_of(2)})
+    assert stfs("cat", f"hf://{MODEL}/vae", "h.1.w") == arrays(2)["h.1.w"].tobytes()
+    refused = stfs("ls", f"hf://{MODEL}", status=1)
+    assert "unet/model.safetensors, vae/model.safetensors" in refused and "hf://org/model/FILE" in refused
+
+
+@pytest.mark.parametrize("name, words", [
+    ("org/other", "no such model, or it is private"), (f"{MODEL}@v9", "has no revision v9"), (f"{MODEL}/x.safetensors", "has no file x"),
+])
+def test_what_the_hub_does_not_have_is_said(hub, model, name, words):
+    assert words in stfs("ls", f"hf://{name}", status=1)
+
+
+def test_a_model_without_archives_is_named(hub):
+    hub.add_model(MODEL, {"pytorch_model.bin": b"x"})
+    assert "has no .safetensors archive" in stfs("ls", f"hf://{MODEL}", status=1)
+
+
+def test_a_renamed_model_is_found(hub, model):
+    hub.renamed["old/name"] = MODEL
+    assert stfs("cat", "hf://old/name", "h.1.w") == arrays()["h.1.w"].tobytes()
+
+
+def test_an_index_of_the_hub_names_no_file_that_is_not_listed(hub):
+    hub.add_model("org/other", {"model.safetensors": archive_of()})
+    index = json.dumps({"weight_map": {"a": "x.safetensors"}}).encode()
+    hub.add_model(MODEL, {"model.safetensors.index.json": index})
+    stfs("ls", f"hf://{MODEL}", status=1)
+    assert not any("x.safetensors" in path for path, _, _ in hub.requests)
+
+
+@pytest.mark.parametrize("answer", [b"", b"{", b"[]", b'{"sha": 1}', b'{"sha": "x", "id": "org/model"}', b'"' * 100_000,
+                                    b'{"sha": "' + b"a" * 40 + b'", "id": "../..", "siblings": []}'])
+def test_an_answer_that_is_no_list_is_refused(hub, model, monkeypatch, answer):
+    monkeypatch.setattr(hub, "list_of", lambda *_: None)
+    monkeypatch.setattr(json, "dumps", lambda *_: answer.decode())
+    assert "the Hub's answer" in stfs("ls", f"hf://{MODEL}", status=1)
+
+
+def test_paths_of_a_list_lead_nowhere_else(hub, model):
+    hub.models[MODEL]["main"]["../model.safetensors"] = archive_of(2)
+    assert "names no model" in stfs("ls", f"hf://{MODEL}/../model.safetensors", status=1)
+    assert stfs("cat", f"hf://{MODEL}", "h.1.w") == arrays()["h.1.w"].tobytes()
+
+
+def test_a_busy_hub_is_asked_again_after_its_pause(hub, model):
+    hub.faults, hub.fault_headers = [429, 503], {"RateLimit": '"api";r=0;t=0'}
+    assert stfs("cat", f"hf://{MODEL}", "h.1.w") == arrays()["h.1.w"].tobytes()
+
+
+# --- the token ------------------------------------------------------------------------------------------------
+
+
+def tokens_at(server):
+    return {headers.get("Authorization") for _, _, headers in server.requests}
+
+
+@pytest.mark.parametrize("place", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HOME", "cache"])
+def test_the_token_goes_to_the_hub_alone(hub, model, monkeypatch, tmp_path, place):
+    hub.tokens[MODEL] = "hf_secret"
+    assert "or it is private" in stfs("ls", f"hf://{MODEL}", status=1)
+    if place == "HF_TOKEN_PATH":
+        (tmp_path / "t").write_text("hf_secret\n")
+        monkeypatch.setenv(place, str(tmp_path / "t"))
+    elif place in ("HF_HOME", "cache"):
+        home = tmp_path / ("hf" if place == "HF_HOME" else "cache/huggingface")
+        home.mkdir()
+        (home / "token").write_text("hf_secret\n")
+        if place == "HF_HOME":
+            monkeypatch.setenv("HF_HOME", str(home))
+    else:
+        monkeypatch.setenv(place, "hf_secret")
+    hub.requests.clear()
+    assert stfs("cat", f"hf://{MODEL}", "h.1.w") == arrays()["h.1.w"].tobytes()
+    assert tokens_at(hub) == {"Bearer hf_secret"}
+    assert tokens_at(hub.cdn) == {None}
+
+
+def test_a_token_may_be_kept_back(hub, model, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+    stfs("ls", f"hf://{MODEL}")
+    assert tokens_at(hub) == {None}
+
+
+def test_a_token_is_in_no_text(hub, model, monkeypatch, mounts, tmp_path):
+    hub.tokens[MODEL] = "hf_secret"
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    mount = mounts(f"hf://{MODEL}", f"delta={tmp_path / 'd.safetensors'}")
+    (mount / "h.1.w").write_bytes(bytes(102))
+    assert (mount / ".safetensors" / "pretrained" / "config.json").read_bytes() == CONFIG
+    assert mount.unmount() == 0
+    found = subprocess.run(["grep", "-r", "-a", "-l", "hf_secret", tmp_path / "cache", tmp_path / "d.safetensors"], capture_output=True)
+    assert found.stdout == b""
+    assert "hf_secret" not in mount.log()
+    assert "hf_secret" not in stfs("info", f"hf://{MODEL}").decode()
+
+
+@pytest.mark.parametrize("token", ["a b", "x\r\nX-Injected: 1"])
+def test_a_token_with_strange_characters_is_not_sent(hub, model, monkeypatch, token):
+    monkeypatch.setenv("HF_TOKEN", token)
+    assert "characters that none has" in stfs("ls", f"hf://{MODEL}", status=1)
+    assert hub.requests == []
+
+
+def test_a_token_is_not_sent_in_plain(hub, model, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("HF_ENDPOINT", "http://hub.example:1")
+    assert "over https only" in stfs("ls", f"hf://{MODEL}", status=1)
+
+
+def test_a_gated_model_names_its_page(hub, model, monkeypatch):
+    hub.gated.add(MODEL)
+    assert f"terms: {hub.address}/{MODEL}" in stfs("ls", f"hf://{MODEL}", status=1)
+
+
+# --- the files beside the model -------------------------------------------------------------------------------
+
+
+def test_the_files_beside_the_model_come_when_they_are_looked_for(hub, mounts):
+    hub.add_model(MODEL, sharded())
+    mount = mounts(f"hf://{MODEL}")
+    assert (mount / "h.1.w").read_bytes() == arrays()["h.1.w"].tobytes()
+    assert not any("config" in path or "tokenizer" in path for path, _, _ in hub.requests)
+    pretrained = mount / ".safetensors" / "pretrained"
+    assert sorted(os.listdir(pretrained)) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert (pretrained / "config.json").read_bytes() == CONFIG
+    assert (pretrained / "tokenizer.json").read_bytes() == TOKENIZER
+    assert mount.unmount() == 0
+    hub.requests.clear()
+    mount = mounts(f"hf://{MODEL}")  # they are kept
+    assert (mount / ".safetensors" / "pretrained" / "tokenizer.json").read_bytes() == TOKENIZER
+    assert not any("config" in path or "tokenizer" in path for path, _, _ in hub.requests)
+
+
+def test_a_file_that_the_hub_fails_to_give_is_an_error(hub, mounts):
+    hub.add_model(MODEL, sharded())
+    mount = mounts(f"hf://{MODEL}")
+    hub.gated.add(MODEL)
+    config = mount / ".safetensors" / "pretrained" / "config.json"
+    assert errno_of(open, config) not in (0, errno.ENOENT)
+    assert "config.json" in mount.log() or "tokenizer.json" in mount.log()
+
+
+def test_a_cache_that_others_may_write_is_not_used(hub, mounts, tmp_path):
+    hub.add_model(MODEL, sharded())
+    place = tmp_path / "cache" / "safetensorsfs"
+    place.mkdir()
+    place.chmod(0o777)
+    mount = mounts(f"hf://{MODEL}")
+    assert "may write it" in mount.log()
+    assert (mount / "h.1.w").read_bytes() == arrays()["h.1.w"].tobytes()
+    assert list(place.iterdir()) == []
+
+
+# --- a delta on top -------------------------------------------------------------------------------------------
+
+
+def test_a_delta_knows_its_base_without_reading_it(hub, model, mounts, tmp_path):
+    options = f"delta={tmp_path / 'd.safetensors'}"
+    mount = mounts(f"hf://{MODEL}", options)
+    (mount / "h.1.w").write_bytes(b"\1" * 102)
+    os.rename(mount / "h.0.w", mount / "renamed")
+    assert mount.unmount() == 0
+    sent = hub.cdn.sent_bytes
+    assert sent < 1_500_000, "the whole base has 3.6 MB"
+    mount = mounts(f"hf://{MODEL}", options)
+    assert (mount / "h.1.w").read_bytes() == b"\1" * 102
+    assert hub.cdn.sent_bytes - sent <= 1 << 20
+    assert (mount / "renamed").read_bytes() == arrays()["h.0.w"].tobytes()
+    assert (mount / "embed").read_bytes() == arrays()["embed"].tobytes()
+    assert mount.unmount() == 0
+    hub.add_model(MODEL, {"model.safetensors": archive_of(2)})
+    with pytest.raises(MountFailed) as refused:
+        mounts(f"hf://{MODEL}", options)
+    assert "is not the base of" in refused.value.log
+
+
+# --- the Hugging Face cache -----------------------------------------------------------------------------------
+
+
+def put_in_cache(tmp_path, model, commit, files, revision="main"):
+    """As hf_hub_download() puts files there."""
+    place = tmp_path / "cache" / "huggingface" / "hub" / f"models--{model.replace('/', '--')}"
+    for name in ("blobs", "refs", f"snapshots/{commit}"):
+        (place / name).mkdir(parents=True, exist_ok=True)
+    (place / "refs" / revision).write_text(commit)
+    for name, data in files.items():
+        blob = place / "blobs" / digest_of(data)
+        blob.write_bytes(data)
+        (place / "snapshots" / commit / name).symlink_to(f"../../blobs/{blob.name}")
+    return place
+
+
+def test_a_file_in_the_cache_is_not_fetched(hub, mounts, tmp_path):
+    files = sharded()
+    commit = hub.add_model(MODEL, files)
+    put_in_cache(tmp_path, MODEL, commit, {name: files[name] for name in list(files)[:1]})
+    for name, array in arrays().items():
+        assert stfs("cat", f"hf://{MODEL}", name) == array.tobytes()
+    assert not any(digest_of(files["model-00001-of-00002.safetensors"]) in path for path, _, _ in hub.cdn.requests)
+    before = (tmp_path / "cache/huggingface/hub/models--org--model/blobs" / digest_of(files["model-00001-of-00002.safetensors"]))
+    mount = mounts(f"hf://{MODEL}")
+    assert errno_of(open, mount / "embed", "r+b") == errno.EROFS
+    assert before.read_bytes() == files["model-00001-of-00002.safetensors"]
+
+
+@pytest.mark.parametrize("spoil", ["short", "mode", "link"])
+def test_a_file_of_the_cache_that_may_be_wrong_is_not_used(hub, model, tmp_path, spoil):
+    place = put_in_cache(tmp_path, MODEL, model, {"model.safetensors": archive_of()})
+    blob = place / "blobs" / digest_of(archive_of())
+    wrong = bytearray(archive_of())
+    wrong[-1] ^= 1
+    if spoil == "short":
+        blob.write_bytes(wrong[:-2])
+    elif spoil == "mode":
+        blob.write_bytes(wrong)
+        blob.chmod(0o666)
+    else:
+        (tmp_path / "wrong").write_bytes(wrong)
+        blob.unlink()
+        blob.symlink_to(tmp_path / "wrong")
+    for name, array in arrays().items():
+        assert stfs("cat", f"hf://{MODEL}", name) == array.tobytes()
+
+
+def test_offline_a_model_comes_from_the_cache(hub, mounts, tmp_path, monkeypatch):
+    files = sharded()
+    commit = hub.add_model(MODEL, files)
+    put_in_cache(tmp_path, MODEL, commit, files)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    mount = mounts(f"hf://{MODEL}")
+    for name, array in arrays().items():
+        assert (mount / name).read_bytes() == array.tobytes()
+    assert (mount / ".safetensors" / "pretrained" / "config.json").read_bytes() == CONFIG
+    assert stfs("cat", f"hf://{MODEL}@{commit}", "h.1.w") == arrays()["h.1.w"].tobytes()
+    assert hub.requests == [] and hub.cdn.requests == []
+
+
+def test_offline_what_the_cache_lacks_is_said_at_once(hub, tmp_path, monkeypatch):
+    files = sharded()
+    commit = hub.add_model(MODEL, files)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "HF_HUB_OFFLINE is set" in stfs("ls", f"hf://{MODEL}", status=1)
+    put_in_cache(tmp_path, MODEL, commit, {name: data for name, data in files.items() if "00002-of" not in name})
+    assert "model-00002-of-00002.safetensors" in stfs("cat", f"hf://{MODEL}", "h.1.w", status=1)
+    assert hub.requests == []
+
+
+def test_the_commit_is_the_one_of_the_test(hub, model):
+    assert model == commit_of(MODEL + "main")
