@@ -371,6 +371,26 @@ TEST_CASE("an index that another user may have planted is not the directory's", 
   CHECK(Model::open(index, {}));
 }
 
+TEST_CASE("a model is refused where this process may open no more files, at any shard", "[core][model]") {
+  const TemporaryDirectory directory;
+  for (const char* name : {"a", "b", "c"})
+    directory.write(fmt::format("{}.safetensors", name), archive_of({{name, name}}));
+  const auto index =
+      directory.write("m.safetensors.index.json", index_of({{"a", "a"}, {"b", "b"}, {"c", "c"}}));
+  unsigned refused = 0;
+  for (unsigned nth = 1;; ++nth) {
+    FaultyStorage storage;
+    storage.plan().fail_call(FileCall::Open, nth, EMFILE);
+    const auto model = Model::open(index, {.storage = &storage, .uses_threads = false});
+    if (!storage.plan().failed()) break;
+    CAPTURE(nth);
+    // Some of the opened files are only looked for, such as journals.
+    CHECK((model ? (*model)->unserved().empty() : errno_of(model) == EMFILE));
+    refused += !model;
+  }
+  CHECK(refused >= 4);  // the index and each shard
+}
+
 TEST_CASE("a hundred shards are opened for writing, each for its own tensors", "[core][model]") {
   const TemporaryDirectory directory;
   std::vector<std::pair<std::string, std::string>> weights;

@@ -185,6 +185,8 @@ TEST_CASE_METHOD(Limited, "the bytes of staged metadata are limited per user", "
   const Ino a = t.mount.ino("a", kTransactions);
   CHECK(set(a, "metadata.k", std::string(900, 'x')) == 0);
   CHECK(set(a, "metadata.l", std::string(100, 'x')) == EDQUOT);
+  CHECK(set(a, "metadata.l", std::string(99, 'x')) == EDQUOT);  // with both keys, 1001 bytes
+  CHECK(set(a, "metadata.l", std::string(98, 'x')) == 0);
   CHECK(set(t.mount.ino("b", kTransactions), "metadata.l", std::string(100, 'x')) == 0);
   CHECK(t.mount->extended_attribute(a, "user.safetensors.metadata.k")->size() == 900);
   CHECK(errno_of(t.mount->set_extended_attribute(a, "user.safetensors.metadata.k", std::nullopt)) == 0);

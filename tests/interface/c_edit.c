@@ -150,6 +150,9 @@ const char* tells_what_is_wrong_with_an_edit(const char* path) {
   EXPECT(stfs_edit_put(edit, "\xff", 1, STFS_U8, 1, &count, "abc", 3, &error) == -1);
   EXPECT(error.errno_value == EINVAL && strstr(error.message, "is not UTF-8") != NULL);
   EXPECT(stfs_edit_put(edit, "new", 3, 22, 1, &count, "abc", 3, &error) == -1);
+  EXPECT(error.errno_value == EINVAL && strstr(error.message, "there is no dtype 22") != NULL);
+  EXPECT(stfs_edit_put(edit, "new", 3, -1, 1, &count, "abc", 3, &error) == -1);
+  EXPECT(error.errno_value == EINVAL && strstr(error.message, "there is no dtype -1") != NULL);
   EXPECT(stfs_edit_remove(edit, "none", 4, &error) == -1 && error.code == STFS_NOT_FOUND);
   const stfs_renaming taken = {{"m", 1}, {"big", 3}};
   EXPECT(stfs_edit_rename(edit, &taken, 1, &error) == -1 && error.errno_value == EEXIST);

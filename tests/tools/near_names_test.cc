@@ -28,6 +28,12 @@ TEST_CASE("near names prefers slips to parts and stops at three", "[tools][near_
   CHECK(question("q_proj", {"layers.0.q_proj.weight"}) == ", did you mean layers.0.q_proj.weight?");
 }
 
+TEST_CASE("near names lists three, and the worst may come last", "[tools][near_names]") {
+  CHECK(question("layers.0.norm.weight",
+                 {"layers.0.norm.weigh", "layers.0.norm.weig", "layers.0.norm.wei", "layers.0.norm.we"}) ==
+        ", did you mean layers.0.norm.weigh, layers.0.norm.weig or layers.0.norm.wei?");
+}
+
 TEST_CASE("near names asks nothing where nothing is near", "[tools][near_names]") {
   CHECK(question("embedding", {"bias", "lm_head"}).empty());
   CHECK(question("", {"bias"}).empty());

@@ -229,6 +229,7 @@ TEST_CASE("decoder refuses what is no frame, and what follows one", "[tools][syn
     const std::string good = encoding == DiffEncoding::Xor ? frame : zstd_frame(overwrite_diff({4}, "x"));
     REQUIRE(apply_frame(encoding, good, before).error == "");
     CHECK(contains(apply_frame(encoding, good + "x", before).error, "1 bytes follow the zstd frame"));
+    CHECK_FALSE(contains(apply_frame(encoding, good + "xxxx", before).error, "a second frame"));
     CHECK(contains(apply_frame(encoding, good + good, before).error, "a second frame"));
     CHECK(contains(apply_frame(encoding, good + zstd_frame(""), before).error, "follow the zstd frame"));
     const std::string skippable("\x50\x2a\x4d\x18\x04\0\0\0abcd", 12);
