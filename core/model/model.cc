@@ -420,7 +420,8 @@ Result<std::string> Model::read_index() const {
 }
 
 bool Model::is_index_changed() const {
-  if (storage_ == nullptr) return false;
+  // A model on a server stays at the version that was opened.
+  if (storage_ == nullptr || is_url(path_)) return false;
   return identity_at(path_, *storage_) != index_identity_;
 }
 

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <utility>
 
+#include "core/base/absolute_path.h"
 #include "core/base/parallel.h"
 #include "core/model/model.h"
 
@@ -99,8 +101,11 @@ Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
   for (const std::string& name : names) shards.push_back({.path = directory / name});
 
   const unsigned threads = options.uses_threads ? kMostThreads : 1;
+  std::vector<std::unique_ptr<File>> held(shards.size());  // else a server is asked twice for each file
   auto opened = run_parallel(shards.size(), threads, [&](std::size_t at, unsigned) -> Result<void> {
-    shards[at].before = identity_at(shards[at].path, *options.storage);
+    const std::filesystem::path& path = shards[at].path;
+    if (is_url(path)) held[at] = options.storage->open(path, Access::ReadOnly).value_or(nullptr);
+    shards[at].before = identity_at(path, *options.storage);
     return {};
   });
   RETURN_IF_ERROR(opened);

@@ -36,10 +36,14 @@ tl::unexpected<Error> read_only(std::string_view subject, std::string_view actio
 /// of the Hugging Face cache.
 class Opened {
  public:
-  Opened(std::string url, std::shared_ptr<FetchedBlocks> blocks)
-      : url_(std::move(url)), blocks_(std::move(blocks)), version_(blocks_->object().version()) {}
+  /// @param is_listed  the version is the digest that the Hub lists.
+  Opened(std::string url, std::shared_ptr<FetchedBlocks> blocks, bool is_listed)
+      : url_(std::move(url)),
+        blocks_(std::move(blocks)),
+        version_(blocks_->object().version()),
+        is_listed_(is_listed) {}
   Opened(std::string url, std::unique_ptr<File> local, RemoteVersion version)
-      : url_(std::move(url)), local_(std::move(local)), version_(std::move(version)) {}
+      : url_(std::move(url)), local_(std::move(local)), version_(std::move(version)), is_listed_(true) {}
   ~Opened() {
     if (blocks_) blocks_->end();
   }
@@ -48,7 +52,12 @@ class Opened {
 
   [[nodiscard]] const std::string& url() const { return url_; }
   [[nodiscard]] std::uint64_t size_bytes() const { return version_.size_bytes; }
-  [[nodiscard]] const std::string& version() const { return version_.etag; }
+  /// Returns File::version(). Another file may have the same ETag.
+  [[nodiscard]] std::string version() const {
+    if (is_listed_)
+      return fmt::format("{}:{}", version_.etag.size() == kGitDigits ? "sha1" : "sha256", version_.etag);
+    return version_.etag.empty() ? std::string() : fmt::format("{} {}", version_.etag, url_);
+  }
   /// Null if the bytes come from the server.
   [[nodiscard]] const File* local() const { return local_.get(); }
   [[nodiscard]] FileStatus status() const {
@@ -97,6 +106,7 @@ class Opened {
   const std::shared_ptr<FetchedBlocks> blocks_;  // null if there is a local file
   const std::unique_ptr<File> local_;
   const RemoteVersion version_;
+  const bool is_listed_;
   Mutex mutex_;
   std::unique_ptr<TensorPlan> plan_ GUARDED_BY(mutex_);
 };
@@ -219,13 +229,14 @@ class RemoteStorage final : public Storage {
       if (digest.size() == kGitDigits && size_bytes > 0 && size_bytes <= kMostWholeBytes)
         first_bytes = static_cast<std::size_t>(size_bytes);
     }
+    const bool is_listed = address.listed.has_value();
     HttpConnection connection;
     std::vector<std::byte> first(first_bytes);
     auto object = RemoteObject::open(std::move(address), connection, first);
     if (!object) return tl::unexpected(std::move(object).error().within(url));
     auto blocks = FetchedBlocks::make(std::move(*object), first);
     if (!blocks) return tl::unexpected(std::move(blocks).error().within(url));
-    return std::make_shared<Opened>(url, std::move(*blocks));
+    return std::make_shared<Opened>(url, std::move(*blocks), is_listed);
   }
   /// Returns null if the cache does not have the file.
   static std::shared_ptr<Opened> open_local(const std::string& url, const HubModel& model,

@@ -129,8 +129,8 @@ class File {
   virtual void evict(ByteRange range) const { static_cast<void>(range); }
   /// Asks the kernel to fetch the range, without waiting. Reports neither a result nor a failure.
   virtual void prefetch(ByteRange range) const { static_cast<void>(range); }
-  /// Returns the version of a file on a web server, such as its ETag: another version has other bytes. Empty
-  /// for a file of this host, which has a status.
+  /// Returns the version of a file on a web server: its digest, or its ETag and its address. Files with the
+  /// same version have the same bytes. Empty for a file of this host, and for one whose server gives neither.
   [[nodiscard]] virtual std::string version() const { return {}; }
   /// f_type of statfs(2); 0 if unknown.
   [[nodiscard]] virtual std::uint64_t filesystem_type() const { return 0; }

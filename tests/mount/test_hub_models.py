@@ -79,6 +79,9 @@ def test_shards_and_their_index_are_one_model(hub):
     hub.add_model(MODEL, sharded())
     for name, array in arrays().items():
         assert stfs("cat", f"hf://{MODEL}", name) == array.tobytes()
+    hub.cdn.requests.clear()
+    stfs("ls", f"hf://{MODEL}")
+    assert len(hub.cdn.requests) == 2, "a request for each header"
 
 
 @pytest.mark.parametrize("written", ["{}@v1", "{}@refs/pr/1", "{}@refs%2Fpr%2F1/model.safetensors"])
@@ -128,6 +131,22 @@ def test_a_file_of_another_size_is_refused(hub, model):
     digest = digest_of(archive_of())
     hub.cdn.pages["/" + digest].size -= 1
     assert "the Hub lists" in stfs("ls", f"hf://{MODEL}", status=1)
+
+
+def test_a_comparison_reads_only_shards_that_differ(hub):
+    files = sharded()
+    hub.add_model(MODEL, files)
+    changed = arrays(2)
+    other = files | {"model-00002-of-00002.safetensors": safetensors.numpy.save({key: changed[key] for key in ("h.0.w", "h.1.w")})}
+    hub.add_model("org/tuned", other)
+    hub.cdn.sent_bytes = 0
+    result = subprocess.run([STFS, "diff", "--json", f"hf://{MODEL}", "hf://org/tuned"], capture_output=True, text=True)
+    assert result.returncode == 1, result.stderr
+    assert [tensor["name"] for tensor in json.loads(result.stdout)["differences"]] == ["h.0.w", "h.1.w"]
+    sizes = 2 * len(other["model-00002-of-00002.safetensors"])
+    assert hub.cdn.sent_bytes <= sizes + 4 * (256 << 10) < len(files["model-00001-of-00002.safetensors"])
+    same = subprocess.run([STFS, "diff", f"hf://{MODEL}", f"hf://{MODEL}@main"], capture_output=True, text=True)
+    assert same.returncode == 0, same.stderr
 
 
 # --- names ----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <string>
 
 #include "core/base/mutex.h"
 
@@ -38,9 +39,11 @@ class Comparer {
 
   /// Finds the pairs whose bytes differ. @return false if interrupted.
   [[nodiscard]] bool compare_bytes() {
-    std::vector<std::size_t> all(pairs_.size());
-    for (std::size_t pair = 0; pair < all.size(); ++pair) all[pair] = pair;
-    const std::vector<ComparedPart> parts = parts_of(all);
+    std::vector<std::size_t> unknown;
+    for (std::size_t pair = 0; pair < pairs_.size(); ++pair) {
+      if (!is_same_place(pairs_[pair])) unknown.push_back(pair);
+    }
+    const std::vector<ComparedPart> parts = parts_of(unknown);
     std::vector<std::atomic<bool>> is_different(pairs_.size());
     const bool is_done = run(parts, [&](std::size_t at) {
       std::atomic<bool>& found = is_different[parts[at].pair];
@@ -53,8 +56,7 @@ class Comparer {
         return !found;
       });
     });
-    for (std::size_t pair = 0; pair < all.size(); ++pair)
-      comparisons_[pair].is_different = is_different[pair];
+    for (const std::size_t pair : unknown) comparisons_[pair].is_different = is_different[pair];
     return is_done;
   }
 
@@ -87,6 +89,16 @@ class Comparer {
 
  private:
   static constexpr std::size_t kNoPart = std::numeric_limits<std::size_t>::max();
+
+  /// Returns true if both tensors are the same bytes of the same version of a file on a server.
+  [[nodiscard]] bool is_same_place(const TensorPair& pair) const {
+    const File* a = models_.a.archive_of(pair.a).local_file();
+    const File* b = models_.b.archive_of(pair.b).local_file();
+    if (a == nullptr || b == nullptr || models_.a.file_range(pair.a) != models_.b.file_range(pair.b))
+      return false;
+    const std::string version = a->version();
+    return !version.empty() && version == b->version();
+  }
 
   [[nodiscard]] std::vector<ComparedPart> parts_of(std::span<const std::size_t> pairs) const {
     std::vector<ComparedPart> parts;

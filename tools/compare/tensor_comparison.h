@@ -41,7 +41,8 @@ struct ModelPair {
   const Model& b;
 };
 
-/// Reads each pair of tensors up to the first difference that is found. Then reads the tensors that differ
+/// Reads each pair of tensors up to the first difference that is found, unless both are in files of a server
+/// that have the same version (File::version()). Then reads the tensors that differ
 /// once more, from their beginnings, for their statistics. Several threads compare the parts of a tensor, so
 /// one large tensor keeps all of them busy. Memory does not grow with the tensors' size, apart from about 100
 /// bytes for each 24 MiB that differ. The results do not depend on the number of threads. A tensor that
