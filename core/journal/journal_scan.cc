@@ -236,7 +236,7 @@ class Scan {
     found.settlers = settlers_of(file);
     found.advice = settling_advice(file, storage_.user());
     found.uid = file.uid;
-    if (const std::uint32_t type = file.mode & S_IFMT; type != 0 && type != S_IFREG) {
+    if (const std::uint32_t type = file.mode & S_IFMT; type != S_IFREG) {
       found.file.reset();
       ignore(found, type == S_IFLNK   ? "a symbolic link"
                     : type == S_IFDIR ? "a directory"

@@ -22,12 +22,14 @@
 #include "core/base/name_hash.h"
 #include "core/base/wall_clock.h"
 #include "core/model/common_mode.h"
+#include "core/remote/digest.h"
 
 namespace stfs {
 namespace {
 
 constexpr std::uint64_t kPieceBytes = 4U << 20U;
 constexpr std::int64_t kSecondNs = 1'000'000'000;
+constexpr std::string_view kSha256 = "sha256:";  // a version that is a digest of all bytes
 
 /// Returns all shards except the delta on top, if there is one.
 std::span<const Shard> base_shards(const Model& model) {
@@ -114,6 +116,41 @@ Result<std::string> digest_if_needed(const Model& base, const BeginDigest& begin
   if (has_proving_times(base)) return std::string();
   begin(base);
   return digest_of_all_bytes(base, work);
+}
+
+/// Returns true if the delta has the SHA-256 of each file of its base, and the base has as many.
+bool has_digests(const Model& model) {
+  const std::vector<BaseFile>& were = model.delta()->base_files;
+  const auto has_digest = [](const BaseFile& file) { return file.version.starts_with(kSha256); };
+  return were.size() == base_shards(model).size() && std::ranges::all_of(were, has_digest);
+}
+
+/// Reads the files of the base, such as copies of files of the Hub, and compares them with the digests that
+/// the delta has. One pass of the work.
+/// @return false if one of them differs.
+Result<bool> have_digests(const Model& model, Work& work) {
+  const auto shards = base_shards(model);
+  std::uint64_t total_bytes = 0;
+  for (const Shard& shard : shards) total_bytes += shard.archive->identity().size_bytes;
+  work.begin(total_bytes);
+  std::vector<std::byte> buffer(kPieceBytes);
+  for (std::size_t at = 0; at < shards.size(); ++at) {
+    const std::uint64_t size_bytes = shards[at].archive->identity().size_bytes;
+    const BaseFile& was = model.delta()->base_files[at];
+    if (size_bytes != was.size_bytes) return false;
+    auto digest = Sha256::begin();
+    RETURN_IF_ERROR(digest);
+    for (std::uint64_t done = 0; done < size_bytes; done += kPieceBytes) {
+      const auto piece = std::span(buffer).first(
+          static_cast<std::size_t>(std::min<std::uint64_t>(kPieceBytes, size_bytes - done)));
+      RETURN_IF_ERROR(shards[at].archive->read_through(piece, done));
+      digest->update(piece);
+      if (!work.advance(piece.size()))
+        return fail(ErrorCode::System, EINTR, model.path().native() + ": interrupted, nothing was written");
+    }
+    if (std::string(kSha256) + digest->finish() != was.version) return false;
+  }
+  return true;
 }
 
 /// Adds the whole merge except new bytes and new tensors.
@@ -246,6 +283,12 @@ Result<void> check_base_bytes(const Model& model, Work& work) {
   const bool is_edited = delta.base_bytes.empty();
   if (is_edited && delta.all_base_bytes.empty()) {
     if (differences.empty()) return {};
+    if (has_digests(model)) {
+      const auto are_same = have_digests(model, work);
+      RETURN_IF_ERROR(are_same);
+      if (*are_same) return {};
+      return refuse("its files have other bytes");
+    }
     return refuse(
         "the delta knows it by the sizes and times of its files only (a copy needs the same times: "
         "cp -p, touch -r), or by their versions on a server");
@@ -274,7 +317,7 @@ Result<BaseCheck> check_base(const Model& model,
   if (!model.delta()->base_bytes.empty()) {
     for (const std::uint32_t position : kept_tensors(model))
       size_bytes += model.file_range(position).size_bytes;
-  } else if (!model.delta()->all_base_bytes.empty()) {
+  } else if (!model.delta()->all_base_bytes.empty() || has_digests(model)) {
     size_bytes = model.base()->data_size_bytes();
   }
   if (size_bytes > 0) begin(size_bytes, why);

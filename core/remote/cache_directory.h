@@ -1,4 +1,4 @@
-// Where bytes are kept that can be fetched again.
+// The directories for bytes that can be fetched again.
 #pragma once
 
 #include <filesystem>

@@ -50,8 +50,10 @@ Result<std::shared_ptr<FetchedBlocks>> FetchedBlocks::make(std::unique_ptr<Remot
   RETURN_IF_ERROR(file);
   std::shared_ptr<FetchedBlocks> blocks(new FetchedBlocks(std::move(object), std::move(*file)));
   const bool is_kept = blocks->keep(first, 0).has_value();
-  const MutexLock lock(blocks->mutex_);
   const bool is_whole = first.size() == blocks->size_bytes();
+  // A server that sends only whole files can't be asked for a part.
+  if (!is_kept && is_whole) blocks->whole_.assign(first.begin(), first.end());
+  const MutexLock lock(blocks->mutex_);
   for (std::uint64_t at = 0; is_kept && at < blocks->is_here_.size(); ++at) {
     if ((at + 1) * kBlockBytes <= first.size() || is_whole) blocks->is_here_[at] = true;
   }
@@ -153,6 +155,10 @@ Result<void> FetchedBlocks::keep(std::span<const std::byte> bytes, std::uint64_t
 }
 
 Result<void> FetchedBlocks::read(std::span<std::byte> to, std::uint64_t offset, ByteRange wanted) {
+  if (!whole_.empty()) {
+    std::copy_n(whole_.begin() + static_cast<std::ptrdiff_t>(offset), to.size(), to.begin());
+    return {};
+  }
   const Blocks blocks = blocks_of({offset, to.size()});
   auto is_kept = guard_memory([&] { return bring(blocks, blocks_of(wanted)); });
   RETURN_IF_ERROR(is_kept);

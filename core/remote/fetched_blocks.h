@@ -81,6 +81,7 @@ class FetchedBlocks : public std::enable_shared_from_this<FetchedBlocks> {
 
   const std::unique_ptr<RemoteObject> object_;
   const UniqueFd file_;
+  std::vector<std::byte> whole_;  // constant after make(): a small file for which the disk has no room
   std::atomic<bool> is_ending_ = false;
   mutable Mutex mutex_;
   Condition part_ends_;

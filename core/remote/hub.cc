@@ -9,6 +9,7 @@
 #include <array>
 #include <cctype>
 #include <cstdlib>
+#include <filesystem>
 #include <span>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "core/base/cancellation.h"
 #include "core/base/unique_fd.h"
 #include "core/format/json_cursor.h"
+#include "core/format/json_string.h"
 #include "core/format/json_syntax.h"
 #include "core/remote/http_answer.h"
 #include "core/remote/retries.h"
@@ -46,10 +48,16 @@ bool is_set(const char* name) {
   return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
 }
 
-std::string hub_endpoint() {
+/// Returns the address of the Hub, without a slash at the end.
+/// @return EINVAL: HF_ENDPOINT is no address, or has a password, which would be in the table of mounts.
+Result<std::string> hub_endpoint() {
   std::string endpoint = variable("HF_ENDPOINT");
   while (endpoint.ends_with('/')) endpoint.pop_back();
-  return endpoint.empty() ? "https://huggingface.co" : endpoint;
+  if (endpoint.empty()) return "https://huggingface.co";
+  const bool is_web = endpoint.starts_with("https://") || endpoint.starts_with("http://");
+  if (is_web && endpoint.find_first_of("@?# ") == endpoint.npos) return endpoint;
+  return fail(ErrorCode::InvalidArgument, EINVAL,
+              "HF_ENDPOINT: is no address of a Hub: write https://HOST, without a password");
 }
 
 bool is_unreserved(unsigned char c) {
@@ -98,9 +106,18 @@ bool is_path_in_model(std::string_view path) {
   }
 }
 
-bool is_commit(std::string_view text) {
+bool is_hexadecimal(std::string_view text) {
   const auto is_digit = [](unsigned char c) { return std::isdigit(c) != 0 || (c >= 'a' && c <= 'f'); };
-  return text.size() == kCommitDigits && std::ranges::all_of(text, is_digit);
+  return std::ranges::all_of(text, is_digit);
+}
+
+bool is_commit(std::string_view text) {
+  return text.size() == kCommitDigits && is_hexadecimal(text);
+}
+
+bool is_digest(std::string_view text) {
+  constexpr std::size_t kSha256Digits = 64;
+  return (text.size() == kSha256Digits || text.size() == kCommitDigits) && is_hexadecimal(text);
 }
 
 /// Takes the revision off the beginning of REVISION/FILE. A revision of a pull request has slashes.
@@ -189,18 +206,22 @@ Error refusal_of(const HttpAnswer& answer, const HubName& name, const std::strin
   const std::string shown = fmt::format("hf://{}", name.model);
   const std::string login = has_token ? "the token of this user may not read it"
                                       : "a private model needs a token (HF_TOKEN, or `hf auth login`)";
+  const std::string why = answer.error_message.empty() ? "" : ": " + answer.error_message.substr(0, 200);
   if (answer.error_code == "GatedRepo") {
     return {ErrorCode::System, EACCES,
             fmt::format("{}: its authors ask for consent to their terms: {}/{}{}", shown, endpoint,
                         name.model, has_token ? "" : "; then " + login)};
   }
+  if (answer.status == 401 && has_token && answer.error_code.empty())
+    return {ErrorCode::System, EACCES,
+            fmt::format("{}: the Hub refuses the token of this user{}", shown, why)};
   if (answer.error_code == "RevisionNotFound")
     return {ErrorCode::NotFound, ENOENT, fmt::format("{}: has no revision {}", shown, name.revision)};
   if (answer.error_code == "RepoNotFound" || answer.status == 401 || answer.status == 404)
     return {ErrorCode::NotFound, ENOENT,
             fmt::format("{}: the Hub has no such model, or it is private: {}", shown, login)};
   if (answer.status == 403)
-    return {ErrorCode::System, EACCES, fmt::format("{}: the Hub refuses it: {}", shown, login)};
+    return {ErrorCode::System, EACCES, fmt::format("{}: the Hub refuses it{}: {}", shown, why, login)};
   return {ErrorCode::System, EIO, fmt::format("{}: the server answers with status {}", shown, answer.status)};
 }
 
@@ -223,6 +244,10 @@ Result<HttpAnswer> request_text(std::string url, const std::string& authorizatio
       RETURN_IF_ERROR(next);
       url = std::move(*next);
       continue;
+    }
+    if (answer.failure && answer.failure->errno_value == EBADMSG) {
+      return fail(ErrorCode::System, EFBIG,
+                  fmt::format("the list of its files has more than {} bytes", kMostListBytes));
     }
     if (answer.failure && is_final(*answer.failure)) return tl::unexpected(std::move(*answer.failure));
     const bool is_answered = answer.status != 0 && !(answer.status == 200 && answer.failure);
@@ -275,6 +300,10 @@ Result<ListedFile> take_sibling(JsonCursor& cursor) {
     return {};
   }));
   if (listed.file.digest.empty()) listed.file.digest = std::move(blob);
+  if (!is_digest(listed.file.digest)) {
+    return fail(ErrorCode::System, EIO,
+                fmt::format("the Hub lists {} without a digest", in_quotes(listed.path)));
+  }
   return listed;
 }
 
@@ -332,11 +361,14 @@ fs::path cached_model(std::string_view model) {
   return hub_cache() / name;
 }
 
-/// Returns true if only this user or root can have written the entry, and no link leads to it.
-bool is_own(const fs::path& path, mode_t kind) {
+/// Returns true if only this user or root may write the entry. The group with the user's own number counts as
+/// the user: many systems give each user such a group, and a umask of 002.
+bool is_own(int entry, mode_t kind) {
   struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0 && (status.st_mode & S_IFMT) == kind &&
-         (status.st_uid == ::geteuid() || status.st_uid == 0) && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+  if (::fstat(entry, &status) != 0 || (status.st_mode & S_IFMT) != kind) return false;
+  if (status.st_uid != ::geteuid() && status.st_uid != 0) return false;
+  const bool is_own_group = status.st_gid == status.st_uid;
+  return (status.st_mode & (S_IWOTH | (is_own_group ? 0U : S_IWGRP))) == 0;
 }
 
 /// Makes the list of a commit from the links of its snapshot in the cache.
@@ -351,10 +383,9 @@ Result<std::shared_ptr<const HubModel>> find_cached(const HubName& name, HubMode
          at.increment(failed)) {
       const fs::path target = fs::read_symlink(at->path(), failed);
       const std::uint64_t size_bytes = failed ? 0 : fs::file_size(at->path(), failed);
-      if (!failed) {
-        model.files[at->path().lexically_relative(snapshot).native()] = {target.filename().native(),
-                                                                         size_bytes};
-      }
+      const std::string digest = target.filename();
+      if (!failed && is_digest(digest))
+        model.files[at->path().lexically_relative(snapshot).native()] = {digest, size_bytes};
       failed.clear();
     }
   }
@@ -380,6 +411,10 @@ Result<std::optional<HubName>> hub_name_of(const std::string& address) {
   std::string_view rest = address;
   if (rest.starts_with(kScheme)) {
     rest.remove_prefix(kScheme.size());
+    if (rest.starts_with("datasets/") || rest.starts_with("spaces/")) {
+      return fail(ErrorCode::InvalidArgument, EINVAL,
+                  fmt::format("{}: only models of the Hub are read, no datasets and spaces", address));
+    }
     name.model = take_model(rest, "@/");
     if (name.model.empty()) return no_hub_name(address);
     if (rest.starts_with('@')) {
@@ -390,9 +425,9 @@ Result<std::optional<HubName>> hub_name_of(const std::string& address) {
     }
     name.file = rest;
   } else {
-    const std::string endpoint = hub_endpoint() + "/";
-    if (!rest.starts_with(endpoint)) return std::optional<HubName>();
-    rest.remove_prefix(endpoint.size());
+    const auto endpoint = hub_endpoint();
+    if (!endpoint || !rest.starts_with(*endpoint + "/")) return std::optional<HubName>();
+    rest.remove_prefix(endpoint->size() + 1);
     rest = rest.substr(0, rest.find_first_of("?#"));
     name.model = take_model(rest, "/");
     const bool is_file = rest.starts_with("/resolve/") || rest.starts_with("/blob/");
@@ -416,7 +451,9 @@ RemoteAddress HubModel::address_of(std::string_view file) const {
 }
 
 Result<std::shared_ptr<const HubModel>> find_hub_model(const HubName& name, HttpConnection& connection) {
-  const std::string endpoint = hub_endpoint();
+  const auto known = hub_endpoint();
+  RETURN_IF_ERROR(known);
+  const std::string& endpoint = *known;
   HubModel model{.model = name.model,
                  .commit = {},
                  .root = fmt::format("{}/{}/resolve/", endpoint, name.model),
@@ -485,14 +522,21 @@ Result<std::string> choose_hub_file(const HubModel& model, const HubName& name) 
       fmt::format("{}: has several archives: name one as hf://{}/FILE: {}", shown, model.model, list));
 }
 
-std::optional<fs::path> find_in_hub_cache(const HubModel& model, const HubModel::File& file) {
-  if (file.digest.empty() || !is_path_in_model(file.digest) || file.digest.find('/') != file.digest.npos)
-    return std::nullopt;
+std::optional<UniqueFd> find_in_hub_cache(const HubModel& model, const HubModel::File& file) {
+  constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  if (!is_digest(file.digest)) return std::nullopt;
   const fs::path place = cached_model(model.model);
-  fs::path blob = place / "blobs" / file.digest;
+  UniqueFd reached(::open(place.parent_path().c_str(), kDirectory));
+  for (const std::string& name : {place.filename().native(), std::string("blobs")}) {
+    if (!reached) return std::nullopt;
+    reached = UniqueFd(::openat(reached.get(), name.c_str(), kDirectory | O_NOFOLLOW));
+    if (!reached || !is_own(reached.get(), S_IFDIR)) return std::nullopt;
+  }
+  constexpr int kFile = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  UniqueFd blob(::openat(reached.get(), file.digest.c_str(), kFile));
   struct stat status {};
-  if (!is_own(place, S_IFDIR) || !is_own(place / "blobs", S_IFDIR) || !is_own(blob, S_IFREG) ||
-      ::stat(blob.c_str(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) != file.size_bytes)
+  if (!blob || !is_own(blob.get(), S_IFREG) || ::fstat(blob.get(), &status) != 0 ||
+      static_cast<std::uint64_t>(status.st_size) != file.size_bytes)
     return std::nullopt;
   return blob;
 }

@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +14,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/base/unique_fd.h"
 #include "core/remote/http_connection.h"
 #include "core/remote/remote_object.h"
 
@@ -61,8 +61,8 @@ Result<std::shared_ptr<const HubModel>> find_hub_model(const HubName& name, Http
 /// @return ENOENT: there is none, or FILE is not listed. EINVAL: there are several; the message lists them.
 Result<std::string> choose_hub_file(const HubModel& model, const HubName& name);
 
-/// Returns the path of a file in the Hugging Face cache that has the size and, by its name, the digest.
-/// Nothing if there is none, or if another user may have written it.
-std::optional<std::filesystem::path> find_in_hub_cache(const HubModel& model, const HubModel::File& file);
+/// Opens a file in the Hugging Face cache that has the size and, by its name, the digest. Nothing if there is
+/// none, or if another user may have written it.
+std::optional<UniqueFd> find_in_hub_cache(const HubModel& model, const HubModel::File& file);
 
 }  // namespace stfs

@@ -1,11 +1,11 @@
 // The files beside a model of the Hugging Face Hub: its configuration, its tokenizer, its code. Libraries
 // load them from a directory, so they are brought to a directory of this host. They stay there for the next
-// mount: the files of a commit never change.
+// mount: the files of a commit never change, and their digests are checked.
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,37 +22,39 @@ namespace stfs {
 class HubCompanions : public std::enable_shared_from_this<HubCompanions> {
  public:
   /// @param folder  in the model, with a slash at the end; empty: the top.
-  HubCompanions(std::shared_ptr<const HubModel> model, std::string folder)
-      : model_(std::move(model)), folder_(std::move(folder)) {}
+  HubCompanions(std::shared_ptr<const HubModel> model, std::string folder);
 
   /// Opens the directory on this host, which may still be empty.
   [[nodiscard]] Result<UniqueFd> open() const;
-  /// Brings the missing files of the folder. Leaves out weights in any format, hidden files, and files of
-  /// more than 64 MiB. A file gets its name when it is whole. Waits for the Hub, unless all files are there.
-  /// After a failure, the next calls return the same failure for some seconds.
-  /// @return the first failure; the other files are there. EINTR: the reader has been killed.
-  Result<void> fetch();
+  /// Brings a file, unless it is there. A file gets its name when it is whole and has its digest. Waits for
+  /// the Hub. After a failure, the next calls return the same failure for some seconds. Does nothing for a
+  /// name that the folder does not have.
+  /// @return EINTR: the reader has been killed.
+  Result<void> fetch(const std::string& name);
+  /// Brings all files.
+  /// @return the first failure; the other files are there.
+  Result<void> fetch_all();
 
  private:
-  /// One try to bring all files.
+  /// The last try to bring a file.
   struct Try {
-    std::size_t left = 0;  // files that are still coming
+    bool is_over = false;
     Result<void> result{};
     std::chrono::steady_clock::time_point ended_at{};
   };
   [[nodiscard]] std::filesystem::path place() const;
-  /// Returns true if no try has succeeded, and none is running or has just failed.
-  [[nodiscard]] bool must_try() const REQUIRES(mutex_);
-  /// Asks for the missing files.
-  Result<void> begin() REQUIRES(mutex_);
-  void bring(const std::string& name, HttpConnection& connection);
+  /// Asks for a file, if no try has succeeded, and none is running or has just failed.
+  void begin(const std::string& name) REQUIRES(mutex_);
+  [[nodiscard]] Result<void> wait(const std::string& name) REQUIRES(mutex_);
+  Result<void> bring(const std::string& name, HttpConnection& connection);
+  void note_end(const std::string& name, Result<void> result);
 
   const std::shared_ptr<const HubModel> model_;
   const std::string folder_;
-  UniqueFd directory_;  // constant after the first begin()
+  std::map<std::string, HubModel::File, std::less<>> files_;  // by name; constant
   Mutex mutex_;
   Condition one_ends_;
-  std::optional<Try> try_ GUARDED_BY(mutex_);
+  std::map<std::string, Try, std::less<>> tries_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stfs

@@ -153,6 +153,18 @@ Result<void> RemoteObject::check_version(const RemoteVersion& found, const Part&
                                 printable_header(found.etag.empty() ? found.last_modified : found.etag)));
 }
 
+Result<void> RemoteObject::check_target(const std::string& target, const HttpAnswer& answer) const {
+  const std::string etag = strong(answer.etag);
+  if (!address_.listed || etag.empty()) return {};
+  const MutexLock lock(mutex_);
+  if (target != (target_.empty() ? address_.url : target_)) return {};  // another thread has a newer address
+  if (target_etag_.empty()) target_etag_ = etag;
+  if (target_etag_ == etag) return {};
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              fmt::format("the file on the server has changed: its version was {}, now {}",
+                          printable_header(target_etag_), printable_header(etag)));
+}
+
 Result<void> RemoteObject::check_listed(const HttpAnswer& answer) const {
   if (!address_.listed || answer.linked_etag.empty()) return {};
   std::string_view digest = answer.linked_etag;
@@ -217,11 +229,15 @@ Result<void> RemoteObject::bring(Part& part, HttpConnection& connection, const I
         to,
         {.wants_body =
              [&](const HttpAnswer& head) {
-               is_checked = (head.status == kOk || head.status == kPartial) && check(head, part).has_value();
+               is_checked = (head.status == kOk || head.status == kPartial) && check(head, part) &&
+                            check_target(target, head);
                return is_checked;
              },
          .is_ending = is_ending});
     RETURN_IF_ERROR(check_listed(answer));
+    if (answer.status == kOk || answer.status == kPartial) {
+      RETURN_IF_ERROR(check_target(target, answer));
+    }
     const bool is_sound = !answer.failure || !is_final(*answer.failure);
     if (is_checked && is_sound && answer.received_bytes > 0) {
       RETURN_IF_ERROR(take(answer, part));
@@ -242,6 +258,7 @@ Result<void> RemoteObject::bring(Part& part, HttpConnection& connection, const I
       target = std::move(*next);
       const MutexLock lock(mutex_);
       target_ = target;
+      target_etag_.clear();
       continue;
     }
     if (target != address_.url && is_expired(answer.status)) {
@@ -249,6 +266,7 @@ Result<void> RemoteObject::bring(Part& part, HttpConnection& connection, const I
       target = address_.url;
       const MutexLock lock(mutex_);
       target_.clear();
+      target_etag_.clear();
       if (++redirects > kMostRedirects) return tl::unexpected(std::move(verdict.why));
       continue;
     }

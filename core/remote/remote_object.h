@@ -85,6 +85,8 @@ class RemoteObject {
   [[nodiscard]] std::uint64_t whole_size(const HttpAnswer& answer) const;
   /// Fails if an answer with bytes is not the wanted part of this version.
   [[nodiscard]] Result<void> check(const HttpAnswer& answer, const Part& part) const;
+  /// Fails if two answers of the listed file at one address have different ETags. Notes the first.
+  [[nodiscard]] Result<void> check_target(const std::string& target, const HttpAnswer& answer) const;
   /// Fails if two answers are of different versions.
   [[nodiscard]] Result<void> check_version(const RemoteVersion& found, const Part& part) const;
   /// Fails if the Hub's answer is of another file than the listed one.
@@ -101,6 +103,8 @@ class RemoteObject {
   mutable Mutex mutex_;
   /// The address to which the server has redirected. The address often expires. Empty: none.
   mutable std::string target_ GUARDED_BY(mutex_);
+  /// The ETag of the file at target_. Another server may give the listed file another ETag. Empty: unknown.
+  mutable std::string target_etag_ GUARDED_BY(mutex_);
 };
 
 }  // namespace stfs

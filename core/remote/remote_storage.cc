@@ -16,6 +16,7 @@
 #include "core/base/absolute_path.h"
 #include "core/base/mutex.h"
 #include "core/format/header.h"
+#include "core/remote/digest.h"
 #include "core/remote/fetched_blocks.h"
 #include "core/remote/hub.h"
 #include "core/remote/remote_object.h"
@@ -37,13 +38,19 @@ tl::unexpected<Error> read_only(std::string_view subject, std::string_view actio
 class Opened {
  public:
   /// @param is_listed  the version is the digest that the Hub lists.
-  Opened(std::string url, std::shared_ptr<FetchedBlocks> blocks, bool is_listed)
+  /// @param mode  a file that needs a token is for this user alone.
+  Opened(std::string url, std::shared_ptr<FetchedBlocks> blocks, bool is_listed, mode_t mode)
       : url_(std::move(url)),
         blocks_(std::move(blocks)),
         version_(blocks_->object().version()),
-        is_listed_(is_listed) {}
-  Opened(std::string url, std::unique_ptr<File> local, RemoteVersion version)
-      : url_(std::move(url)), local_(std::move(local)), version_(std::move(version)), is_listed_(true) {}
+        is_listed_(is_listed),
+        mode_(mode) {}
+  Opened(std::string url, std::unique_ptr<File> local, RemoteVersion version, mode_t mode)
+      : url_(std::move(url)),
+        local_(std::move(local)),
+        version_(std::move(version)),
+        is_listed_(true),
+        mode_(mode) {}
   ~Opened() {
     if (blocks_) blocks_->end();
   }
@@ -52,11 +59,15 @@ class Opened {
 
   [[nodiscard]] const std::string& url() const { return url_; }
   [[nodiscard]] std::uint64_t size_bytes() const { return version_.size_bytes; }
-  /// Returns File::version(). Another file may have the same ETag.
+  /// Returns File::version(). A short ETag is often made of the file's time and its size, so another file may
+  /// have the same one.
   [[nodiscard]] std::string version() const {
-    if (is_listed_)
-      return fmt::format("{}:{}", version_.etag.size() == kGitDigits ? "sha1" : "sha256", version_.etag);
-    return version_.etag.empty() ? std::string() : fmt::format("{} {}", version_.etag, url_);
+    const std::string& etag = version_.etag;
+    if (is_listed_) return fmt::format("{}:{}", etag.size() == kGitDigits ? "sha1" : "sha256", etag);
+    constexpr std::size_t kLeastDigits = 32;
+    const std::size_t digits = etag.find_first_not_of("0123456789abcdefABCDEF", 1);
+    const bool is_of_bytes = digits != etag.npos && digits > kLeastDigits;
+    return is_of_bytes ? fmt::format("{} {}", etag, url_) : std::string();
   }
   /// Null if the bytes come from the server.
   [[nodiscard]] const File* local() const { return local_.get(); }
@@ -66,7 +77,7 @@ class Opened {
     FileStatus status;
     status.identity.inode = XXH3_64bits(name.data(), name.size());
     status.identity.size_bytes = version_.size_bytes;
-    status.mode = S_IFREG | S_IRUSR | S_IRGRP | S_IROTH;
+    status.mode = S_IFREG | (mode_ & (S_IRUSR | S_IRGRP | S_IROTH));
     status.uid = ::geteuid();
     status.gid = ::getegid();
     return status;
@@ -107,6 +118,7 @@ class Opened {
   const std::unique_ptr<File> local_;
   const RemoteVersion version_;
   const bool is_listed_;
+  const mode_t mode_;
   Mutex mutex_;
   std::unique_ptr<TensorPlan> plan_ GUARDED_BY(mutex_);
 };
@@ -230,22 +242,32 @@ class RemoteStorage final : public Storage {
         first_bytes = static_cast<std::size_t>(size_bytes);
     }
     const bool is_listed = address.listed.has_value();
+    const bool is_private = !address.authorization.empty();
+    const std::string digest = is_listed ? address.listed->digest : "";
     HttpConnection connection;
     std::vector<std::byte> first(first_bytes);
     auto object = RemoteObject::open(std::move(address), connection, first);
     if (!object) return tl::unexpected(std::move(object).error().within(url));
+    const bool is_whole = first.size() == (*object)->version().size_bytes;
+    if (is_listed && is_whole) {
+      if (auto right = check_digest(first, digest); !right)
+        return tl::unexpected(std::move(right).error().within(url));
+    }
     auto blocks = FetchedBlocks::make(std::move(*object), first);
     if (!blocks) return tl::unexpected(std::move(blocks).error().within(url));
-    return std::make_shared<Opened>(url, std::move(*blocks), is_listed);
+    return std::make_shared<Opened>(url, std::move(*blocks), is_listed, is_private ? 0400 : 0444);
   }
   /// Returns null if the cache does not have the file.
   static std::shared_ptr<Opened> open_local(const std::string& url, const HubModel& model,
                                             const HubModel::File& listed) {
-    const auto path = find_in_hub_cache(model, listed);
-    auto file = path ? system_storage().open_no_link(*path, Access::ReadOnly) : nullptr;
-    if (!file || !*file) return nullptr;
+    const auto found = find_in_hub_cache(model, listed);
+    if (!found) return nullptr;
+    auto file = system_storage().open(fmt::format("/proc/self/fd/{}", found->get()), Access::ReadOnly);
+    if (!file) return nullptr;
+    const auto status = (*file)->status();
+    if (!status) return nullptr;
     return std::make_shared<Opened>(url, std::move(*file),
-                                    RemoteVersion{listed.digest, {}, listed.size_bytes});
+                                    RemoteVersion{listed.digest, {}, listed.size_bytes}, status->mode);
   }
   std::string query_of(const std::string& url) {
     const MutexLock lock(mutex_);

@@ -28,10 +28,9 @@ tl::unexpected<Error> unreadable(const Error& why, ByteRange range) {
 Result<std::unique_ptr<FileByteSource>> FileByteSource::open(const File& file, std::uint64_t size_bytes,
                                                              Io io, std::uint64_t room_bytes) {
   std::unique_ptr<FileByteSource> source(new FileByteSource(file, size_bytes));
-  if (io == Io::Auto) {
-    source->why_not_mapped_ =
-        file.descriptor() < 0 ? "a web server" : unmappable_store(file.filesystem_type());
-  }
+  if (io == Io::Auto) source->why_not_mapped_ = unmappable_store(file.filesystem_type());
+  if (io == Io::Auto && file.descriptor() < 0 && source->why_not_mapped_.empty())
+    source->why_not_mapped_ = "a web server";
   if (io == Io::Pread || !source->why_not_mapped_.empty()) return source;
   auto map = MappedRegion::map(file, size_bytes + room_bytes);
   if (map) {

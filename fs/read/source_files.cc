@@ -199,9 +199,9 @@ void SourceFiles::mark_copy(int descriptor, const Layer& layer) const {
   static_cast<void>(::fsetxattr(descriptor, kCopyAttribute, mark.data(), mark.size(), 0));
 }
 
-Result<void> SourceFiles::bring_companions() const {
+Result<void> SourceFiles::bring_companions(const std::string& name) const {
   if (!companions_) return {};
-  auto brought = companions_->fetch();
+  auto brought = name.empty() ? companions_->fetch_all() : companions_->fetch(name);
   if (!brought && !has_failed_to_bring_.exchange(true))
     log::warning("{}: {}", layers_.back().path.native(), brought.error().message);
   if (brought) has_failed_to_bring_ = false;
@@ -211,7 +211,8 @@ Result<void> SourceFiles::bring_companions() const {
 Result<SourceFiles::Answer> SourceFiles::ask(const Layer& layer, const std::string& path) const {
   auto opened = open(layer);
   RETURN_IF_ERROR(opened);
-  const auto brought = layer.is_private() || path.empty() ? Result<void>() : bring_companions();
+  const bool is_remote = !layer.is_private() && !path.empty();
+  const auto brought = is_remote ? bring_companions(path.substr(0, path.find('/'))) : Result<void>();
   Answer answer;
   if (!*opened) return answer;
   const std::string mark = layer.is_private() ? mark_of(layer, (*opened)->get()) : std::string();
@@ -278,7 +279,7 @@ Result<SourceFiles::Found> SourceFiles::find(const std::string& path) const {
 
 Result<std::vector<std::string>> SourceFiles::list(const std::string& directory) const {
   const std::string prefix = directory.empty() ? directory : directory + '/';
-  static_cast<void>(bring_companions());  // it has logged why some are missing
+  static_cast<void>(bring_companions({}));  // it has logged why some are missing
   std::set<std::string> names;
   std::set<std::string> removed;
   for (const Layer& layer : layers_) {

@@ -101,8 +101,8 @@ class SourceFiles {
   [[nodiscard]] Result<Answer> ask(const Layer& layer, const std::string& path) const;
   [[nodiscard]] Result<void> check_private(const Layer& layer, int directory) const;
 
-  /// Brings the files of a model on the Hub. Logs a failure.
-  [[nodiscard]] Result<void> bring_companions() const;
+  /// Brings a file of a model on the Hub; all of them without a name. Logs a failure.
+  [[nodiscard]] Result<void> bring_companions(const std::string& name) const;
 
   const IsLeftOut is_left_out_;
   const std::shared_ptr<HubCompanions> companions_;  // null if the source is no model on the Hub

@@ -49,6 +49,7 @@ class Hub(WebServer):
         self.cdn = cdn
         self.models, self.tokens, self.gated, self.renamed = {}, {}, set(), {}
         self.wrong_digests = {}  # {path: digest} of the answers, not of the list
+        self.wrong_files = {}  # {path: bytes, or a status} of the answers
         super().__init__()
 
     def files(self, model, revision):
@@ -96,8 +97,11 @@ class Hub(WebServer):
         data = files[name]
         digest = self.wrong_digests.get(name, digest_of(data))
         headers = {"X-Repo-Commit": commit, "ETag": f'"{digest}"'}
+        wrong = self.wrong_files.get(name, data)
+        if isinstance(wrong, int):
+            return self.reply(request, wrong, {})
         if len(data) < LARGE:  # as a whole, whatever range is asked for
-            return self.give(request, data, headers)
+            return self.give(request, wrong, headers)
         headers |= {"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(len(data)),
                     "Location": self.cdn.sign("/" + digest_of(data))}
         return self.reply(request, 302, headers)

@@ -2,6 +2,7 @@
 import errno
 import json
 import os
+import stat
 import subprocess
 
 import numpy as np
@@ -10,6 +11,7 @@ import safetensors.numpy
 from delta_variants import STFS
 from hub_server import commit_of, digest_of, hub_served
 from mounted import MountFailed, errno_of
+from web_server import Page, served
 
 MODEL = "org/model"
 CONFIG = json.dumps({"model_type": "llama"}).encode()
@@ -34,6 +36,21 @@ def hub(tmp_path, monkeypatch):
     with hub_served() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
         yield hub
+
+
+@pytest.fixture
+def own_disk_of(tmp_path):
+    """A disk that is nearly full."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "none", place], capture_output=True, text=True)
+    if made.returncode != 0:
+        pytest.skip(f"no mount of tmpfs: {made.stderr}")
+    try:
+        (place / "full").write_bytes(bytes(4_000_000))
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
 
 
 def arrays(seed=1):
@@ -127,6 +144,21 @@ def test_an_answer_of_another_file_is_refused(hub, model):
     assert "the Hub lists this file as" in stfs("ls", f"hf://{MODEL}", status=1)
 
 
+def test_a_file_that_becomes_another_one_at_its_address_is_refused(hub, model, mounts):
+    mount = mounts(f"hf://{MODEL}")
+    page = hub.cdn.pages["/" + digest_of(archive_of())]
+    hub.cdn.pages["/" + digest_of(archive_of())] = Page.of(archive_of(2), '"other"')
+    assert page.size == len(archive_of(2))
+    assert errno_of((mount / "embed").read_bytes) == errno.ESTALE
+
+
+def test_an_index_with_other_bytes_is_refused(hub):
+    files = sharded()
+    hub.add_model(MODEL, files)
+    hub.wrong_files["model.safetensors.index.json"] = files["model.safetensors.index.json"].replace(b"00001-of", b"00003-of")
+    assert "and the bytes that came have" in stfs("ls", f"hf://{MODEL}", status=1)
+
+
 def test_a_file_of_another_size_is_refused(hub, model):
     digest = digest_of(archive_of())
     hub.cdn.pages["/" + digest].size -= 1
@@ -181,6 +213,22 @@ def test_a_directory_of_a_model_is_named(hub):
 ])
 def test_what_the_hub_does_not_have_is_said(hub, model, name, words):
     assert words in stfs("ls", f"hf://{name}", status=1)
+
+
+@pytest.mark.parametrize("kind", ["datasets", "spaces"])
+def test_only_models_are_read(hub, kind):
+    assert "only models of the Hub" in stfs("ls", f"hf://{kind}/org/x", status=1)
+
+
+def test_a_list_without_digests_is_refused(hub, model, monkeypatch):
+    listed = hub.list_of
+    monkeypatch.setattr(hub, "list_of", lambda *words: {**listed(*words), "siblings": [{"rfilename": "model.safetensors"}]})
+    assert "without a digest" in stfs("ls", f"hf://{MODEL}", status=1)
+
+
+def test_a_list_without_end_is_refused(hub, model, monkeypatch):
+    monkeypatch.setattr(hub, "list_of", lambda *_: "x" * (17 << 20))
+    assert "has more than" in stfs("ls", f"hf://{MODEL}", status=1)
 
 
 def test_a_model_without_archives_is_named(hub):
@@ -268,6 +316,39 @@ def test_a_token_is_in_no_text(hub, model, monkeypatch, mounts, tmp_path):
     assert "hf_secret" not in stfs("info", f"hf://{MODEL}").decode()
 
 
+def test_a_proxy_does_not_see_the_token(hub, model, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with served() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.address)
+        assert stfs("cat", f"hf://{MODEL}", "h.1.w") == arrays()["h.1.w"].tobytes()
+        assert proxy.requests == []
+
+
+def test_a_model_that_needs_a_token_is_for_its_user_alone(hub, model, monkeypatch, mounts, tmp_path):
+    mount = mounts(f"hf://{MODEL}")
+    assert stat.S_IMODE(os.stat(mount / "embed").st_mode) == 0o444
+    assert mount.unmount() == 0
+    hub.tokens[MODEL] = "hf_secret"
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    mount = mounts(f"hf://{MODEL}", f"delta={tmp_path / 'd.safetensors'}")
+    for file in (mount / "embed", mount / ".safetensors" / "pretrained" / "config.json", tmp_path / "d.safetensors"):
+        assert stat.S_IMODE(os.stat(file).st_mode) & 0o077 == 0, file
+
+
+def test_a_token_that_the_hub_refuses_is_named(hub, model, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_old")
+    hub.faults = [401]
+    assert "the Hub refuses the token of this user" in stfs("ls", f"hf://{MODEL}", status=1)
+
+
+@pytest.mark.parametrize("offline", ["0", "1"])
+def test_an_address_of_the_hub_with_a_password_is_refused(hub, model, monkeypatch, offline):
+    monkeypatch.setenv("HF_ENDPOINT", "https://me:secret@hub.example")
+    monkeypatch.setenv("HF_HUB_OFFLINE", offline)
+    refused = stfs("ls", f"hf://{MODEL}", status=1)
+    assert "HF_ENDPOINT" in refused and "secret" not in refused
+
+
 @pytest.mark.parametrize("token", ["a b", "x\r\nX-Injected: 1"])
 def test_a_token_with_strange_characters_is_not_sent(hub, model, monkeypatch, token):
     monkeypatch.setenv("HF_TOKEN", token)
@@ -305,13 +386,52 @@ def test_the_files_beside_the_model_come_when_they_are_looked_for(hub, mounts):
     assert not any("config" in path or "tokenizer" in path for path, _, _ in hub.requests)
 
 
-def test_a_file_that_the_hub_fails_to_give_is_an_error(hub, mounts):
+@pytest.mark.parametrize("wrong", [403, b"}" * len(CONFIG)], ids=["refused", "other bytes"])
+def test_a_file_that_the_hub_fails_to_give_is_an_error_of_that_file(hub, mounts, wrong):
+    hub.add_model(MODEL, sharded())
+    hub.wrong_files["config.json"] = wrong
+    mount = mounts(f"hf://{MODEL}")
+    pretrained = mount / ".safetensors" / "pretrained"
+    assert errno_of(open, pretrained / "config.json") not in (0, errno.ENOENT)
+    assert "config.json" in mount.log()
+    assert (pretrained / "tokenizer.json").read_bytes() == TOKENIZER
+    assert errno_of(open, pretrained / "adapter_config.json") == errno.ENOENT
+    assert "tokenizer.json" in os.listdir(pretrained)
+
+
+def test_a_look_up_brings_one_file(hub, mounts):
+    hub.add_model(MODEL, sharded() | {"README.md": b"r" * 100, "big.jpg": b"j" * 100})
+    mount = mounts(f"hf://{MODEL}")
+    pretrained = mount / ".safetensors" / "pretrained"
+    hub.requests.clear()
+    assert (pretrained / "config.json").read_bytes() == CONFIG
+    assert errno_of(open, pretrained / "none.json") == errno.ENOENT
+    assert [path.rpartition("/")[2] for path, _, _ in hub.requests] == ["config.json"]
+    assert sorted(os.listdir(pretrained)) == ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
+
+
+def test_the_kept_files_of_another_hub_are_not_used(hub, mounts, monkeypatch):
+    hub.add_model(MODEL, sharded())
+    with hub_served() as other:
+        other.add_model(MODEL, sharded() | {"config.json": b"}" * len(CONFIG)})
+        monkeypatch.setenv("HF_ENDPOINT", other.address)
+        mount = mounts(f"hf://{MODEL}")
+        assert (mount / ".safetensors" / "pretrained" / "config.json").read_bytes() == b"}" * len(CONFIG)
+        assert mount.unmount() == 0
+    monkeypatch.setenv("HF_ENDPOINT", hub.address)
+    mount = mounts(f"hf://{MODEL}")
+    assert (mount / ".safetensors" / "pretrained" / "config.json").read_bytes() == CONFIG
+
+
+def test_a_kept_file_that_was_damaged_is_brought_again(hub, mounts, tmp_path):
     hub.add_model(MODEL, sharded())
     mount = mounts(f"hf://{MODEL}")
-    hub.gated.add(MODEL)
-    config = mount / ".safetensors" / "pretrained" / "config.json"
-    assert errno_of(open, config) not in (0, errno.ENOENT)
-    assert "config.json" in mount.log() or "tokenizer.json" in mount.log()
+    assert (mount / ".safetensors" / "pretrained" / "config.json").read_bytes() == CONFIG
+    assert mount.unmount() == 0
+    kept, = (tmp_path / "cache" / "safetensorsfs").rglob("config.json")
+    kept.write_bytes(b"}" * len(CONFIG))
+    mount = mounts(f"hf://{MODEL}")
+    assert (mount / ".safetensors" / "pretrained" / "config.json").read_bytes() == CONFIG
 
 
 def test_a_cache_that_others_may_write_is_not_used(hub, mounts, tmp_path):
@@ -348,6 +468,46 @@ def test_a_delta_knows_its_base_without_reading_it(hub, model, mounts, tmp_path)
     assert "is not the base of" in refused.value.log
 
 
+def test_a_delta_of_the_hub_fits_a_copy_of_the_model_on_this_disk(hub, mounts, tmp_path):
+    files = sharded()
+    hub.add_model(MODEL, files)
+    options = f"delta={tmp_path / 'd.safetensors'}"
+    mount = mounts(f"hf://{MODEL}", options)
+    (mount / "h.1.w").write_bytes(b"\1" * 102)
+    assert mount.unmount() == 0
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name, data in files.items():
+        (copy / name).write_bytes(data)
+    mount = mounts(copy / "model.safetensors.index.json", options)
+    assert (mount / "h.1.w").read_bytes() == b"\1" * 102
+    assert (mount / "embed").read_bytes() == arrays()["embed"].tobytes()
+    assert mount.unmount() == 0
+    shard = copy / "model-00001-of-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    with pytest.raises(MountFailed) as refused:
+        mounts(copy / "model.safetensors.index.json", options)
+    assert "its files have other bytes" in refused.value.log
+
+
+@pytest.mark.parametrize("etag, is_version", [('"68f0c1e2-16e360"', False), ('"' + "a" * 32 + '"', True), ('"' + "a" * 64 + '"', True)])
+def test_a_short_etag_proves_no_bytes_of_a_base(tmp_path, mounts, etag, is_version):
+    """nginx makes it of the file's time in seconds and its size."""
+    with served() as server:
+        address = server.add("/m.safetensors", archive_of(), etag)
+        options = f"delta={tmp_path / 'd.safetensors'}"
+        mount = mounts(address, options)
+        (mount / "h.1.w").write_bytes(b"\1" * 102)
+        assert mount.unmount() == 0
+        server.add("/m.safetensors", archive_of(2), etag)
+        if is_version:
+            assert server.sent_bytes < len(archive_of())
+            return
+        with pytest.raises(MountFailed) as refused:
+            mounts(address, options)
+        assert "is not the base of" in refused.value.log
+
+
 # --- the Hugging Face cache -----------------------------------------------------------------------------------
 
 
@@ -375,6 +535,15 @@ def test_a_file_in_the_cache_is_not_fetched(hub, mounts, tmp_path):
     mount = mounts(f"hf://{MODEL}")
     assert errno_of(open, mount / "embed", "r+b") == errno.EROFS
     assert before.read_bytes() == files["model-00001-of-00002.safetensors"]
+
+
+def test_a_cache_of_the_users_own_group_is_used(hub, model, tmp_path):
+    place = put_in_cache(tmp_path, MODEL, model, {"model.safetensors": archive_of()})
+    for path in (place, *place.rglob("*")):
+        if not path.is_symlink():
+            os.chmod(path, 0o775 if path.is_dir() else 0o664)
+    assert stfs("cat", f"hf://{MODEL}", "h.1.w") == arrays()["h.1.w"].tobytes()
+    assert hub.cdn.requests == []
 
 
 @pytest.mark.parametrize("spoil", ["short", "mode", "link"])
@@ -417,6 +586,26 @@ def test_offline_what_the_cache_lacks_is_said_at_once(hub, tmp_path, monkeypatch
     put_in_cache(tmp_path, MODEL, commit, {name: data for name, data in files.items() if "00002-of" not in name})
     assert "model-00002-of-00002.safetensors" in stfs("cat", f"hf://{MODEL}", "h.1.w", status=1)
     assert hub.requests == []
+
+
+def test_offline_nothing_is_asked_for_beside_the_model(hub, mounts, tmp_path, monkeypatch):
+    files = sharded()
+    commit = hub.add_model(MODEL, files)
+    place = put_in_cache(tmp_path, MODEL, commit, files)
+    (place / "blobs" / digest_of(TOKENIZER)).chmod(0o666)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    mount = mounts(f"hf://{MODEL}")
+    pretrained = mount / ".safetensors" / "pretrained"
+    assert (pretrained / "config.json").read_bytes() == CONFIG
+    assert errno_of(open, pretrained / "tokenizer.json") == errno.ENETUNREACH
+    assert hub.requests == []
+
+
+def test_a_full_disk_keeps_no_bytes_and_stops_no_model(hub, tmp_path, monkeypatch, own_disk_of):
+    hub.add_model(MODEL, sharded())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(own_disk_of))
+    for name, array in arrays().items():
+        assert stfs("cat", f"hf://{MODEL}", name) == array.tobytes()
 
 
 def test_the_commit_is_the_one_of_the_test(hub, model):
