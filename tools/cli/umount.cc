@@ -18,6 +18,7 @@
 #include <optional>
 #include <ostream>
 #include <system_error>
+#include <utility>
 
 #include "core/base/absolute_path.h"
 #include "core/base/shell_word.h"
@@ -252,8 +253,12 @@ std::optional<std::string> unmount(const MountEntry& mount, Unmounted& done, Str
     return tries < kBusyTries && time_left(deadline) != std::chrono::milliseconds::zero();
   };
   for (int tries = 1; failed != 0 && is_busy() && may_try_again(tries); ++tries) {
-    done.users = users_of(mount);
-    if (!done.users.empty()) break;
+    // A program that looks at all mounts, such as `stfs mounts`, uses each of them for a moment.
+    const std::vector<pid_t> before_pause = std::exchange(done.users, users_of(mount));
+    const auto has_stayed = [&](pid_t user) {
+      return std::ranges::find(before_pause, user) != before_pause.end();
+    };
+    if (std::ranges::any_of(done.users, has_stayed)) break;
     ::nanosleep(&kBusyPause, nullptr);
     failed = unmount_once(mount, why);
   }
