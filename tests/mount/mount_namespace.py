@@ -5,7 +5,7 @@ from pathlib import Path
 # Unmounts the copies, except for mounts above the working directory.
 _FORGET_COPIES = """
 while read -r from at type rest; do
-  case "$type $from" in fuse*|*" /dev/loop"*) case "$PWD/" in "$at"/*) ;; *) umount -l "$at" ;; esac ;; esac
+  case "$type $from" in fuse*|*" /dev/loop"*) case "$PWD/" in "$at"/*) ;; *) umount -l "$(printf %b "$at")" ;; esac ;; esac
 done </proc/self/mounts
 """
 

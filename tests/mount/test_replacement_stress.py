@@ -79,6 +79,12 @@ def test_readers_and_writers_while_the_archive_is_replaced(directory, mounts):
             assert len(data) == 4 * Saved.words(value), "of one save the size, of another the bytes"
         return value
 
+    def check_pages(data):
+        """A commit of the mount may come between the copies of two pages."""
+        values = {one_value(data[at:at + mmap.PAGESIZE]) for at in range(0, len(data), mmap.PAGESIZE)}
+        saves = {value for value in values if value < Saved.WRITTEN}
+        assert len(saves) <= 1 and all(len(data) == 4 * Saved.words(value) for value in saves), values
+
     newest = {"value": 0}
 
     def read():
@@ -104,7 +110,7 @@ def test_readers_and_writers_while_the_archive_is_replaced(directory, mounts):
         fd = os.open(mount / "weight", os.O_RDONLY)
         with mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
             stop.wait(random.random() / 20)
-            check(mapped[:])
+            check_pages(mapped[:])
         os.close(fd)
 
     def write():

@@ -139,6 +139,7 @@ def test_a_set_user_id_program_is_not_taken_for_the_guard(model, mounts, tmp_pat
     """A program such as sudo has root's numbers while it asks another user for the password."""
     mount = mounts(model)
     os.kill(eventually(lambda: guard_of(mount), 20), signal.SIGKILL)
+    assert eventually(lambda: guard_of(mount) is None)
     with pose_as_guard(tmp_path, mount):
         done = stfs("umount", mount.path)
         assert done.returncode == 1 and "its daemon was not found" in done.stderr
