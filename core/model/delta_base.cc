@@ -138,7 +138,7 @@ Result<bool> have_digests(const Model& model, Work& work) {
     const std::uint64_t size_bytes = shards[at].archive->identity().size_bytes;
     const BaseFile& was = model.delta()->base_files[at];
     if (size_bytes != was.size_bytes) return false;
-    auto digest = Sha256::begin();
+    auto digest = Digest::begin(Digest::Kind::Sha256);
     RETURN_IF_ERROR(digest);
     for (std::uint64_t done = 0; done < size_bytes; done += kPieceBytes) {
       const auto piece = std::span(buffer).first(

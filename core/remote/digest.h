@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,24 +13,25 @@
 
 namespace stfs {
 
-/// Fails unless the bytes have the digest: the SHA-256 of a large file, or the SHA-1 of a git blob.
-/// @param digest  64 or 40 hexadecimal digits.
-/// @return ESTALE (ArchiveChanged): the bytes have another digest. ENOSYS: there is no libcrypto.
-Result<void> check_digest(std::span<const std::byte> bytes, std::string_view digest);
-
-/// Computes the SHA-256 of bytes that come in pieces. For one thread.
-class Sha256 {
+/// Computes a digest of bytes that come in pieces. For one thread.
+class Digest {
  public:
+  enum class Kind : std::uint8_t { Sha1, Sha256 };
   /// ENOSYS: there is no libcrypto.
-  static Result<Sha256> begin();
+  static Result<Digest> begin(Kind kind);
   void update(std::span<const std::byte> bytes);
-  /// Returns 64 hexadecimal digits. Call it once.
+  /// Returns hexadecimal digits: 40 or 64. Call it once.
   std::string finish();
 
  private:
   using Context = std::unique_ptr<void, void (*)(void*)>;
-  explicit Sha256(Context context) : context_(std::move(context)) {}
+  explicit Digest(Context context) : context_(std::move(context)) {}
   Context context_;
 };
+
+/// Fails unless the bytes have the digest: the SHA-256 of a large file, or the SHA-1 of a git blob.
+/// @param digest  64 or 40 hexadecimal digits.
+/// @return ESTALE (ArchiveChanged): the bytes have another digest. ENOSYS: there is no libcrypto.
+Result<void> check_digest(std::span<const std::byte> bytes, std::string_view digest);
 
 }  // namespace stfs

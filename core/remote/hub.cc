@@ -363,9 +363,7 @@ fs::path cached_model(std::string_view model) {
 
 /// Returns true if only this user or root may write the entry. The group with the user's own number counts as
 /// the user: many systems give each user such a group, and a umask of 002.
-bool is_own(int entry, mode_t kind) {
-  struct stat status {};
-  if (::fstat(entry, &status) != 0 || (status.st_mode & S_IFMT) != kind) return false;
+bool is_own(const struct stat& status) {
   if (status.st_uid != ::geteuid() && status.st_uid != 0) return false;
   const bool is_own_group = status.st_gid == status.st_uid;
   return (status.st_mode & (S_IWOTH | (is_own_group ? 0U : S_IWGRP))) == 0;
@@ -527,15 +525,15 @@ std::optional<UniqueFd> find_in_hub_cache(const HubModel& model, const HubModel:
   if (!is_digest(file.digest)) return std::nullopt;
   const fs::path place = cached_model(model.model);
   UniqueFd reached(::open(place.parent_path().c_str(), kDirectory));
+  struct stat status {};
   for (const std::string& name : {place.filename().native(), std::string("blobs")}) {
     if (!reached) return std::nullopt;
     reached = UniqueFd(::openat(reached.get(), name.c_str(), kDirectory | O_NOFOLLOW));
-    if (!reached || !is_own(reached.get(), S_IFDIR)) return std::nullopt;
+    if (!reached || ::fstat(reached.get(), &status) != 0 || !is_own(status)) return std::nullopt;
   }
   constexpr int kFile = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   UniqueFd blob(::openat(reached.get(), file.digest.c_str(), kFile));
-  struct stat status {};
-  if (!blob || !is_own(blob.get(), S_IFREG) || ::fstat(blob.get(), &status) != 0 ||
+  if (!blob || ::fstat(blob.get(), &status) != 0 || !is_own(status) ||
       static_cast<std::uint64_t>(status.st_size) != file.size_bytes)
     return std::nullopt;
   return blob;

@@ -97,7 +97,6 @@ Result<void> put(int directory, const std::string& name, std::span<const std::by
       if (written <= 0) return fail_system(written < 0 ? errno : EIO, name, "write");
       bytes = bytes.subspan(static_cast<std::size_t>(written));
     }
-    if (::fsync(file.get()) != 0) return fail_system(errno, name, "sync");
     if (::renameat(directory, temporary.c_str(), directory, name.c_str()) != 0)
       return fail_system(errno, name, "rename");
     return {};

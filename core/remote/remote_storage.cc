@@ -98,7 +98,7 @@ class Opened {
   TensorPlan* plan_for(ByteRange range) {
     {
       const MutexLock lock(mutex_);
-      if (plan_ || size_bytes() < kHeaderLengthBytes || range.offset < kHeaderLengthBytes) return plan_.get();
+      if (plan_ || size_bytes() < kHeaderLengthBytes) return plan_.get();
     }
     std::array<std::byte, kHeaderLengthBytes> first{};
     if (!blocks_->read(first, 0, {0, first.size()})) return nullptr;

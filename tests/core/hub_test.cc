@@ -4,10 +4,12 @@
 #include <chrono>
 #include <string>
 
+#include "core/remote/digest.h"
 #include "core/remote/http_answer.h"
 #include "core/remote/retries.h"
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
+#include "tests/support/skip.h"
 
 using namespace stfs;
 using namespace stfs::test;
@@ -146,4 +148,22 @@ TEST_CASE("a request is sent again until its time is over", "[core][remote]") {
     Retries retries(rules, ends);
     CHECK(errno_of(retries.wait(failure, milliseconds(0))) == ECANCELED);
   }
+}
+
+TEST_CASE("files are compared with the digests that git and Git LFS give them", "[core][remote]") {
+  const auto of = [](std::string_view text, std::string_view digest) {
+    return check_digest(bytes_of(text), digest);
+  };
+  const std::string sha256 = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+  const std::string git = "b6fc4c620b67d95f953a5c1c1230aaab5db5a1b0";
+  if (errno_of(of("hello", sha256)) == ENOSYS) return note_skip("there is no libcrypto");
+  CHECK(of("hello", sha256));
+  CHECK(of("hello", git));
+  CHECK(of("", "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"));
+  CHECK(errno_of(of("hello!", sha256)) == ESTALE);
+  CHECK(errno_of(of("hello!", git)) == ESTALE);
+  auto pieces = Digest::begin(Digest::Kind::Sha256).value();
+  pieces.update(bytes_of("hel"));
+  pieces.update(bytes_of("lo"));
+  CHECK(pieces.finish() == sha256);
 }

@@ -48,6 +48,7 @@ TEST_CASE("an address is known without its query, and has no password", "[core][
   CHECK(known_address("https://host/x#part").value() == "https://host/x");
   CHECK(known_address("https://host/me@home?a@b").value() == "https://host/me@home");
   CHECK(known_address("https://host").value() == "https://host");
+  CHECK(errno_of(known_address("https://me:secret@/x")) == EINVAL);
   for (const char* address :
        {"https://me:secret@host/x", "https://secret@host", "https://a@secret@host/x?y"}) {
     const auto refused = known_address(address);

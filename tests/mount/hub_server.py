@@ -49,6 +49,7 @@ class Hub(WebServer):
         self.cdn = cdn
         self.models, self.tokens, self.gated, self.renamed = {}, {}, set(), {}
         self.wrong_digests = {}  # {path: digest} of the answers, not of the list
+        self.quote = '"'  # around X-Linked-Etag
         self.wrong_files = {}  # {path: bytes, or a status} of the answers
         super().__init__()
 
@@ -102,7 +103,7 @@ class Hub(WebServer):
             return self.reply(request, wrong, {})
         if len(data) < LARGE:  # as a whole, whatever range is asked for
             return self.give(request, wrong, headers)
-        headers |= {"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(len(data)),
+        headers |= {"X-Linked-Etag": f"{self.quote}{digest}{self.quote}", "X-Linked-Size": str(len(data)),
                     "Location": self.cdn.sign("/" + digest_of(data))}
         return self.reply(request, 302, headers)
 

@@ -139,6 +139,11 @@ def test_a_signed_address_that_expires_is_asked_for_again(hub, model):
     assert len(hub.cdn.left) == 2  # one for the header, one for the tensor
 
 
+def test_a_mirror_may_write_no_quotes(hub, model):
+    hub.quote = ""
+    assert stfs("cat", f"hf://{MODEL}", "h.1.w") == arrays()["h.1.w"].tobytes()
+
+
 def test_an_answer_of_another_file_is_refused(hub, model):
     hub.wrong_digests["model.safetensors"] = "0" * 64
     assert "the Hub lists this file as" in stfs("ls", f"hf://{MODEL}", status=1)
@@ -218,6 +223,19 @@ def test_what_the_hub_does_not_have_is_said(hub, model, name, words):
 @pytest.mark.parametrize("kind", ["datasets", "spaces"])
 def test_only_models_are_read(hub, kind):
     assert "only models of the Hub" in stfs("ls", f"hf://{kind}/org/x", status=1)
+
+
+def test_a_list_without_sizes_is_refused(hub, model, monkeypatch):
+    listed = hub.list_of
+    file = {"rfilename": "model.safetensors", "lfs": {"sha256": digest_of(archive_of())}}
+    monkeypatch.setattr(hub, "list_of", lambda *words: {**listed(*words), "siblings": [file]})
+    assert "the Hub lists 0" in stfs("ls", f"hf://{MODEL}", status=1)
+
+
+def test_without_a_network_the_reason_comes_at_once(hub, model, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    refused = subprocess.run([STFS, "ls", f"hf://{MODEL}"], capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 1 and f"hf://{MODEL}: " in refused.stderr
 
 
 def test_a_list_without_digests_is_refused(hub, model, monkeypatch):
@@ -326,7 +344,8 @@ def test_a_proxy_does_not_see_the_token(hub, model, monkeypatch):
 
 def test_a_model_that_needs_a_token_is_for_its_user_alone(hub, model, monkeypatch, mounts, tmp_path):
     mount = mounts(f"hf://{MODEL}")
-    assert stat.S_IMODE(os.stat(mount / "embed").st_mode) == 0o444
+    for file in (mount / "embed", mount / ".safetensors" / "pretrained" / "config.json"):
+        assert stat.S_IMODE(os.stat(file).st_mode) & 0o044 == 0o044, file
     assert mount.unmount() == 0
     hub.tokens[MODEL] = "hf_secret"
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
@@ -364,7 +383,20 @@ def test_a_token_is_not_sent_in_plain(hub, model, monkeypatch):
 
 def test_a_gated_model_names_its_page(hub, model, monkeypatch):
     hub.gated.add(MODEL)
-    assert f"terms: {hub.address}/{MODEL}" in stfs("ls", f"hf://{MODEL}", status=1)
+    refused = stfs("ls", f"hf://{MODEL}", status=1)
+    assert f"terms: {hub.address}/{MODEL}" in refused and "HF_TOKEN" in refused
+    monkeypatch.setenv("HF_TOKEN", "hf_x")
+    assert stfs("ls", f"hf://{MODEL}", status=1).endswith(f"{hub.address}/{MODEL}\n")
+
+
+@pytest.mark.parametrize("token", [None, "hf_x"])
+def test_a_refusal_without_a_reason_says_what_is_needed(hub, model, monkeypatch, token):
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    hub.faults = [403]
+    refused = stfs("ls", f"hf://{MODEL}", status=1)
+    assert "the Hub refuses it" in refused
+    assert ("may not read it" if token else "needs a token") in refused
 
 
 # --- the files beside the model -------------------------------------------------------------------------------
@@ -393,7 +425,7 @@ def test_a_file_that_the_hub_fails_to_give_is_an_error_of_that_file(hub, mounts,
     mount = mounts(f"hf://{MODEL}")
     pretrained = mount / ".safetensors" / "pretrained"
     assert errno_of(open, pretrained / "config.json") not in (0, errno.ENOENT)
-    assert "config.json" in mount.log()
+    assert f"resolve/{commit_of(MODEL + 'main')}: config.json: " in mount.log()
     assert (pretrained / "tokenizer.json").read_bytes() == TOKENIZER
     assert errno_of(open, pretrained / "adapter_config.json") == errno.ENOENT
     assert "tokenizer.json" in os.listdir(pretrained)
@@ -408,6 +440,17 @@ def test_a_look_up_brings_one_file(hub, mounts):
     assert errno_of(open, pretrained / "none.json") == errno.ENOENT
     assert [path.rpartition("/")[2] for path, _, _ in hub.requests] == ["config.json"]
     assert sorted(os.listdir(pretrained)) == ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
+
+
+def test_a_file_that_cannot_be_kept_leaves_nothing(hub, mounts, tmp_path):
+    hub.add_model(MODEL, sharded())
+    mount = mounts(f"hf://{MODEL}")
+    place, = (tmp_path / "cache" / "safetensorsfs" / "hub" / "org@model").iterdir()
+    (place / "config.json").mkdir()
+    (place / "config.json" / "x").touch()
+    assert errno_of((mount / ".safetensors" / "pretrained" / "config.json").read_bytes) == errno.EISDIR
+    os.listdir(mount / ".safetensors" / "pretrained")
+    assert sorted(os.listdir(place)) == ["config.json", "tokenizer.json"]
 
 
 def test_the_kept_files_of_another_hub_are_not_used(hub, mounts, monkeypatch):
@@ -428,7 +471,7 @@ def test_a_kept_file_that_was_damaged_is_brought_again(hub, mounts, tmp_path):
     mount = mounts(f"hf://{MODEL}")
     assert (mount / ".safetensors" / "pretrained" / "config.json").read_bytes() == CONFIG
     assert mount.unmount() == 0
-    kept, = (tmp_path / "cache" / "safetensorsfs").rglob("config.json")
+    kept, = (tmp_path / "cache" / "safetensorsfs" / "hub" / "org@model").glob("*/config.json")
     kept.write_bytes(b"}" * len(CONFIG))
     mount = mounts(f"hf://{MODEL}")
     assert (mount / ".safetensors" / "pretrained" / "config.json").read_bytes() == CONFIG

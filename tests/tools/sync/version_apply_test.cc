@@ -92,6 +92,7 @@ TEST_CASE("several threads apply a version, and the state follows", "[tools][syn
     const auto again = host.apply(version, {});
     REQUIRE(again);
     CHECK(again->was_known);
+    CHECK(again->done_tensors == 0);  // none was read
   }
 }
 
