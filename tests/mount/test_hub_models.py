@@ -589,7 +589,7 @@ def test_a_cache_of_the_users_own_group_is_used(hub, model, tmp_path):
     assert hub.cdn.requests == []
 
 
-@pytest.mark.parametrize("spoil", ["short", "mode", "link"])
+@pytest.mark.parametrize("spoil", ["short", "mode", "link", "blobs", "models--org--model"])
 def test_a_file_of_the_cache_that_may_be_wrong_is_not_used(hub, model, tmp_path, spoil):
     place = put_in_cache(tmp_path, MODEL, model, {"model.safetensors": archive_of()})
     blob = place / "blobs" / digest_of(archive_of())
@@ -600,6 +600,9 @@ def test_a_file_of_the_cache_that_may_be_wrong_is_not_used(hub, model, tmp_path,
     elif spoil == "mode":
         blob.write_bytes(wrong)
         blob.chmod(0o666)
+    elif spoil in ("blobs", place.name):
+        blob.write_bytes(wrong)
+        (place / "blobs" if spoil == "blobs" else place).chmod(0o777)
     else:
         (tmp_path / "wrong").write_bytes(wrong)
         blob.unlink()
