@@ -10,7 +10,7 @@
 
 namespace stfs {
 
-/// A request follows at most so many redirects. A new try after an expired address counts as one.
+/// The most redirects of one request. A new try after an expired address counts as a redirect.
 inline constexpr unsigned kMostRedirects = 5;
 
 /// Returns nothing unless the whole text is a number.

@@ -361,8 +361,8 @@ fs::path cached_model(std::string_view model) {
   return hub_cache() / name;
 }
 
-/// Returns true if only this user or root may write the entry. The group with the user's own number counts as
-/// the user: many systems give each user such a group, and a umask of 002.
+/// Returns true if only this user or root may write the entry. Many systems give each user a group with the
+/// user's number, and a umask of 002: this group may write it, too.
 bool is_own(const struct stat& status) {
   if (status.st_uid != ::geteuid() && status.st_uid != 0) return false;
   const bool is_own_group = status.st_gid == status.st_uid;

@@ -25,7 +25,7 @@
 namespace stfs {
 namespace {
 
-/// The Hub may send a file that is in git as a whole, also for a range. Such a file has at most 10 MB.
+/// For a range of a file in git, the Hub may send the whole file. Git has files of at most 10 MB there.
 constexpr std::uint64_t kMostWholeBytes = 32 << 20;
 constexpr std::size_t kGitDigits = 40;
 

@@ -24,7 +24,7 @@ Arguments:
                        A directory with one index is that model. In a directory without an index, each
                        archive becomes a directory of the mount. Also a model on the Hugging Face Hub,
                        hf://ORG/MODEL, or the address of an archive or an index on a web server,
-                       https://HOST/PATH. Both are only read.
+                       https://HOST/PATH. Such a model is only read.
   MOUNTPOINT           An empty directory.
 
 Options:

@@ -11,7 +11,7 @@ import safetensors.numpy
 from delta_variants import STFS
 from hub_server import commit_of, digest_of, hub_served
 from mounted import MountFailed, errno_of
-from web_server import Page, served
+from web_server import Page, needs_libcurl, served
 
 MODEL = "org/model"
 CONFIG = json.dumps({"model_type": "llama"}).encode()
@@ -20,9 +20,7 @@ TOKENIZER = b"t" * 10_000
 
 @pytest.fixture(autouse=True, scope="module")
 def libcurl():
-    refused = subprocess.run([STFS, "ls", "https://"], capture_output=True, text=True).stderr
-    if "built without libcurl" in refused:
-        pytest.skip("this build has no libcurl")
+    needs_libcurl(STFS)
 
 
 @pytest.fixture

@@ -13,16 +13,14 @@ import pytest
 import safetensors.numpy
 from delta_variants import STFS
 from mounted import MountFailed, errno_of, eventually, start_python, wait_ready
-from web_server import Page, make_certificate, served
+from web_server import Page, make_certificate, needs_libcurl, served
 
 BLOCK = 256 << 10
 
 
 @pytest.fixture(autouse=True, scope="module")
 def libcurl():
-    refused = subprocess.run([STFS, "ls", "https://"], capture_output=True, text=True).stderr
-    if "built without libcurl" in refused:
-        pytest.skip("this build has no libcurl")
+    needs_libcurl(STFS)
 
 
 @pytest.fixture

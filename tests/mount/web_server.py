@@ -8,6 +8,8 @@ import struct
 import subprocess
 import threading
 
+import pytest
+
 PIECE = 64 << 10
 
 
@@ -168,6 +170,12 @@ def served(tls=None):
         yield server
     finally:
         server.close()
+
+
+def needs_libcurl(stfs):
+    """Skips a test if the program was built without libcurl."""
+    if "built without libcurl" in subprocess.run([stfs, "ls", "https://"], capture_output=True, text=True).stderr:
+        pytest.skip("this build has no libcurl")
 
 
 def make_certificate(directory):
