@@ -1,80 +1,83 @@
 #include "core/remote/fetched_blocks.h"
 
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <filesystem>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "core/base/cancellation.h"
-#include "core/remote/cache_directory.h"
+#include "core/base/deadline.h"
+#include "core/remote/block_cache.h"
 #include "core/remote/remote_workers.h"
 
 namespace stfs {
-namespace {
 
-namespace fs = std::filesystem;
-
-/// Makes a sparse file that vanishes with its descriptor.
-Result<UniqueFd> make_unnamed(std::uint64_t size_bytes) {
-  const fs::path directory = cache_directory().value_or("/var/tmp");
-  UniqueFd file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (file.get() < 0) {  // an old or a foreign file system
-    std::string name = (directory / "stfs-XXXXXX").native();
-    file = UniqueFd(::mkostemp(name.data(), O_CLOEXEC));
-    if (file.get() >= 0) ::unlink(name.c_str());
-  }
-  if (file.get() < 0) return fail_system(errno, directory.native(), "make a file for fetched bytes");
-  if (::ftruncate(file.get(), static_cast<off_t>(size_bytes)) != 0)
-    return fail_system(errno, directory.native(), fmt::format("make a sparse file of {} bytes", size_bytes));
-  return file;
+FetchedBlocks::FetchedBlocks(std::unique_ptr<RemoteObject> object, std::unique_ptr<BlockFile> file)
+    : object_(std::move(object)),
+      file_(std::move(file)),
+      generation_(file_->generation()),
+      owner_(::getpid()) {
+  std::vector<bool> listed(static_cast<std::size_t>(file_->count()));
+  file_->each_entry([&](std::uint64_t block, const BlockFile::Entry&) { listed[block] = true; });
+  is_proven_.resize(listed.size());
+  is_listed_ = std::move(listed);
 }
 
-}  // namespace
-
-FetchedBlocks::FetchedBlocks(std::unique_ptr<RemoteObject> object, UniqueFd file)
-    : object_(std::move(object)), file_(std::move(file)), owner_(::getpid()) {
-  is_here_.resize(static_cast<std::size_t>((size_bytes() + kBlockBytes - 1) / kBlockBytes));
-}
-
-Result<std::shared_ptr<FetchedBlocks>> FetchedBlocks::make(std::unique_ptr<RemoteObject> object,
-                                                           std::span<const std::byte> first) {
-  auto file = make_unnamed(object->version().size_bytes);
-  RETURN_IF_ERROR(file);
-  std::shared_ptr<FetchedBlocks> blocks(new FetchedBlocks(std::move(object), std::move(*file)));
-  const bool is_kept = blocks->keep(first, 0).has_value();
+std::shared_ptr<FetchedBlocks> FetchedBlocks::make(std::unique_ptr<RemoteObject> object,
+                                                   std::unique_ptr<BlockFile> file,
+                                                   std::span<const std::byte> first) {
+  std::shared_ptr<FetchedBlocks> blocks(new FetchedBlocks(std::move(object), std::move(file)));
   const bool is_whole = first.size() == blocks->size_bytes();
-  // A server that sends only whole files can't be asked for a part.
-  if (!is_kept && is_whole) blocks->whole_.assign(first.begin(), first.end());
+  const std::uint64_t whole_blocks = is_whole ? blocks->file_->count() : first.size() / kBlockBytes;
   const MutexLock lock(blocks->mutex_);
-  for (std::uint64_t at = 0; is_kept && at < blocks->is_here_.size(); ++at) {
-    if ((at + 1) * kBlockBytes <= first.size() || is_whole) blocks->is_here_[at] = true;
+  if (whole_blocks == 0 || blocks->is_listed_[0]) return blocks;
+  const auto bytes = first.first(std::min<std::size_t>(first.size(), whole_blocks * kBlockBytes));
+  if (blocks->keep(0, bytes)) {
+    std::fill_n(blocks->is_listed_.begin(), whole_blocks, true);
+    std::fill_n(blocks->is_proven_.begin(), whole_blocks, true);
+  } else if (is_whole) {  // A server that sends only whole files can't be asked for a part.
+    blocks->whole_.assign(first.begin(), first.end());
   }
   return blocks;
 }
 
-ByteRange FetchedBlocks::bytes_of(const Part& part) const {
-  const std::uint64_t begin = part.first * kBlockBytes;
-  return {begin, std::min(part.end * kBlockBytes, size_bytes()) - begin};
-}
-
-FetchedBlocks::Blocks FetchedBlocks::blocks_of(ByteRange range) const {
+Blocks FetchedBlocks::blocks_of(ByteRange range) const {
   const std::uint64_t end = std::min(range.end(), size_bytes());
   return {range.offset / kBlockBytes, (end + kBlockBytes - 1) / kBlockBytes};
 }
 
-bool FetchedBlocks::are_here(Blocks blocks) const {
+bool FetchedBlocks::are_proven(Blocks blocks) const {
   for (std::uint64_t at = blocks.first; at < blocks.end; ++at) {
-    if (!is_here_[at]) return false;
+    if (!is_proven_[at]) return false;
   }
   return true;
+}
+
+bool FetchedBlocks::is_any_listed(Blocks blocks) const {
+  for (std::uint64_t at = blocks.first; at < blocks.end; ++at) {
+    if (is_listed_[at] && !is_proven_[at]) return true;
+  }
+  return false;
+}
+
+void FetchedBlocks::prove(Blocks blocks) {
+  for (std::uint64_t at = blocks.first; at < blocks.end; ++at) {
+    std::uint64_t generation = 0;
+    {
+      const MutexLock lock(mutex_);
+      if (is_proven_[at] || !is_listed_[at]) continue;
+      generation = generation_;
+    }
+    const bool is_right = file_->prove(at);
+    if (!is_right) file_->drop({at, at + 1});
+    const MutexLock lock(mutex_);
+    is_listed_[at] = is_right;
+    is_proven_[at] = is_right && generation == generation_;
+  }
 }
 
 FetchedBlocks::Parts FetchedBlocks::begin(Blocks blocks) const {
@@ -86,14 +89,14 @@ FetchedBlocks::Parts FetchedBlocks::begin(Blocks blocks) const {
       at = std::prev(coming)->second->end;
       continue;
     }
-    if (is_here_[at]) {
+    if (is_listed_[at]) {
       ++at;
       continue;
     }
     auto part = std::make_shared<Part>(Part{.first = at, .end = at + 1});
     const std::uint64_t limit = std::min(
         {blocks.end, at + kPartBytes / kBlockBytes, coming == coming_.end() ? blocks.end : coming->first});
-    while (part->end < limit && !is_here_[part->end]) ++part->end;
+    while (part->end < limit && !is_listed_[part->end]) ++part->end;
     at = part->end;
     parts.push_back(std::move(part));
   }
@@ -105,30 +108,60 @@ void FetchedBlocks::post(const Parts& parts, bool is_needed) {
     const auto noted = coming_.emplace(part->first, part).first;
     bool is_posted = false;
     try {
-      is_posted = post_remote_job(
-          [self = shared_from_this(), part](HttpConnection& connection) { self->fetch(*part, connection); },
-          is_needed ? Urgency::Needed : Urgency::Guessed);
+      is_posted = post_remote_job([self = shared_from_this(),
+                                   part](HttpConnection& connection) { self->fetch_part(*part, connection); },
+                                  is_needed ? Urgency::Needed : Urgency::Guessed);
     } catch (const std::bad_alloc&) {  // the reader fetches its bytes itself
     }
     if (!is_posted) coming_.erase(noted);
   }
 }
 
-void FetchedBlocks::fetch(Part& part, HttpConnection& connection) {
-  const ByteRange range = bytes_of(part);
-  auto done = guard_memory([&]() -> Result<void> {
-    if (is_ending_) return fail(ErrorCode::System, ECANCELED, "the file was closed");
-    std::vector<std::byte> bytes(static_cast<std::size_t>(range.size_bytes));
-    RETURN_IF_ERROR(object_->read(bytes, range.offset, connection, [this] { return is_ending_.load(); }));
-    return keep(bytes, range.offset);
-  });
-  const MutexLock lock(mutex_);
-  if (done) {
-    std::fill(is_here_.begin() + static_cast<std::ptrdiff_t>(part.first),
-              is_here_.begin() + static_cast<std::ptrdiff_t>(part.end), true);
-  } else {
-    part.failure = std::move(done).error();
+bool FetchedBlocks::wait_for_others(Blocks blocks) const {
+  // A program that is stopped holds its locks. Then the blocks come twice.
+  constexpr std::chrono::seconds kPatience{60};
+  constexpr std::chrono::milliseconds kStep{20};
+  const Deadline give_up = deadline_in(kPatience);
+  while (!file_->try_lock(blocks)) {
+    if (is_ending_ || time_left(give_up).count() == 0) return false;
+    std::this_thread::sleep_for(kStep);
   }
+  return true;
+}
+
+Result<void> FetchedBlocks::fetch_missing(Blocks blocks, HttpConnection& connection) {
+  const bool is_locked = wait_for_others(blocks);
+  auto fetched = guard_memory([&]() -> Result<void> {
+    const std::uint64_t generation = known_generation();
+    const auto entries = file_->entries(blocks);
+    const auto is_there = [&](std::uint64_t at) { return entries[at - blocks.first].hash != 0; };
+    for (std::uint64_t at = blocks.first; at < blocks.end;) {
+      Blocks run{at, at + 1};
+      while (run.end < blocks.end && is_there(run.end) == is_there(run.first)) ++run.end;
+      at = run.end;
+      if (!is_there(run.first)) {
+        if (is_ending_) return fail(ErrorCode::System, ECANCELED, "the file was closed");
+        const ByteRange range = file_->bytes_of(run);
+        std::vector<std::byte> bytes(static_cast<std::size_t>(range.size_bytes));
+        RETURN_IF_ERROR(object_->read(bytes, range.offset, connection, [this] { return is_ending_.load(); }));
+        RETURN_IF_ERROR(keep(run.first, bytes));
+      }
+      const MutexLock lock(mutex_);
+      for (std::uint64_t block = run.first; block < run.end; ++block) {
+        is_listed_[block] = true;
+        if (!is_there(block)) is_proven_[block] = generation == generation_;
+      }
+    }
+    return {};
+  });
+  if (is_locked) file_->unlock(blocks);
+  return fetched;
+}
+
+void FetchedBlocks::fetch_part(Part& part, HttpConnection& connection) {
+  auto done = fetch_missing({part.first, part.end}, connection);
+  const MutexLock lock(mutex_);
+  if (!done) part.failure = std::move(done).error();
   part.is_over = true;
   const auto noted = coming_.find(part.first);
   if (noted != coming_.end() && noted->second.get() == &part) coming_.erase(noted);
@@ -136,22 +169,19 @@ void FetchedBlocks::fetch(Part& part, HttpConnection& connection) {
 }
 
 bool FetchedBlocks::has_room() const {
-  // A twentieth of the disk stays free: the cache must stop no other program.
-  constexpr std::uint64_t kShare = 20;
-  struct statvfs disk {};
-  return ::fstatvfs(file_.get(), &disk) != 0 || disk.f_bavail >= disk.f_blocks / kShare;
+  return has_room_for_blocks(file_->descriptor());
 }
 
-Result<void> FetchedBlocks::keep(std::span<const std::byte> bytes, std::uint64_t offset) const {
+Result<void> FetchedBlocks::keep(std::uint64_t first, std::span<const std::byte> bytes) const {
   if (!has_room()) return fail_system(ENOSPC, "the disk for fetched bytes", "write");
-  while (!bytes.empty()) {
-    const ssize_t written = ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return fail_system(written < 0 ? errno : EIO, "the file for fetched bytes", "write");
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-    offset += static_cast<std::uint64_t>(written);
-  }
+  RETURN_IF_ERROR(file_->write(first, bytes));
+  if (file_->is_shared()) note_kept_bytes(bytes.size());
   return {};
+}
+
+Result<void> FetchedBlocks::read_past(std::span<std::byte> to, std::uint64_t offset) const {
+  HttpConnection connection;
+  return object_->read(to, offset, connection, [this] { return is_given_up(); });
 }
 
 Result<void> FetchedBlocks::read(std::span<std::byte> to, std::uint64_t offset, ByteRange wanted) {
@@ -160,33 +190,38 @@ Result<void> FetchedBlocks::read(std::span<std::byte> to, std::uint64_t offset, 
     return {};
   }
   const Blocks blocks = blocks_of({offset, to.size()});
-  auto is_kept = guard_memory([&] { return bring(blocks, blocks_of(wanted)); });
-  RETURN_IF_ERROR(is_kept);
-  if (!*is_kept) {  // without room on the disk the bytes go to the reader alone
-    HttpConnection connection;
-    return object_->read(to, offset, connection, [this] { return is_given_up(); });
+  // Another program may drop blocks again and again.
+  constexpr int kMostTries = 8;
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    auto is_kept = guard_memory([&] { return bring(blocks, blocks_of(wanted)); });
+    RETURN_IF_ERROR(is_kept);
+    if (!*is_kept || !file_->read(to, offset)) break;
+    const std::uint64_t found = file_->generation();
+    if (found == **is_kept) return {};
+    const MutexLock lock(mutex_);
+    generation_ = found;
+    is_proven_.assign(is_proven_.size(), false);
   }
-  while (!to.empty()) {
-    const ssize_t taken = ::pread(file_.get(), to.data(), to.size(), static_cast<off_t>(offset));
-    if (taken < 0 && errno == EINTR) continue;
-    if (taken <= 0) return fail_system(taken < 0 ? errno : EIO, "the file for fetched bytes", "read");
-    to = to.subspan(static_cast<std::size_t>(taken));
-    offset += static_cast<std::uint64_t>(taken);
-  }
-  return {};
+  return read_past(to, offset);
 }
 
-Result<bool> FetchedBlocks::bring(Blocks blocks, Blocks wanted) {
+std::uint64_t FetchedBlocks::known_generation() const {
+  const MutexLock lock(mutex_);
+  return generation_;
+}
+
+Result<std::optional<std::uint64_t>> FetchedBlocks::bring(Blocks blocks, Blocks wanted) {
   // A failed guess says nothing: this read requests the blocks again, as needed ones.
   for (bool has_asked = false;;) {
+    prove(blocks);
     const bool has_space = has_room();
     std::shared_ptr<Part> coming;
     {
       const MutexLock lock(mutex_);
       if (std::exchange(owner_, ::getpid()) != ::getpid()) coming_.clear();  // fork(2) copies no thread
-      if (are_here(blocks)) {
+      if (are_proven(blocks)) {
         if (has_space) post(begin(wanted), false);
-        return true;
+        return generation_;
       }
       if (has_space) {
         const Parts needed = begin(blocks);
@@ -197,7 +232,10 @@ Result<bool> FetchedBlocks::bring(Blocks blocks, Blocks wanted) {
       const auto there = std::ranges::find_if(coming_, [&](const auto& entry) {
         return entry.second->first < blocks.end && entry.second->end > blocks.first;
       });
-      if (there == coming_.end()) return false;
+      if (there == coming_.end()) {
+        if (is_any_listed(blocks)) continue;  // it has just come
+        return std::nullopt;
+      }
       coming = there->second;
     }
     const MutexLock lock(mutex_);
@@ -206,9 +244,39 @@ Result<bool> FetchedBlocks::bring(Blocks blocks, Blocks wanted) {
       if (is_given_up()) return fail_system(EINTR, "the read", "wait for the server");
     }
     if (!coming->failure || (!has_asked && !is_ending_)) continue;
-    if (coming->failure->errno_value == ENOSPC || coming->failure->errno_value == EDQUOT) return false;
+    if (coming->failure->errno_value == ENOSPC || coming->failure->errno_value == EDQUOT) return std::nullopt;
     return tl::unexpected(*coming->failure);
   }
+}
+
+Result<void> FetchedBlocks::fetch(ByteRange range) {
+  const Blocks blocks = blocks_of(range);
+  auto is_kept = guard_memory([&] { return bring(blocks, blocks); });
+  RETURN_IF_ERROR(is_kept);
+  if (*is_kept) return {};
+  return fail_system(ENOSPC, "a disk of which less than a twentieth is free", "keep fetched bytes");
+}
+
+FetchedBlocks::Missing FetchedBlocks::missing(ByteRange range) const {
+  const Blocks blocks = blocks_of(range);
+  Missing found;
+  const MutexLock lock(mutex_);
+  std::uint64_t run_bytes = 0;  // of the request that ends before this block
+  for (std::uint64_t at = blocks.first; at < blocks.end; ++at) {
+    if (is_listed_[at]) {
+      run_bytes = 0;
+      continue;
+    }
+    const std::uint64_t bytes = file_->bytes_of({at, at + 1}).size_bytes;
+    found.size_bytes += bytes;
+    if (run_bytes == 0) ++found.requests;
+    run_bytes = run_bytes + kBlockBytes >= kPartBytes ? 0 : run_bytes + kBlockBytes;
+  }
+  return found;
+}
+
+void FetchedBlocks::pin(ByteRange range) const {
+  file_->set_used_at(blocks_of(range), BlockFile::kPinned);
 }
 
 bool FetchedBlocks::is_given_up() const {

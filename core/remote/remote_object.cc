@@ -98,6 +98,14 @@ Result<std::unique_ptr<RemoteObject>> RemoteObject::open(RemoteAddress address, 
   return object;
 }
 
+std::unique_ptr<RemoteObject> RemoteObject::known(RemoteAddress address, RemoteVersion version,
+                                                  const RetryRules& rules) {
+  std::unique_ptr<RemoteObject> object(new RemoteObject(std::move(address), rules));
+  object->version_ = std::move(version);
+  object->is_known_ = true;
+  return object;
+}
+
 Result<void> RemoteObject::read(std::span<std::byte> to, std::uint64_t offset, HttpConnection& connection,
                                 const IsEnding& is_ending) const {
   Part part{.to = to, .offset = offset};

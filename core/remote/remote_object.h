@@ -58,6 +58,10 @@ class RemoteObject {
                                                     std::vector<std::byte>& first,
                                                     const RetryRules& rules = {});
 
+  /// Opens a file whose version is known, without a request. Each answer is compared with this version.
+  static std::unique_ptr<RemoteObject> known(RemoteAddress address, RemoteVersion version,
+                                             const RetryRules& rules = {});
+
   [[nodiscard]] const RemoteVersion& version() const { return version_; }
 
   /// Reads a range inside the file. Retries after temporary failures, from the first missing byte.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,6 +32,31 @@ constexpr std::size_t kGitDigits = 40;
 
 tl::unexpected<Error> read_only(std::string_view subject, std::string_view action) {
   return fail_system(EROFS, subject, action);
+}
+
+std::string listed_version(const std::string& digest) {
+  return fmt::format("{}:{}", digest.size() == kGitDigits ? "sha1" : "sha256", digest);
+}
+
+/// Returns true if the ETag seems to be a digest of the file's bytes.
+bool is_of_bytes(const std::string& etag) {
+  constexpr std::size_t kLeastDigits = 32;
+  const std::size_t digits = etag.find_first_not_of("0123456789abcdefABCDEF", 1);
+  return digits != etag.npos && digits > kLeastDigits;
+}
+
+/// Returns true if the file had its last change some time ago. A short ETag is often made of the time in
+/// seconds and the size, so two versions of one second have the same one.
+bool is_settled(const std::string& last_modified) {
+  constexpr std::time_t kSettledSeconds = 600;  // more than clocks differ
+  std::tm parts{};
+  const char* const end = ::strptime(last_modified.c_str(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
+  return end != nullptr && ::timegm(&parts) + kSettledSeconds < std::time(nullptr);
+}
+
+/// Returns the scheme, the host and the port.
+std::string origin_of(const std::string& url) {
+  return url.substr(0, url.find('/', url.find("//") + 2));
 }
 
 /// A version of an address that one or more files have open: its bytes come from the server, or are in a file
@@ -63,12 +89,11 @@ class Opened {
   /// have the same one.
   [[nodiscard]] std::string version() const {
     const std::string& etag = version_.etag;
-    if (is_listed_) return fmt::format("{}:{}", etag.size() == kGitDigits ? "sha1" : "sha256", etag);
-    constexpr std::size_t kLeastDigits = 32;
-    const std::size_t digits = etag.find_first_not_of("0123456789abcdefABCDEF", 1);
-    const bool is_of_bytes = digits != etag.npos && digits > kLeastDigits;
-    return is_of_bytes ? fmt::format("{} {}", etag, url_) : std::string();
+    if (is_listed_) return listed_version(etag);
+    return is_of_bytes(etag) ? fmt::format("{} {}", etag, url_) : std::string();
   }
+  /// Null if the bytes are in a file of the Hugging Face cache.
+  [[nodiscard]] FetchedBlocks* blocks() const { return blocks_.get(); }
   /// Null if the bytes come from the server.
   [[nodiscard]] const File* local() const { return local_.get(); }
   [[nodiscard]] FileStatus status() const {
@@ -207,6 +232,11 @@ class RemoteStorage final : public Storage {
     return fail_system(ENOENT, path.native(), "stat");
   }
 
+  std::shared_ptr<Opened> opened(const std::filesystem::path& path) {
+    const MutexLock lock(mutex_);
+    const auto there = opened_.find(path.native());
+    return there == opened_.end() ? nullptr : there->second.lock();
+  }
   void keep_query(const std::string& url, std::string query) {
     const MutexLock lock(mutex_);
     queries_[url] = std::move(query);
@@ -229,6 +259,7 @@ class RemoteStorage final : public Storage {
   Result<std::shared_ptr<Opened>> open_version(const std::string& url) {
     RemoteAddress address{.url = url + query_of(url)};
     std::size_t first_bytes = FetchedBlocks::kBlockBytes;
+    std::string shown;
     if (const auto model = model_of(url)) {
       const std::string name = url.substr(model->root.size());
       const auto listed = model->files.find(name);
@@ -237,25 +268,71 @@ class RemoteStorage final : public Storage {
       if (model->is_offline)
         return fail_system(ENETUNREACH, url, "open a file that the Hugging Face cache lacks");
       address = model->address_of(name);
+      shown = fmt::format("hf://{}@{}/{}", model->model, model->commit, name);
       const auto& [digest, size_bytes] = listed->second;
       if (digest.size() == kGitDigits && size_bytes > 0 && size_bytes <= kMostWholeBytes)
         first_bytes = static_cast<std::size_t>(size_bytes);
     }
-    const bool is_listed = address.listed.has_value();
-    const bool is_private = !address.authorization.empty();
-    const std::string digest = is_listed ? address.listed->digest : "";
-    HttpConnection connection;
-    std::vector<std::byte> first(first_bytes);
-    auto object = RemoteObject::open(std::move(address), connection, first);
-    if (!object) return tl::unexpected(std::move(object).error().within(url));
-    const bool is_whole = first.size() == (*object)->version().size_bytes;
-    if (is_listed && is_whole) {
-      if (auto right = check_digest(first, digest); !right)
-        return tl::unexpected(std::move(right).error().within(url));
-    }
-    auto blocks = FetchedBlocks::make(std::move(*object), first);
+    auto blocks = address.listed ? fetch_listed(url, shown, std::move(address), first_bytes)
+                                 : fetch_unlisted(url, std::move(address));
     if (!blocks) return tl::unexpected(std::move(blocks).error().within(url));
-    return std::make_shared<Opened>(url, std::move(*blocks), is_listed, is_private ? 0400 : 0444);
+    return blocks;
+  }
+  /// The Hub lists the version, so a file that is in the cache needs no request.
+  /// @param shown  how people name the file.
+  static Result<std::shared_ptr<Opened>> fetch_listed(const std::string& url, const std::string& shown,
+                                                      RemoteAddress address, std::size_t first_bytes) {
+    const mode_t mode = address.authorization.empty() ? 0444 : 0400;
+    const auto [digest, size_bytes] = *address.listed;
+    // This Hub says that the file has the digest. Another server may say it of other bytes.
+    const std::string version = listed_version(digest);
+    auto file = BlockFile::share({fmt::format("{} {}", origin_of(url), version), version, size_bytes, shown});
+    std::unique_ptr<RemoteObject> object;
+    std::vector<std::byte> first;
+    if (file && file->has_first()) {
+      object = RemoteObject::known(std::move(address), {digest, {}, size_bytes});
+    } else {
+      first.resize(first_bytes);
+      HttpConnection connection;
+      auto opened = RemoteObject::open(std::move(address), connection, first);
+      RETURN_IF_ERROR(opened);
+      if (first.size() == size_bytes) {
+        RETURN_IF_ERROR(check_digest(first, digest));
+      }
+      object = std::move(*opened);
+    }
+    return make_opened(url, std::move(object), std::move(file), first, true, mode);
+  }
+  static Result<std::shared_ptr<Opened>> fetch_unlisted(const std::string& url, RemoteAddress address) {
+    const mode_t mode = address.authorization.empty() ? 0444 : 0400;
+    const bool has_query = address.url != url;
+    auto file = BlockFile::find(url);
+    // One byte shows which version the server has.
+    const bool is_large = file && file->size_bytes() > BlockFile::kBlockBytes;
+    std::vector<std::byte> first(is_large ? 1 : BlockFile::kBlockBytes);
+    HttpConnection connection;
+    auto object = RemoteObject::open(std::move(address), connection, first);
+    RETURN_IF_ERROR(object);
+    const RemoteVersion& version = (*object)->version();
+    // With other queries, an address may give other files, which may have the same short ETag.
+    const bool is_shared = is_of_bytes(version.etag) ||
+                           (!version.etag.empty() && !has_query && is_settled(version.last_modified));
+    file = is_shared ? BlockFile::share({url, version.etag, version.size_bytes, url}) : nullptr;
+    return make_opened(url, std::move(*object), std::move(file), first, false, mode);
+  }
+  /// @param file  null: the programs can't share the blocks.
+  static Result<std::shared_ptr<Opened>> make_opened(const std::string& url,
+                                                     std::unique_ptr<RemoteObject> object,
+                                                     std::unique_ptr<BlockFile> file,
+                                                     std::span<const std::byte> first, bool is_listed,
+                                                     mode_t mode) {
+    if (!file) {
+      auto unnamed = BlockFile::make_unnamed(object->version().size_bytes);
+      RETURN_IF_ERROR(unnamed);
+      file = std::move(*unnamed);
+    }
+    auto blocks = FetchedBlocks::make(std::move(object), std::move(file), first);
+    return std::make_shared<Opened>(url, std::move(blocks), is_listed, mode);
   }
   /// Returns null if the cache does not have the file.
   static std::shared_ptr<Opened> open_local(const std::string& url, const HubModel& model,
@@ -274,12 +351,6 @@ class RemoteStorage final : public Storage {
     const auto there = queries_.find(url);
     return there == queries_.end() ? std::string() : there->second;
   }
-  std::shared_ptr<Opened> opened(const std::filesystem::path& path) {
-    const MutexLock lock(mutex_);
-    const auto there = opened_.find(path.native());
-    return there == opened_.end() ? nullptr : there->second.lock();
-  }
-
   Mutex mutex_;
   // By address:
   std::map<std::string, std::weak_ptr<Opened>> opened_ GUARDED_BY(mutex_);
@@ -336,6 +407,32 @@ Result<std::filesystem::path> known_address(const std::filesystem::path& url) {
   const std::string address = text.substr(0, query);
   if (query != text.size()) the_storage().keep_query(address, text.substr(query));
   return address;
+}
+
+Result<void> fetch_bytes(const std::filesystem::path& address, ByteRange range) {
+  const auto there = the_storage().opened(address);
+  if (!there || there->blocks() == nullptr || range.empty()) return {};
+  if (auto done = there->blocks()->fetch(range); !done)
+    return tl::unexpected(std::move(done).error().within(address.native()));
+  return {};
+}
+
+FetchedBlocks::Missing missing_bytes(const std::filesystem::path& address, ByteRange range) {
+  const auto there = the_storage().opened(address);
+  return there && there->blocks() != nullptr ? there->blocks()->missing(range) : FetchedBlocks::Missing();
+}
+
+Result<void> pin_bytes(const std::filesystem::path& address, ByteRange range) {
+  const auto there = the_storage().opened(address);
+  if (!there || there->blocks() == nullptr) return {};
+  if (there->blocks()->is_shared()) {
+    there->blocks()->pin(range);
+    return {};
+  }
+  return fail(
+      ErrorCode::InvalidArgument, EINVAL,
+      fmt::format("{}: can't be kept: its server gives no strong ETag, or there is no directory for it",
+                  address.native()));
 }
 
 std::shared_ptr<HubCompanions> companions_at(const std::filesystem::path& directory) {

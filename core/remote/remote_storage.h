@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <memory>
 
+#include "core/base/byte_range.h"
+#include "core/remote/fetched_blocks.h"
 #include "core/remote/hub_companions.h"
 #include "core/storage/file.h"
 
@@ -27,6 +29,16 @@ Result<void> check_scheme(const std::filesystem::path& path);
 /// in the table of mounts, in attributes and in messages, which others may read. The storage adds the query
 /// to its requests. EINVAL: the address has a user's name or a password.
 Result<std::filesystem::path> known_address(const std::filesystem::path& url);
+
+/// Brings a range of an open file to this machine. Does nothing for a file of the Hugging Face cache.
+/// @return the errors of a read. ENOSPC: the disk has no room for it.
+Result<void> fetch_bytes(const std::filesystem::path& address, ByteRange range);
+/// Returns the bytes and requests that fetch_bytes() would take.
+FetchedBlocks::Missing missing_bytes(const std::filesystem::path& address, ByteRange range);
+/// Keeps the bytes of a range, which have come, until the user drops them.
+/// @return EINVAL: other programs do not find the bytes, because the server gives the file no strong ETag, or
+///   because this machine has no directory for them.
+Result<void> pin_bytes(const std::filesystem::path& address, ByteRange range);
 
 /// Returns the files beside a model of the Hub that known_address() has returned. Null for other addresses.
 /// @param directory  the address without the last part and its slash.

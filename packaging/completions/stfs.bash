@@ -1,7 +1,7 @@
 # Completion of stfs for bash: verbs, options, files, and the names of tensors. packaging/generate writes the marked section.
 
 # BEGIN generated: verbs
-_stfs_verbs="ls info cat slice verify diff put apply pull rm mv set commit compact repack recover upload devices serve mounts top umount sample"
+_stfs_verbs="ls info cat slice verify diff put apply pull rm mv set commit compact repack recover upload devices serve fetch cache mounts top umount sample"
 
 # Sets `options`, and `kinds`: what each argument is. A kind that ends in ... repeats.
 _stfs_verb() {
@@ -25,6 +25,8 @@ _stfs_verb() {
     upload) options="--device --select --dtype --cast --verify --dry-run --json --help" kinds=(file...) ;;
     devices) options="--names --json --help" kinds=() ;;
     serve) options="--device --select --dtype --cast --socket --verify --no-follow --status --json --help" kinds=(file...) ;;
+    fetch) options="--pin --dry-run --json --help" kinds=(file tensor...) ;;
+    cache) options="--drop --unpin --prove --limit --json --help" kinds=() ;;
     mounts) options="--names --json --help" kinds=() ;;
     top) options="--once --interval --json --help" kinds=(mount) ;;
     umount) options="--json --help" kinds=(mount...) ;;
@@ -93,6 +95,10 @@ _stfs_value() {
     serve:--dtype) words="F8_E5M2 F8_E4M3 F8_E4M3FNUZ F8_E5M2FNUZ F16 BF16 F32" ;;
     serve:--socket) words="FILE" ;;
     serve:--status) words="FILE" ;;
+    cache:--drop) words="" ;;
+    cache:--unpin) words="" ;;
+    cache:--prove) words="" ;;
+    cache:--limit) words="" ;;
     top:--interval) words="" ;;
     sample:--layers) words="" ;;
     sample:--hidden) words="" ;;

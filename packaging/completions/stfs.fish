@@ -39,8 +39,8 @@ function __stfs_mounts
 end
 
 # BEGIN generated: verbs
-set -g __stfs_verbs ls info cat slice verify diff put apply pull rm mv set commit compact repack recover upload devices serve mounts top umount sample
-set -g __stfs_valued --sort --svg -o --output --record --against --threads --out --encoding --version --base --checksum --since --from-tensor --dtype --shape --durability --wait --to --interval --exec --metadata --unset --into --delta --keep --drop --order --align --slack --shard-size -d --device --select --socket --status --layers --hidden --size --seed
+set -g __stfs_verbs ls info cat slice verify diff put apply pull rm mv set commit compact repack recover upload devices serve fetch cache mounts top umount sample
+set -g __stfs_valued --sort --svg -o --output --record --against --threads --out --encoding --version --base --checksum --since --from-tensor --dtype --shape --durability --wait --to --interval --exec --metadata --unset --into --delta --keep --drop --order --align --slack --shard-size -d --device --select --socket --status --unpin --prove --limit --layers --hidden --size --seed
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a ls -d 'List the tensors of an archive or a sharded model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a info -d 'Show totals by dtype, metadata, header and alignment of a model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a cat -d 'Write the bytes of tensors to standard output'
@@ -60,6 +60,8 @@ complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a reco
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a upload -d 'Move tensors into the memory of devices'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a devices -d 'List the devices for uploads, and their memory'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a serve -d 'Keep tensors in the memory of devices and share them with other processes'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a fetch -d 'Bring tensors of a remote model to this machine'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a cache -d 'List, prove and drop what has been fetched from remote models'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a mounts -d 'List the mounts of safetensorsfs, and their states'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a top -d 'Show the reads, writes and commits of a mount while they happen'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a umount -d 'Unmount, and wait until all changes are on stable storage'
@@ -223,6 +225,18 @@ complete -c stfs -n "__fish_seen_subcommand_from serve" -l no-follow -d 'Keep th
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l status -r -F -d 'Ask the server at SOCKET for its generations and leases'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l json -d 'Print events, or the status, as JSON: an object in each line'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from fetch; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
+complete -c stfs -n "__fish_seen_subcommand_from fetch" -l pin -d 'Keep the tensors until `stfs cache --drop` or `--unpin`'
+complete -c stfs -n "__fish_seen_subcommand_from fetch" -s n -l dry-run -d 'Only print how many bytes and requests it would take'
+complete -c stfs -n "__fish_seen_subcommand_from fetch" -l json -d 'Print a JSON object with the numbers'
+complete -c stfs -n "__fish_seen_subcommand_from fetch" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from cache" -f
+complete -c stfs -n "__fish_seen_subcommand_from cache" -l drop -x -d 'Drop these files'
+complete -c stfs -n "__fish_seen_subcommand_from cache" -l unpin -x -d 'Let these files go when the disk is nearly full'
+complete -c stfs -n "__fish_seen_subcommand_from cache" -l prove -x -d 'Compare these files with the digests that the Hub lists'
+complete -c stfs -n "__fish_seen_subcommand_from cache" -l limit -x -d 'Keep at most this many bytes (K, M, G, T), or `none`'
+complete -c stfs -n "__fish_seen_subcommand_from cache" -l json -d 'Print a JSON object with an array of the files'
+complete -c stfs -n "__fish_seen_subcommand_from cache" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from mounts" -f
 complete -c stfs -n "__fish_seen_subcommand_from mounts" -l names -d 'Print mount points only, one per line'
 complete -c stfs -n "__fish_seen_subcommand_from mounts" -l json -d 'Print a JSON object with an array of the mounts'

@@ -13,13 +13,15 @@ import archive_file
 import mounted
 import numpy as np
 import pytest
+from hub_server import hub_served
 from lease_client import Server
+from web_server import needs_libcurl
 
 pytestmark = [pytest.mark.once, pytest.mark.library]
 
 STFS = mounted.BUILD / "stfs"
 VERBS = ["ls", "info", "cat", "slice", "verify", "diff", "put", "rm", "mv", "set", "apply", "pull", "commit", "compact", "repack", "recover", "upload", "devices", "serve",
-         "mounts", "top", "umount", "sample"]
+         "fetch", "cache", "mounts", "top", "umount", "sample"]
 HAS_MODULE = bool(list((mounted.BUILD / "python" / "stfs").glob("_stfs.*so"))) and not mounted.is_sanitized()
 
 
@@ -114,8 +116,27 @@ def serve(command, directory):
     return (0 if line.startswith("serving ") and process.returncode == -signal.SIGTERM else 1), errors
 
 
+@pytest.fixture(scope="module")
+def hub(sample):
+    """Has the model that the examples name, and its archive at an address."""
+    with hub_served() as hub:
+        for revision in ("main", "REVISION"):
+            hub.add_model("ORG/MODEL", {"model.safetensors": sample.read_bytes()}, revision)
+        yield hub
+
+
+def fetch_from(hub, directory, monkeypatch):
+    """The environment of commands that name the model on the hub. Its first tensors are here already."""
+    needs_libcurl(STFS)
+    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))]:
+        monkeypatch.delenv(name)
+    for name, value in (("HF_ENDPOINT", hub.address), ("HOME", directory), ("XDG_CACHE_HOME", directory / "cache")):
+        monkeypatch.setenv(name, str(value))
+    subprocess.run([STFS, "fetch", "hf://ORG/MODEL"], check=True, capture_output=True)
+
+
 @pytest.mark.parametrize("verb, example", all_examples())
-def test_an_example_runs(verb, example, directory, mounts):
+def test_an_example_runs(verb, example, directory, mounts, hub, monkeypatch):
     if "python" in example and not HAS_MODULE:
         pytest.skip("the Python module is not built, or can't be loaded into a Python without a sanitizer")
     for program in ("jq", "xxh128sum", "od"):
@@ -125,6 +146,9 @@ def test_an_example_runs(verb, example, directory, mounts):
     command = command.replace("--follow", "--follow --to 42")
     if "/mnt/model" in command:
         command = command.replace("/mnt/model", str(mounts(directory / "model.safetensors").path))
+    if verb in ("fetch", "cache"):
+        fetch_from(hub, directory, monkeypatch)
+        command = command.replace("https://HOST/model.safetensors", f"{hub.address}/ORG/MODEL/resolve/main/model.safetensors")
     if verb == "sample":
         (directory / "model.safetensors").unlink()
     if "--record" in command:
@@ -152,5 +176,5 @@ def test_an_example_runs(verb, example, directory, mounts):
 
 
 @pytest.mark.parametrize("example", examples_of(help_of()) if STFS.exists() else [])
-def test_an_example_of_the_first_help_runs(example, directory, mounts):
-    test_an_example_runs(example.split()[1], example, directory, mounts)
+def test_an_example_of_the_first_help_runs(example, directory, mounts, hub, monkeypatch):
+    test_an_example_runs(example.split()[1], example, directory, mounts, hub, monkeypatch)

@@ -23,6 +23,11 @@ def libcurl():
     needs_libcurl(STFS)
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def server():
     with served() as server:
@@ -395,7 +400,7 @@ def test_a_command_that_waits_for_a_server_ends_by_a_signal(server, url, tmp_pat
     assert eventually(lambda: len(server.requests) > 1)
     command.send_signal(signal.SIGINT)
     assert command.wait(30) == -signal.SIGINT
-    assert os.listdir(tmp_path) == ["m.safetensors"]
+    assert sorted(os.listdir(tmp_path)) == ["cache", "m.safetensors"]
 
 
 def test_many_readers_get_the_same_bytes_and_share_the_requests(server, url, mounts):

@@ -36,6 +36,8 @@ int main(int argc, char** argv) {
       Verb{"upload", "move tensors into the memory of devices", upload},
       Verb{"devices", "list the devices for uploads", devices},
       Verb{"serve", "keep tensors in the memory of devices and share them", serve},
+      Verb{"fetch", "bring tensors of a remote model to this machine before they are read", fetch},
+      Verb{"cache", "list, prove and drop what has been fetched from remote models", cache},
       Verb{"mounts", "list the mounts of safetensorsfs, and their states", mounts},
       Verb{"top", "show reads, writes and commits of a mount while they happen", top},
       Verb{"umount", "unmount, and wait until all changes are on stable storage", umount},

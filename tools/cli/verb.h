@@ -49,6 +49,8 @@ int recover(const Arguments& arguments, Streams& streams);
 int upload(const Arguments& arguments, Streams& streams);
 int devices(const Arguments& arguments, Streams& streams);
 int serve(const Arguments& arguments, Streams& streams);
+int fetch(const Arguments& arguments, Streams& streams);
+int cache(const Arguments& arguments, Streams& streams);
 int mounts(const Arguments& arguments, Streams& streams);
 int top(const Arguments& arguments, Streams& streams);
 int umount(const Arguments& arguments, Streams& streams);

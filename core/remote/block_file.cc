@@ -1,0 +1,326 @@
+#include "core/remote/block_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <utility>
+
+#include "core/base/checksum.h"
+#include "core/base/xxh3.h"
+#include "core/remote/cache_directory.h"
+
+namespace stfs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kHeaderBytes = 4096;
+constexpr std::uint64_t kEntryBytes = sizeof(BlockFile::Entry);
+constexpr std::array<char, 8> kMagic{'s', 't', 'f', 's', 'b', 'l', 'k', '1'};
+// Bytes whose locks have a meaning. The blocks themselves are locked at the bytes of their data.
+constexpr std::uint64_t kUserByte = 1;  // each program that has the file open shares this lock
+
+struct Fixed {
+  std::array<char, 8> magic = kMagic;
+  std::uint64_t hash = 0;  // of the fields below the generations and the texts
+  std::uint64_t generation = 0;
+  std::uint64_t proven_generation = 0;  // in which the whole file was proven; 0: never
+  std::uint64_t size_bytes = 0;
+  std::uint32_t address_bytes = 0;
+  std::uint32_t version_bytes = 0;
+  std::uint32_t shown_bytes = 0;
+  std::uint32_t unused = 0;
+};
+constexpr std::size_t kHashedFrom = offsetof(Fixed, size_bytes);
+constexpr std::size_t kMostText = kHeaderBytes - sizeof(Fixed);
+
+std::uint64_t data_offset(std::uint64_t size_bytes) {
+  const std::uint64_t blocks = (size_bytes + BlockFile::kBlockBytes - 1) / BlockFile::kBlockBytes;
+  return kHeaderBytes + (blocks * kEntryBytes + kHeaderBytes - 1) / kHeaderBytes * kHeaderBytes;
+}
+
+/// The hash in an entry. A block at another place has another hash.
+std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t block) {
+  return std::max<std::uint64_t>(XXH3_64bits_withSeed(bytes.data(), bytes.size(), block), 1);
+}
+
+/// Returns how many bytes came: fewer at the end of the file or after a failure.
+std::size_t read_at(int file, std::span<std::byte> to, std::uint64_t offset) {
+  std::size_t done = 0;
+  while (done < to.size()) {
+    const ssize_t taken =
+        ::pread(file, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
+    if (taken < 0 && errno == EINTR) continue;
+    if (taken <= 0) break;
+    done += static_cast<std::size_t>(taken);
+  }
+  return done;
+}
+
+Result<void> write_at(int file, std::span<const std::byte> bytes, std::uint64_t offset) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return fail_system(written < 0 ? errno : EIO, "the file for fetched bytes", "write");
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    offset += static_cast<std::uint64_t>(written);
+  }
+  return {};
+}
+
+template <class Value>
+std::span<std::byte> bytes_of_value(Value& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+bool set_lock(int file, short kind, ByteRange range) {
+  struct flock lock {};
+  lock.l_type = kind;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(range.offset);
+  lock.l_len = static_cast<off_t>(range.size_bytes);
+  return ::fcntl(file, F_OFD_SETLK, &lock) == 0;
+}
+
+std::string name_of(const std::string& address) {
+  Checksum sum;
+  sum.update(std::as_bytes(std::span(address)));
+  return sum.hex();
+}
+
+/// A name that no other process takes.
+std::string temporary_name() {
+  std::random_device random;
+  return fmt::format(".{:08x}{:08x}", random(), random());
+}
+
+}  // namespace
+
+std::uint32_t minutes_now() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<std::uint32_t>(std::chrono::duration_cast<std::chrono::minutes>(now).count());
+}
+
+Result<UniqueFd> open_block_directory() {
+  return open_own_cache("blocks");
+}
+
+BlockFile::BlockFile(UniqueFd file, Identity identity)
+    : file_(std::move(file)), identity_(std::move(identity)), data_at_(data_offset(identity_.size_bytes)) {}
+
+Result<void> BlockFile::fill_header(int file, const Identity& identity) {
+  std::array<std::byte, kHeaderBytes> header{};
+  Fixed fixed;
+  const std::string text = identity.address + identity.version + identity.shown;
+  if (text.size() > kMostText) return fail_system(ENAMETOOLONG, "the file for fetched bytes", "make");
+  fixed.size_bytes = identity.size_bytes;
+  fixed.address_bytes = static_cast<std::uint32_t>(identity.address.size());
+  fixed.version_bytes = static_cast<std::uint32_t>(identity.version.size());
+  fixed.shown_bytes = static_cast<std::uint32_t>(identity.shown.size());
+  fixed.generation = std::uint64_t{std::random_device()()} + 1;
+  std::memcpy(header.data() + sizeof fixed, text.data(), text.size());
+  std::memcpy(header.data(), &fixed, sizeof fixed);
+  fixed.hash = XXH3_64bits(header.data() + kHashedFrom, header.size() - kHashedFrom);
+  std::memcpy(header.data(), &fixed, sizeof fixed);
+  RETURN_IF_ERROR(write_at(file, header, 0));
+  const std::uint64_t whole = data_offset(identity.size_bytes) + identity.size_bytes;
+  if (::ftruncate(file, static_cast<off_t>(whole)) != 0)
+    return fail_system(errno, "the file for fetched bytes", fmt::format("make sparse with {} bytes", whole));
+  return {};
+}
+
+std::unique_ptr<BlockFile> BlockFile::from(UniqueFd file) {
+  std::array<std::byte, kHeaderBytes> header{};
+  Fixed fixed;
+  if (read_at(file.get(), header, 0) != header.size()) return nullptr;
+  std::memcpy(&fixed, header.data(), sizeof fixed);
+  if (fixed.magic != kMagic ||
+      fixed.hash != XXH3_64bits(header.data() + kHashedFrom, header.size() - kHashedFrom) ||
+      std::uint64_t{fixed.address_bytes} + fixed.version_bytes + fixed.shown_bytes > kMostText)
+    return nullptr;
+  const auto* const text = reinterpret_cast<const char*>(header.data() + sizeof fixed);
+  Identity identity{
+      .address = std::string(text, fixed.address_bytes),
+      .version = std::string(text + fixed.address_bytes, fixed.version_bytes),
+      .size_bytes = fixed.size_bytes,
+      .shown = std::string(text + fixed.address_bytes + fixed.version_bytes, fixed.shown_bytes)};
+  return std::unique_ptr<BlockFile>(new BlockFile(std::move(file), std::move(identity)));
+}
+
+std::unique_ptr<BlockFile> BlockFile::open_named(int directory, const std::string& name) {
+  for (int tries = 0; tries < 8; ++tries) {
+    UniqueFd file(::openat(directory, name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    struct stat status {};
+    if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
+        status.st_uid != ::geteuid())
+      return nullptr;
+    // A program that removes the file holds this lock alone.
+    if (!set_lock(file.get(), F_RDLCK, {kUserByte, 1})) continue;
+    if (::fstat(file.get(), &status) != 0 || status.st_nlink == 0) continue;
+    return from(std::move(file));
+  }
+  return nullptr;
+}
+
+std::unique_ptr<BlockFile> BlockFile::find(const std::string& address) {
+  const auto directory = open_block_directory();
+  if (!directory) return nullptr;
+  auto found = open_named(directory->get(), name_of(address));
+  return found && found->identity().address == address ? std::move(found) : nullptr;
+}
+
+std::unique_ptr<BlockFile> BlockFile::share(const Identity& identity) {
+  const auto directory = open_block_directory();
+  if (!directory) return nullptr;
+  const std::string name = name_of(identity.address);
+  for (int tries = 0; tries < 8; ++tries) {
+    if (auto there = open_named(directory->get(), name)) {
+      if (there->identity().is_same(identity)) return there;
+    }
+    const std::string temporary = temporary_name();
+    UniqueFd file(::openat(directory->get(), temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
+                           S_IRUSR | S_IWUSR));
+    if (!file) return nullptr;
+    bool is_there = false;
+    if (set_lock(file.get(), F_RDLCK, {kUserByte, 1}) && fill_header(file.get(), identity)) {
+      // The file of another version goes. Programs that have it open keep it.
+      ::unlinkat(directory->get(), name.c_str(), 0);
+      is_there = ::linkat(directory->get(), temporary.c_str(), directory->get(), name.c_str(), 0) == 0;
+    }
+    const int why = errno;
+    ::unlinkat(directory->get(), temporary.c_str(), 0);
+    if (is_there) return from(std::move(file));
+    if (why != EEXIST) return nullptr;
+  }
+  return nullptr;
+}
+
+Result<std::unique_ptr<BlockFile>> BlockFile::make_unnamed(std::uint64_t size_bytes) {
+  const fs::path directory = cache_directory().value_or("/var/tmp");
+  UniqueFd file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!file) {  // an old or a foreign file system
+    std::string name = (directory / "stfs-XXXXXX").native();
+    file = UniqueFd(::mkostemp(name.data(), O_CLOEXEC));
+    if (file) ::unlink(name.c_str());
+  }
+  if (!file) return fail_system(errno, directory.native(), "make a file for fetched bytes");
+  Identity identity{.address = {}, .version = {}, .size_bytes = size_bytes};
+  auto filled = fill_header(file.get(), identity);
+  if (!filled) return tl::unexpected(std::move(filled).error().within(directory.native()));
+  return std::unique_ptr<BlockFile>(new BlockFile(std::move(file), std::move(identity)));
+}
+
+ByteRange BlockFile::bytes_of(Blocks blocks) const {
+  const std::uint64_t begin = blocks.first * kBlockBytes;
+  return {begin, std::min(blocks.end * kBlockBytes, size_bytes()) - begin};
+}
+
+std::uint64_t BlockFile::entry_at(std::uint64_t block) const {
+  return kHeaderBytes + block * kEntryBytes;
+}
+
+std::uint64_t BlockFile::generation() const {
+  std::uint64_t found = 0;
+  read_at(file_.get(), bytes_of_value(found), offsetof(Fixed, generation));
+  return found;
+}
+
+bool BlockFile::is_whole_proven() const {
+  std::array<std::uint64_t, 2> both{};
+  read_at(file_.get(), std::as_writable_bytes(std::span(both)), offsetof(Fixed, generation));
+  return both[0] != 0 && both[0] == both[1];
+}
+
+void BlockFile::note_whole_proven(std::uint64_t generation) const {
+  // A failure only makes the file seem not proven.
+  (void)write_at(file_.get(), bytes_of_value(generation), offsetof(Fixed, proven_generation));
+}
+
+std::vector<BlockFile::Entry> BlockFile::entries(Blocks blocks) const {
+  std::vector<Entry> found(static_cast<std::size_t>(blocks.end - blocks.first));
+  read_at(file_.get(), std::as_writable_bytes(std::span(found)), entry_at(blocks.first));
+  return found;
+}
+
+bool BlockFile::prove(std::uint64_t block) const {
+  const ByteRange range = bytes_of({block, block + 1});
+  std::vector<std::byte> bytes(static_cast<std::size_t>(range.size_bytes));
+  const Entry entry = entries({block, block + 1}).front();
+  if (entry.hash == 0 || read_at(file_.get(), bytes, data_at_ + range.offset) != bytes.size() ||
+      hash_of(bytes, block) != entry.hash)
+    return false;
+  const std::uint32_t now = minutes_now();
+  if (entry.used_at < now) set_used_at({block, block + 1}, now);
+  return true;
+}
+
+Result<void> BlockFile::write(std::uint64_t first, std::span<const std::byte> bytes) const {
+  RETURN_IF_ERROR(write_at(file_.get(), bytes, data_at_ + first * kBlockBytes));
+  const std::uint32_t now = minutes_now();
+  std::vector<Entry> made;
+  while (!bytes.empty()) {
+    const auto block = bytes.first(std::min<std::size_t>(bytes.size(), kBlockBytes));
+    made.push_back({.hash = hash_of(block, first + made.size()), .used_at = now});
+    bytes = bytes.subspan(block.size());
+  }
+  return write_at(file_.get(), std::as_bytes(std::span(made)), entry_at(first));
+}
+
+Result<void> BlockFile::read(std::span<std::byte> to, std::uint64_t offset) const {
+  if (read_at(file_.get(), to, data_at_ + offset) == to.size()) return {};
+  return fail_system(EIO, "the file for fetched bytes", "read");
+}
+
+void BlockFile::drop(Blocks blocks) const {
+  // The generation changes first: readers that see the new one prove their blocks again.
+  std::uint64_t next = generation() + 1;
+  if (!write_at(file_.get(), bytes_of_value(next), offsetof(Fixed, generation))) return;
+  const std::vector<Entry> none(static_cast<std::size_t>(blocks.end - blocks.first));
+  if (!write_at(file_.get(), std::as_bytes(std::span(none)), entry_at(blocks.first))) return;
+  const ByteRange range = bytes_of(blocks);
+  ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              static_cast<off_t>(data_at_ + range.offset), static_cast<off_t>(range.size_bytes));
+}
+
+void BlockFile::set_used_at(Blocks blocks, std::uint32_t used_at) const {
+  for (std::uint64_t block = blocks.first; block < blocks.end; ++block) {
+    // A failure only makes the block seem older.
+    (void)write_at(file_.get(), bytes_of_value(used_at), entry_at(block) + offsetof(Entry, used_at));
+  }
+}
+
+bool BlockFile::try_lock(Blocks blocks) const {
+  const ByteRange range = bytes_of(blocks);
+  if (set_lock(file_.get(), F_WRLCK, {data_at_ + range.offset, range.size_bytes})) return true;
+  return errno != EAGAIN && errno != EACCES;  // a file system without locks: blocks may come twice
+}
+
+void BlockFile::unlock(Blocks blocks) const {
+  const ByteRange range = bytes_of(blocks);
+  set_lock(file_.get(), F_UNLCK, {data_at_ + range.offset, range.size_bytes});
+}
+
+bool BlockFile::try_own() const {
+  return set_lock(file_.get(), F_WRLCK, {kUserByte, 1});
+}
+
+bool BlockFile::is_in_use() const {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(kUserByte);
+  lock.l_len = 1;
+  return ::fcntl(file_.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+}  // namespace stfs

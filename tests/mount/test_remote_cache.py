@@ -1,0 +1,427 @@
+# Blocks of remote archives stay on this disk: for the next program, for programs at the same time, and through kills.
+import email.utils
+import itertools
+import json
+import mmap
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from delta_variants import STFS
+from hub_server import hub_served
+from mounted import eventually
+from web_server import Page, needs_libcurl, served
+
+BLOCK = 256 << 10
+DIGEST, OTHER_DIGEST = '"0123456789abcdef0123456789abcdef"', '"fedcba9876543210fedcba9876543210"'  # ETags
+OLD = "Mon, 06 Jul 2026 10:00:00 GMT"
+HEADER, ENTRY = 4096, 16
+PINNED = 0xFFFFFFFF
+
+
+@pytest.fixture(autouse=True, scope="module")
+def libcurl():
+    needs_libcurl(STFS)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """The directory of the shared files."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "safetensorsfs" / "blocks"
+
+
+@pytest.fixture
+def server():
+    with served() as server:
+        yield server
+
+
+def arrays(seed=1):
+    rng = np.random.default_rng(seed)
+    return {"embed": rng.integers(0, 256, 3_000_000, "u1"), "h.0.w": rng.normal(size=(300, 500)).astype("f4"),
+            "h.1.w": rng.normal(size=(17, 3)).astype("f2")}
+
+
+@pytest.fixture
+def url(server):
+    return server.add("/m.safetensors", safetensors.numpy.save(arrays()), DIGEST)
+
+
+def stfs(*words, status=0, **more):
+    result = subprocess.run([STFS, *map(str, words)], capture_output=True, **more)
+    assert result.returncode == status, result.stderr
+    return result.stdout if status == 0 else result.stderr.decode()
+
+
+def cached_file(cache):
+    (path,) = [path for path in cache.iterdir() if len(path.name) == 32]
+    return path
+
+
+class Table:
+    """The table of a shared file: its entries can be read and changed."""
+
+    def __init__(self, path, size):
+        self.path, self.count = path, -(-size // BLOCK)
+        self.data_at = HEADER + -(-self.count * ENTRY // 4096) * 4096
+
+    def __getitem__(self, block):
+        """(hash, the minute of the last use)"""
+        with open(self.path, "rb") as file:
+            file.seek(HEADER + block * ENTRY)
+            return struct.unpack("<QII", file.read(ENTRY))[:2]
+
+    def set_used_at(self, block, minute):
+        with open(self.path, "r+b") as file:
+            file.seek(HEADER + block * ENTRY + 8)
+            file.write(struct.pack("<I", minute))
+
+    def flip(self, block, at=100):
+        with open(self.path, "r+b") as file:
+            file.seek(self.data_at + block * BLOCK + at)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 1]))
+
+    def blocks(self):
+        return [block for block in range(self.count) if self[block][0]]
+
+
+def test_a_second_program_asks_for_no_byte_again(url, server, mounts, cache):
+    assert stfs("cat", url, "embed") == arrays()["embed"].tobytes()
+    first = server.sent_bytes
+    assert first >= 3_000_000
+    assert stfs("cat", url, "embed") == arrays()["embed"].tobytes()
+    mount = mounts(url)
+    assert (mount / "embed").read_bytes() == arrays()["embed"].tobytes()
+    assert mount.unmount() == 0
+    # One byte shows which version the server has, each time a program opens the file.
+    assert {wanted for _, wanted, _ in server.requests[2:]} == {"bytes=0-0"} and server.sent_bytes - first <= 4
+    assert cache.stat().st_mode & 0o77 == 0 and cached_file(cache).stat().st_mode & 0o77 == 0
+
+
+def test_the_header_of_a_cached_archive_needs_no_second_request(url, server):
+    stfs("ls", url)
+    del server.requests[:]
+    stfs("ls", url)
+    assert [wanted for _, wanted, _ in server.requests] == ["bytes=0-0"]
+
+
+def test_a_new_version_takes_the_place_of_the_cached_one(url, server, cache, mounts):
+    old = mounts(url)
+    assert (old / "h.1.w").read_bytes() == arrays()["h.1.w"].tobytes()
+    (old / "embed").read_bytes()
+    server.add("/m.safetensors", safetensors.numpy.save(arrays(2)), OTHER_DIGEST)
+    assert stfs("cat", url, "embed") == arrays(2)["embed"].tobytes()
+    assert (old / "embed").read_bytes() == arrays()["embed"].tobytes(), "a mount keeps its version"
+    assert OTHER_DIGEST in cached_file(cache).read_bytes()[:HEADER].decode("latin-1")
+
+
+@pytest.mark.parametrize("damage", ["byte", "table", "header", "cut", "empty", "hole"])
+def test_damage_of_the_cache_costs_a_request_and_no_wrong_byte(url, server, cache, damage):
+    stfs("cat", url, "embed")
+    path = cached_file(cache)
+    size = server.pages["/m.safetensors"].size
+    table = Table(path, size)
+    before = len(server.requests)
+    if damage == "byte":
+        table.flip(3)
+    elif damage == "table":
+        with open(path, "r+b") as file:
+            file.seek(HEADER + 3 * ENTRY)
+            file.write(b"\7")
+    elif damage == "header":
+        with open(path, "r+b") as file:
+            file.write(b"\0" * HEADER)
+    elif damage == "cut":
+        os.truncate(path, table.data_at + 2 * BLOCK)
+    elif damage == "empty":
+        os.truncate(path, 0)
+    else:
+        with open(path, "r+b") as file:
+            file.seek(table.data_at + 2 * BLOCK)
+            file.write(bytes(3 * BLOCK))
+    assert stfs("cat", url, "embed") == arrays()["embed"].tobytes()
+    assert len(server.requests) > before + 1
+    del server.requests[:]
+    assert stfs("cat", url, "embed") == arrays()["embed"].tobytes()
+    assert len(server.requests) == 1, "the damage is mended"
+
+
+def test_two_mounts_ask_for_each_block_once(server, mounts):
+    data = arrays()["embed"]
+    url = server.add("/m.safetensors", safetensors.numpy.save({"embed": data}), DIGEST)
+    both = [mounts(url), mounts(url)]
+    del server.requests[:]
+    sent = server.sent_bytes
+    shown = [None, None]
+
+    def read(number):
+        shown[number] = (both[number] / "embed").read_bytes()
+
+    readers = [threading.Thread(target=read, args=(number,)) for number in (0, 1)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert shown == [data.tobytes()] * 2
+    assert server.sent_bytes - sent <= server.pages["/m.safetensors"].size
+
+
+def test_a_stopped_program_keeps_no_reader_waiting_for_ever(url, server, mounts, cache):
+    """Its request has stalled, and it has the lock. It ends: then the next program fetches the block."""
+    server.fault_of = lambda path, first, last: ("stall", 0) if first else None
+    waiting = subprocess.Popen([STFS, "cat", url, "embed"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    eventually(lambda: any(wanted != f"bytes=0-{BLOCK - 1}" for _, wanted, _ in list(server.requests)))
+    os.kill(waiting.pid, signal.SIGSTOP)
+    server.fault_of = lambda *_: None
+    other = subprocess.Popen([STFS, "cat", url, "embed"], stdout=subprocess.PIPE)
+    os.kill(waiting.pid, signal.SIGKILL)
+    waiting.wait()
+    assert other.communicate()[0] == arrays()["embed"].tobytes()
+
+
+def test_a_kill_while_the_cache_fills_leaves_no_wrong_byte(server, cache):
+    rng = random.Random(7)
+    wanted = arrays()["embed"].tobytes()
+    url = server.add("/m.safetensors", safetensors.numpy.save(arrays()), DIGEST)
+    for _ in range(12):
+        shutil.rmtree(cache, ignore_errors=True)
+        after = rng.randrange(1, 8)
+        seen = len(server.requests)
+        program = subprocess.Popen([STFS, "cat", url, "embed"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while program.poll() is None and len(server.requests) < seen + after:
+            pass
+        program.kill()
+        program.wait()
+        assert stfs("cat", url, "embed") == wanted
+
+
+def test_blocks_that_go_meanwhile_are_fetched_again(url, server, mounts, cache):
+    """An open mount has proven its blocks. Another program drops them."""
+    mount = mounts(url)
+    wanted = arrays()["embed"].tobytes()
+    stop = threading.Event()
+    failures = []
+
+    def read():
+        while not stop.is_set():
+            shown = mmap.mmap(-1, 4 << 20)
+            file = os.open(mount / "embed", os.O_RDONLY | os.O_DIRECT)  # past the kernel's cache
+            size = os.readv(file, [shown])
+            os.close(file)
+            if shown[:size] != wanted:
+                failures.append("wrong bytes")
+                return
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for _ in range(40):
+        stfs("cache", "--drop", url)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not failures
+
+
+def test_the_hub_is_not_asked_for_blocks_that_are_here(tmp_path, monkeypatch, cache):
+    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    data = safetensors.numpy.save(arrays())
+    with hub_served() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        hub.add_model("org/model", {"model.safetensors": data})
+        assert stfs("cat", "hf://org/model", "embed") == arrays()["embed"].tobytes()
+        del hub.requests[:]
+        assert stfs("cat", "hf://org/model", "embed") == arrays()["embed"].tobytes()
+        assert not [path for path, _, _ in hub.requests if "resolve" in path]
+
+
+@pytest.mark.parametrize("etag, time", [(None, OLD), ('W/"1"', OLD), ('W/' + DIGEST, OLD), ('"1"', None), ('"1"', "new"), ('"1"', "x")])
+def test_without_a_strong_etag_nothing_is_shared(server, cache, etag, time):
+    """A short ETag may be made of the time in seconds: then another version of that second has it, too."""
+    if time:
+        server.times = itertools.repeat(email.utils.formatdate(usegmt=True) if time == "new" else time)
+    server.pages["/m.safetensors"] = Page.of(safetensors.numpy.save(arrays()), etag)
+    for _ in range(2):
+        assert stfs("cat", f"{server.address}/m.safetensors", "embed") == arrays()["embed"].tobytes()
+    assert not cache.exists() or not list(cache.iterdir())
+
+
+def test_a_short_etag_counts_if_the_last_change_is_some_time_ago(server, cache):
+    server.times = itertools.repeat(OLD)
+    url = server.add("/m.safetensors", safetensors.numpy.save(arrays()), '"1"')
+    stfs("cat", url, "embed")
+    del server.requests[:]
+    assert stfs("cat", url, "embed") == arrays()["embed"].tobytes()
+    assert [wanted for _, wanted, _ in server.requests] == ["bytes=0-0"]
+
+
+def test_addresses_with_a_query_share_only_what_an_etag_of_the_bytes_names(server, cache):
+    data = safetensors.numpy.save(arrays())
+    server.times = itertools.repeat(OLD)
+    server.pages["/m.safetensors"] = Page.of(data, '"1"')
+    assert stfs("cat", f"{server.address}/m.safetensors?sig=secret", "h.1.w")
+    assert not list(cache.iterdir())
+    server.pages["/m.safetensors"] = Page.of(data, DIGEST)
+    assert stfs("cat", f"{server.address}/m.safetensors?sig=secret", "h.1.w")
+    assert b"secret" not in cached_file(cache).read_bytes()[:HEADER]
+
+
+@pytest.mark.parametrize("plant", ["link", "fifo", "directory", "hard link"])
+def test_a_planted_file_of_the_cache_is_not_used(url, cache, tmp_path, plant):
+    stfs("cat", url, "h.1.w")
+    path = cached_file(cache)
+    path.unlink()
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    if plant == "link":
+        path.symlink_to(victim)
+    elif plant == "fifo":
+        os.mkfifo(path)
+    elif plant == "directory":
+        path.mkdir()
+    else:
+        os.link(victim, path)
+    assert stfs("cat", url, "embed") == arrays()["embed"].tobytes()
+    assert victim.read_bytes() == b"precious"
+
+
+def fetched(*words):
+    return json.loads(stfs("fetch", "--json", *words))
+
+
+def test_fetch_brings_tensors_before_they_are_read(url, server):
+    plan = fetched("-n", url, "h.*")
+    assert plan["dry_run"] and plan["tensors"] == 2 and 0 < plan["missing_bytes"] <= 600_102 + 2 * BLOCK and plan["requests"] == 1
+    sent = server.sent_bytes
+    assert stfs("fetch", url, "h.*").decode() == f"2 tensors, 586.0 KiB: fetched {plan['missing_bytes'] / 1024:.1f} KiB\n"
+    assert server.sent_bytes - sent <= plan["missing_bytes"] + 2
+    del server.requests[:]
+    assert stfs("cat", url, "h.0.w") == arrays()["h.0.w"].tobytes()
+    assert [wanted for _, wanted, _ in server.requests] == ["bytes=0-0"]
+    assert "all bytes are on this machine" in stfs("fetch", url, "h.*").decode()
+
+
+def test_fetch_refuses_what_it_can_not_bring(url, tmp_path):
+    (tmp_path / "m.safetensors").write_bytes(safetensors.numpy.save(arrays()))
+    assert "is on this machine" in stfs("fetch", tmp_path / "m.safetensors", status=1)
+    assert "no tensor matches, did you mean" in stfs("fetch", url, "embd", status=1)
+
+
+def test_fetch_pins_only_what_other_programs_find(server, cache):
+    url = server.add("/m.safetensors", safetensors.numpy.save(arrays()), 'W/"1"')
+    assert "no strong ETag" in stfs("fetch", "--pin", url, status=1)
+
+
+def make_old(cache, server, minute=1000):
+    table = Table(cached_file(cache), server.pages["/m.safetensors"].size)
+    for block in table.blocks():
+        if table[block][1] != PINNED:
+            table.set_used_at(block, minute + block)
+    return table
+
+
+def test_the_least_recent_blocks_go_when_the_limit_is_reached(url, server, cache):
+    stfs("fetch", "--pin", url, "h.1.w")
+    stfs("fetch", url)
+    table = make_old(cache, server)
+    before = table.blocks()
+    pinned = [block for block in before if table[block][1] == PINNED]
+    assert before == list(range(table.count)) and pinned == [0, 2]
+    stfs("cache", "--limit", "2M")
+    other = server.add("/other.safetensors", safetensors.numpy.save({"a": np.ones(10, "u1")}), OTHER_DIGEST)
+    stfs("cat", other, "a")
+    left = table.blocks()
+    assert set(pinned) <= set(left) and len(left) <= 8
+    assert left[2:] == list(range(left[2], table.count)), "the oldest went"
+    assert stfs("cat", url, "embed") == arrays()["embed"].tobytes()
+
+
+def test_a_nearly_full_disk_gives_old_blocks_up(url, server, tmp_path, monkeypatch):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "none", disk], capture_output=True, text=True)
+    if made.returncode != 0:
+        pytest.skip(f"needs root: no mount of tmpfs: {made.stderr}")
+    try:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(disk))
+        cache = disk / "safetensorsfs" / "blocks"
+        stfs("fetch", url)
+        table = make_old(cache, server)
+        (disk / "other").write_bytes(bytes(os.statvfs(disk).f_bavail * 4096 - (200 << 10)))
+        other = server.add("/other.safetensors", safetensors.numpy.save({"a": np.ones(600_000, "u1")}), OTHER_DIGEST)
+        assert stfs("cat", other, "a") == bytes([1]) * 600_000
+        assert len(table.blocks()) < table.count
+        del server.requests[:]
+        assert stfs("cat", other, "a") == bytes([1]) * 600_000
+        assert [wanted for _, wanted, _ in server.requests] == ["bytes=0-0"], "there was room for it"
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_the_cache_is_listed_and_dropped_by_names(url, server, cache):
+    stfs("fetch", "--pin", url, "h.1.w")
+    shown = stfs("cache").decode()
+    assert url in shown and "by TLS only" in shown and "1 file, " in shown
+    assert "nothing of this name" in stfs("cache", "--drop", "https://other", status=1)
+    assert "nothing of this name" in stfs("cache", "--drop", url[:-1], status=1)
+    assert "no size" in stfs("cache", "--limit", "much", status=2)
+    stfs("cache", "--unpin", url)
+    (row,) = json.loads(stfs("cache", "--json"))["files"]
+    assert row["name"] == url and row["pinned_bytes"] == 0 and row["kept_bytes"] > 0 and row["used_at"] and not row["in_use"]
+    assert "dropped" in stfs("cache", "--drop", server.address).decode()
+    assert not list(cache.iterdir())
+    assert stfs("cache").decode() == "nothing is kept\n"
+
+
+def test_a_whole_file_of_the_hub_is_proven_by_its_digest(tmp_path, monkeypatch, cache):
+    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    name = "hf://org/model"
+    with hub_served() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        hub.add_model("org/model", {"model.safetensors": safetensors.numpy.save(arrays())})
+        stfs("fetch", name, "h.*")
+        assert "`stfs fetch` brings the rest" in stfs("cache", "--prove", name, status=1)
+        assert "partly" in stfs("cache").decode()
+        stfs("fetch", name)
+        assert "proven" in stfs("cache", "--prove", name).decode()
+        assert " proven " in stfs("cache").decode()
+        # A block with its right hash and wrong bytes: the server has sent them.
+        path = cached_file(cache)
+        size = len(safetensors.numpy.save(arrays()))
+        Table(path, size).flip(2)
+        assert "the Hub lists" in stfs("cache", "--prove", name, status=1)
+        assert stfs("cat", name, "embed") == arrays()["embed"].tobytes()
+        assert "partly" in stfs("cache").decode()
+
+
+def test_files_of_two_servers_share_nothing(url, server):
+    """The ETag is the same. One server must not choose the bytes of the other one's file."""
+    stfs("fetch", url)
+    with served() as other:
+        address = other.add("/m.safetensors", safetensors.numpy.save(arrays(2)), DIGEST)
+        assert stfs("cat", address, "embed") == arrays(2)["embed"].tobytes()
+    assert stfs("cat", url, "embed") == arrays()["embed"].tobytes()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes a directory of another user")
+def test_a_directory_of_another_user_is_no_cache(url, server, cache):
+    stfs("fetch", url)
+    os.chown(cache, 65534, 65534)
+    before = len(server.requests)
+    assert stfs("cat", url, "embed") == arrays()["embed"].tobytes()
+    assert len(server.requests) > before + 1
+    assert "another user may have made it" in stfs("cache", status=1)
