@@ -20,6 +20,7 @@
 #include "core/remote/fetched_blocks.h"
 #include "core/remote/hub.h"
 #include "core/remote/remote_object.h"
+#include "core/remote/s3.h"
 #include "core/remote/tensor_plan.h"
 
 namespace stfs {
@@ -228,6 +229,13 @@ class RemoteStorage final : public Storage {
   /// Asks the server which version it has, or finds the file in the Hugging Face cache.
   Result<std::shared_ptr<Opened>> open_version(const std::string& url) {
     RemoteAddress address{.url = url + query_of(url)};
+    const auto s3_name = s3_name_of(url);
+    RETURN_IF_ERROR(s3_name);
+    if (*s3_name) {
+      auto found = s3_address(**s3_name);
+      if (!found) return tl::unexpected(std::move(found).error().within(url));
+      address = std::move(*found);
+    }
     std::size_t first_bytes = FetchedBlocks::kBlockBytes;
     if (const auto model = model_of(url)) {
       const std::string name = url.substr(model->root.size());
@@ -242,7 +250,7 @@ class RemoteStorage final : public Storage {
         first_bytes = static_cast<std::size_t>(size_bytes);
     }
     const bool is_listed = address.listed.has_value();
-    const bool is_private = !address.authorization.empty();
+    const bool is_private = address.is_private();
     const std::string digest = is_listed ? address.listed->digest : "";
     HttpConnection connection;
     std::vector<std::byte> first(first_bytes);
@@ -305,8 +313,8 @@ Result<void> check_scheme(const std::filesystem::path& path) {
   if (!has_scheme || is_url(path)) return {};
   return fail(
       ErrorCode::InvalidArgument, EINVAL,
-      fmt::format("{}: {}:// is not read: name an address that begins with https://, http:// or hf://", text,
-                  text.substr(0, end)));
+      fmt::format("{}: {}:// is not read: name an address that begins with https://, http://, hf:// or s3://",
+                  text, text.substr(0, end)));
 }
 
 Result<std::filesystem::path> known_address(const std::filesystem::path& url) {
@@ -323,6 +331,9 @@ Result<std::filesystem::path> known_address(const std::filesystem::path& url) {
     the_storage().keep_model(*model);
     return (*model)->root + *file;
   }
+  const auto s3_name = s3_name_of(text);
+  RETURN_IF_ERROR(s3_name);
+  if (*s3_name) return find_s3_file(**s3_name);
   const std::size_t host = text.find("//") + 2;
   const std::size_t host_end = std::min(text.find_first_of("/?#", host), text.size());
   const std::size_t at = text.substr(0, host_end).rfind('@');
