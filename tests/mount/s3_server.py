@@ -44,7 +44,7 @@ class S3Server(WebServer):
 
     def put(self, key, data, bucket="bucket"):
         self.buckets.setdefault(bucket, {})[key] = data
-        self.pages[f"/{bucket}/{key}"] = Page.of(data, etag_of(data))
+        self.pages["/" + quoted(f"{bucket}/{key}", "/")] = Page.of(data, etag_of(data))
         return f"s3://{bucket}/{key}"
 
     def now(self):
@@ -116,7 +116,7 @@ class S3Server(WebServer):
             return self.reply(request, 302, {"Location": self.sends_elsewhere[key]})
         if key not in self.buckets[bucket] and not self.faults:
             return self.fail(request, 404, "NoSuchKey")
-        request.path = f"/{bucket}/{key}"
+        request.path = "/" + quoted(f"{bucket}/{key}", "/")
         return super().answer(request)
 
     def list(self, request, bucket, query):

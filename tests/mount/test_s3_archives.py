@@ -3,88 +3,19 @@ import datetime
 import errno
 import json
 import os
-import shutil
 import stat
-import subprocess
-import sys
+from pathlib import Path
 
+import mounted
 import numpy as np
 import pytest
 import safetensors.numpy
-from delta_variants import STFS
 from mounted import MountFailed, errno_of
-from s3_server import ACCESS, SECRET, KeyServices, S3Server, closed_at_the_end
-from web_server import make_certificate, needs_libcurl, served
+from s3_server import ACCESS, SECRET
+from s3_store import ODD_KEY, archive_of, arrays, libcurl, own_settings, reads, set_keys, stfs, store, unset_keys, url  # noqa: F401
+from web_server import served
 
-ODD_KEY = "d1/a=b (1)!~@é+%&.safetensors"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def libcurl():
-    needs_libcurl(STFS)
-
-
-@pytest.fixture(autouse=True)
-def own_settings(tmp_path, monkeypatch):
-    """Nothing of the settings of the person who runs the tests."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    (tmp_path / "home" / ".aws").mkdir(parents=True)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home" / "cache"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-
-
-def set_keys(monkeypatch, access=ACCESS, secret=SECRET, token=None):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", access)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
-    if token:
-        monkeypatch.setenv("AWS_SESSION_TOKEN", token)
-
-
-@pytest.fixture
-def store(own_settings, monkeypatch):
-    with closed_at_the_end(S3Server()) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.address)
-        set_keys(monkeypatch)
-        yield server
-
-
-@pytest.fixture
-def services():
-    with closed_at_the_end(KeyServices()) as server:
-        yield server
-
-
-@pytest.fixture
-def unset_keys(store, monkeypatch):
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-
-
-def arrays(seed=1):
-    rng = np.random.default_rng(seed)
-    return {"embed": rng.integers(0, 256, 3_000_000, "u1"), "h.0.w": rng.normal(size=(300, 500)).astype("f4"),
-            "h.1.w": rng.normal(size=(17, 3)).astype("f2")}
-
-
-def archive_of(seed=1):
-    return safetensors.numpy.save(arrays(seed), {"format": "pt"})
-
-
-@pytest.fixture
-def url(store):
-    return store.put("m/model.safetensors", archive_of())
-
-
-def stfs(*words, status=0):
-    result = subprocess.run([STFS, *map(str, words)], capture_output=True)
-    assert result.returncode == status, (result.returncode, result.stderr)
-    return result.stdout if status == 0 else result.stderr.decode()
-
-
-def reads(name, tensor="h.1.w", seed=1):
-    assert stfs("cat", name, tensor) == arrays(seed)[tensor].tobytes()
+BUILD = Path(os.environ.get("STFS_BUILD_DIR", "build/release")).resolve()
 
 
 # --- verbs and mounts -----------------------------------------------------------------------------------------
@@ -162,16 +93,13 @@ def test_an_object_that_is_replaced_gives_estale(store, url, mounts):
     assert errno_of((mount / "embed").read_bytes) == errno.ESTALE
 
 
-def test_python_opens_an_object(url, python_module):
-    with python_module.open(url) as model:
-        assert (np.asarray(model["h.1.w"]) == arrays()["h.1.w"]).all()
-
-
-@pytest.fixture
-def python_module():
-    build = os.environ.get("STFS_BUILD_DIR", "build/release")
-    sys.path.insert(0, os.path.join(build, "tools"))
-    return pytest.importorskip("stfs", reason="the Python module is not built, or can't be loaded into a Python without a sanitizer")
+def test_python_and_the_diff_of_two_objects(store, url):
+    if not list((BUILD / "python" / "stfs").glob("_stfs.*so")) or mounted.is_sanitized():
+        pytest.skip("the Python module is not built, or can't be loaded into a Python without a sanitizer")
+    other = store.put("other.safetensors", archive_of(2))
+    code = "import sys, stfs\nwith stfs.open(sys.argv[1]) as m: print(bytes(m['h.1.w']).hex())\nprint(len(stfs.diff(*sys.argv[1:]).changed))"
+    done = mounted.run_python(code, url, other, env={**os.environ, "PYTHONPATH": str(BUILD / "python")})
+    assert done.stdout.split() == [arrays()["h.1.w"].tobytes().hex(), "3"], done.stderr
 
 
 # --- names ----------------------------------------------------------------------------------------------------
@@ -321,164 +249,3 @@ def test_a_redirect_to_the_same_server_gets_no_keys(store, url):
     store.sends_elsewhere["m/model.safetensors"] = f"{store.address}/public/x.safetensors"
     reads(url)
     assert not any("Authorization" in headers for path, _, headers in store.requests if path.startswith("/public/"))
-
-
-# --- keys -----------------------------------------------------------------------------------------------------
-
-
-def test_a_session_token_is_signed(store, url, monkeypatch):
-    store.keys[ACCESS] = (SECRET, "session")
-    assert "403 InvalidToken" in stfs("ls", url, status=1)
-    set_keys(monkeypatch, token="session")
-    reads(url)
-
-
-def write_profile(tmp_path, text, name="config"):
-    (tmp_path / "home" / ".aws" / name).write_text(text)
-
-
-def test_keys_of_a_profile_are_used(store, url, unset_keys, tmp_path, monkeypatch):
-    write_profile(tmp_path, f"[default]\naws_access_key_id = {ACCESS}\naws_secret_access_key = {SECRET}\n", "credentials")
-    reads(url)
-    write_profile(tmp_path, "[default]\naws_access_key_id = X\naws_secret_access_key = X\n", "credentials")
-    write_profile(tmp_path, f"[profile p]\naws_access_key_id = {ACCESS}\naws_secret_access_key = {SECRET}\nregion = r-1\n"
-                  f"endpoint_url = {store.address}\n")
-    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
-    monkeypatch.setenv("AWS_PROFILE", "p")
-    store.region = "r-1"
-    reads(url)
-    monkeypatch.setenv("AWS_PROFILE", "q")
-    assert "AWS_PROFILE=q: neither" in stfs("ls", url, status=1)
-
-
-def credentials_text(access, secret, token, expires="2099-01-01T00:00:00Z"):
-    return json.dumps({"Version": 1, "AccessKeyId": access, "SecretAccessKey": secret, "SessionToken": token, "Expiration": expires})
-
-
-def test_a_program_gives_keys_and_new_ones_after_they_have_expired(store, url, unset_keys, tmp_path, mounts):
-    keys = tmp_path / "the keys.json"
-    keys.write_text(credentials_text("A1", "one-secret", "t1"))
-    write_profile(tmp_path, f"[default]\ncredential_process = cat '{keys}'\n")
-    store.keys = {"A1": ("one-secret", "t1"), "A2": ("two-secret", "t2")}
-    mount = mounts(url)
-    store.expired.add("A1")
-    assert errno_of((mount / "h.0.w").read_bytes) in (errno.EACCES, errno.EIO)  # the program gives the same keys
-    keys.write_text(credentials_text("A2", "two-secret", "t2"))
-    for name, array in arrays().items():
-        assert (mount / name).read_bytes() == array.tobytes()
-    assert "profile default have expired: renew them" in mount.log()
-
-
-def test_keys_that_expire_soon_are_replaced_before(store, url, unset_keys, services, monkeypatch):
-    soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=4)
-    services.expires = soon.strftime("%Y-%m-%dT%H:%M:%SZ")
-    store.keys[ACCESS] = (SECRET, "session")
-    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", services.address + "/container")
-    reads(url)
-
-
-def test_a_program_that_fails_is_named_without_its_output(store, url, unset_keys, tmp_path):
-    write_profile(tmp_path, "[default]\ncredential_process = sh -c 'echo the-secret; exit 1'\n")
-    refused = stfs("ls", url, status=1)
-    assert "profile default: sh: failed" in refused and "the-secret" not in refused
-    write_profile(tmp_path, "[default]\ncredential_process = /nonexistent/program\n")
-    assert "/nonexistent/program" in stfs("ls", url, status=1)
-
-
-def test_a_program_in_a_file_that_others_may_write_is_not_run(store, url, unset_keys, tmp_path):
-    ran = tmp_path / "ran"
-    write_profile(tmp_path, f"[default]\ncredential_process = touch {ran}\n")
-    (tmp_path / "home" / ".aws" / "config").chmod(0o666)
-    assert "is not run, because others may write the file" in stfs("ls", url, status=1)
-    assert not ran.exists()
-
-
-@pytest.mark.parametrize("text", ["sso_session = s", "role_arn = arn:aws:iam::1:role/x\nsource_profile = q"])
-def test_a_profile_that_needs_a_login_says_how(store, url, unset_keys, tmp_path, text):
-    write_profile(tmp_path, f"[default]\n{text}\n")
-    assert "aws configure export-credentials --format process" in stfs("ls", url, status=1)
-
-
-def test_a_role_is_given_to_the_bearer_of_a_token(store, url, unset_keys, services, monkeypatch, tmp_path):
-    store.keys[ACCESS] = (SECRET, "session")
-    (tmp_path / "token").write_text("a.b+c/d=\n")
-    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
-    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/x")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", services.address)
-    reads(url)
-    assert {query for _, query, _ in services.requests} == {
-        "Action=AssumeRoleWithWebIdentity&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fx&RoleSessionName=safetensorsfs"
-        "&Version=2011-06-15&WebIdentityToken=a.b%2Bc%2Fd%3D"}  # fmt: skip
-    services.refuses = "InvalidIdentityToken"
-    refused = stfs("ls", url, status=1)
-    assert "role/x: the token service answers with status 400 (InvalidIdentityToken)" in refused and "a.b+c" not in refused
-
-
-@pytest.mark.parametrize("as_file", [True, False])
-def test_a_container_has_keys(store, url, unset_keys, services, monkeypatch, tmp_path, as_file):
-    store.keys[ACCESS] = (SECRET, "session")
-    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", services.address + "/container")
-    (tmp_path / "token").write_text("Bearer x\n")
-    if as_file:
-        monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
-    else:
-        monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "Bearer x")
-    reads(url)
-    assert all(headers["Authorization"] == "Bearer x" for _, _, headers in services.requests)
-    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://other.example/container")
-    assert "must be an address of https" in stfs("ls", url, status=1)
-
-
-def test_an_instance_has_keys(store, url, unset_keys, services, monkeypatch):
-    store.keys[ACCESS] = (SECRET, "session")
-    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", services.address)
-    assert "no credentials were found" in stfs("ls", url, status=1)  # AWS_EC2_METADATA_DISABLED is set
-    assert services.requests == []
-    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
-    reads(url)
-    assert services.requests[0][0] == "PUT /latest/api/token"
-    services.refuses = "x"  # no machine of AWS
-    assert "no credentials were found" in stfs("ls", url, status=1)
-
-
-def test_keys_are_not_sent_in_plain(monkeypatch):
-    set_keys(monkeypatch)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store.example:1")
-    refused = stfs("ls", "s3://bucket/x.safetensors", status=1)
-    assert "AWS_ENDPOINT_URL=http://store.example:1: credentials are sent over https only" in refused
-
-
-def test_a_proxy_does_not_see_the_keys(store, url, monkeypatch):
-    with served() as proxy:
-        monkeypatch.setenv("http_proxy", proxy.address)
-        reads(url)
-        assert proxy.requests == []
-
-
-def test_secrets_are_in_no_log_file_delta_or_attribute(store, url, mounts, monkeypatch, tmp_path):
-    store.keys[ACCESS] = ("top/secret", "session-token")
-    set_keys(monkeypatch, ACCESS, "top/secret", "session-token")
-    mount = mounts(url, f"delta={tmp_path / 'd.safetensors'}")
-    (mount / "h.1.w").write_bytes(bytes(102))
-    shown = [mount.log(), stfs("info", url).decode(), stfs("mounts", "--json").decode(), open("/proc/self/mounts").read()]
-    shown += [str(os.getxattr(mount / "embed", name)) for name in os.listxattr(mount / "embed")]
-    shown += [path.read_text(errors="replace") for path in (mount / ".safetensors").iterdir() if path.is_file() and path.stat().st_size < 1 << 20]
-    store.denied.add("m/model.safetensors")
-    (mount / "embed").exists() and errno_of((mount / "embed").read_bytes)
-    shown += [mount.log(), stfs("ls", url, status=1)]
-    assert mount.unmount() == 0
-    assert not any("top/secret" in text or "session-token" in text for text in shown)
-    found = subprocess.run(["grep", "-r", "-a", "-l", "-e", "top/secret", "-e", "session-token", tmp_path], capture_output=True)
-    assert found.stdout == b""
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_the_certificates_of_aws_ca_bundle_are_used(tmp_path, monkeypatch):
-    tls = make_certificate(tmp_path)
-    set_keys(monkeypatch)
-    with closed_at_the_end(S3Server(tls)) as store:
-        url = store.put("x.safetensors", archive_of())
-        monkeypatch.setenv("AWS_ENDPOINT_URL", store.address)
-        stfs("ls", url, status=1)
-        monkeypatch.setenv("AWS_CA_BUNDLE", str(tls[0]))
-        reads(url)
