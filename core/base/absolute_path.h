@@ -8,11 +8,11 @@
 
 namespace stfs {
 
-/// Returns true if a person has named a web server's file: https://HOST/PATH or http://HOST/PATH, or a model
-/// on the Hugging Face Hub: hf://ORG/MODEL.
+/// Returns true if a person has named a web server's file: https://HOST/PATH or http://HOST/PATH, a model
+/// on the Hugging Face Hub: hf://ORG/MODEL, or an object of S3: s3://BUCKET/KEY.
 inline bool is_url(const std::filesystem::path& path) {
   const auto begins = [&](std::string_view scheme) { return path.native().starts_with(scheme); };
-  return begins("https://") || begins("http://") || begins("hf://");
+  return begins("https://") || begins("http://") || begins("hf://") || begins("s3://");
 }
 
 /// Returns the path from the root, without ".". Keeps links and "..": the shards are in the link's directory,

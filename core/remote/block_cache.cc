@@ -22,6 +22,7 @@
 #include "core/base/deadline.h"
 #include "core/base/mutex.h"
 #include "core/remote/block_file.h"
+#include "core/remote/cache_directory.h"
 #include "core/remote/digest.h"
 
 namespace stfs {
@@ -256,14 +257,8 @@ Result<void> set_block_cache_limit(std::optional<std::uint64_t> limit) {
     if (::unlinkat(directory->get(), kLimitName, 0) == 0 || errno == ENOENT) return {};
     return fail_system(errno, kLimitName, "remove");
   }
-  const std::string temporary = fmt::format(".limit-{}", ::getpid());
   const std::string text = fmt::format("{}\n", *limit);
-  UniqueFd file(::openat(directory->get(), temporary.c_str(),
-                         O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
-  if (!file || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-      ::renameat(directory->get(), temporary.c_str(), directory->get(), kLimitName) != 0)
-    return fail_system(errno, kLimitName, "write");
-  return {};
+  return put_in_cache(directory->get(), kLimitName, std::as_bytes(std::span(text)), S_IRUSR | S_IWUSR);
 }
 
 bool has_room_for_blocks(int file) {

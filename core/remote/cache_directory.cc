@@ -3,11 +3,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <utility>
+
+#include "core/storage/new_file.h"
 
 namespace stfs {
 
@@ -48,6 +51,32 @@ Result<UniqueFd> open_own_cache(const fs::path& path) {
     directory = std::move(next);
   }
   return directory;
+}
+
+Result<void> put_in_cache(int directory, const std::string& name, std::span<const std::byte> bytes,
+                          mode_t mode) {
+  constexpr std::uint64_t kFreeShare = 20;
+  struct statvfs disk {};
+  if (::fstatvfs(directory, &disk) == 0 && disk.f_bavail < disk.f_blocks / kFreeShare)
+    return fail_system(ENOSPC, name, "keep it in the cache, whose disk is nearly full");
+  const std::string temporary = new_temporary_file_name();
+  const UniqueFd file(::openat(directory, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  if (!file) return fail_system(errno, name, "make");
+  const auto fill = [&]() -> Result<void> {
+    if (::fchmod(file.get(), mode) != 0) return fail_system(errno, name, "set its mode");
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return fail_system(written < 0 ? errno : EIO, name, "write");
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+    if (::renameat(directory, temporary.c_str(), directory, name.c_str()) != 0)
+      return fail_system(errno, name, "rename");
+    return {};
+  };
+  auto done = fill();
+  if (!done) ::unlinkat(directory, temporary.c_str(), 0);
+  return done;
 }
 
 }  // namespace stfs

@@ -20,6 +20,8 @@ struct Crypto {
   int (*begin)(void* context, const void* kind, void* engine) = nullptr;
   int (*update)(void* context, const void* data, std::size_t size) = nullptr;
   int (*finish)(void* context, unsigned char* to, unsigned* to_size) = nullptr;
+  unsigned char* (*hmac)(const void* kind, const void* key, int key_size, const unsigned char* data,
+                         std::size_t size, unsigned char* to, unsigned* to_size) = nullptr;
 };
 
 template <class Function>
@@ -37,7 +39,7 @@ std::optional<Crypto> load_crypto() {
         find(library, "EVP_sha256", crypto.sha256) && find(library, "EVP_MD_CTX_new", crypto.make) &&
         find(library, "EVP_MD_CTX_free", crypto.free) && find(library, "EVP_DigestInit_ex", crypto.begin) &&
         find(library, "EVP_DigestUpdate", crypto.update) &&
-        find(library, "EVP_DigestFinal_ex", crypto.finish))
+        find(library, "EVP_DigestFinal_ex", crypto.finish) && find(library, "HMAC", crypto.hmac))
       return crypto;
   }
   return std::nullopt;
@@ -48,11 +50,15 @@ const std::optional<Crypto>& crypto() {
   return loaded;
 }
 
+tl::unexpected<Error> no_libcrypto() {
+  return fail(ErrorCode::System, ENOSYS,
+              "digests of files and signatures need libcrypto: install it (Debian: libssl3)");
+}
+
 }  // namespace
 
 Result<Digest> Digest::begin(Kind kind) {
-  if (!crypto())
-    return fail(ErrorCode::System, ENOSYS, "digests of the Hub need libcrypto: install it (Debian: libssl3)");
+  if (!crypto()) return no_libcrypto();
   Context context(crypto()->make(), crypto()->free);
   if (!context) return fail(ErrorCode::OutOfMemory, ENOMEM, "out of memory");
   if (crypto()->begin(context.get(), kind == Kind::Sha1 ? crypto()->sha1() : crypto()->sha256(), nullptr) !=
@@ -72,6 +78,24 @@ std::string Digest::finish() {
   std::string text;
   for (const unsigned char byte : std::span(found).first(found_bytes)) text += fmt::format("{:02x}", byte);
   return text;
+}
+
+Result<std::string> sha256_of(std::string_view text) {
+  auto digest = Digest::begin(Digest::Kind::Sha256);
+  RETURN_IF_ERROR(digest);
+  digest->update(std::as_bytes(std::span(text)));
+  return digest->finish();
+}
+
+Result<std::string> hmac_sha256(std::string_view key, std::string_view text) {
+  if (!crypto()) return no_libcrypto();
+  std::array<unsigned char, kMostDigestBytes> found{};
+  unsigned found_bytes = 0;
+  const auto* const data = reinterpret_cast<const unsigned char*>(text.data());
+  if (crypto()->hmac(crypto()->sha256(), key.data(), static_cast<int>(key.size()), data, text.size(),
+                     found.data(), &found_bytes) == nullptr)
+    return fail(ErrorCode::System, EIO, "libcrypto computes no HMAC");
+  return std::string(reinterpret_cast<const char*>(found.data()), found_bytes);
 }
 
 Result<void> check_digest(std::span<const std::byte> bytes, std::string_view digest) {

@@ -1,4 +1,5 @@
-// The digests that git and Git LFS give files. The program loads libcrypto, which libcurl uses as well.
+// The digests that git and Git LFS give files, and those of signed requests. The program loads libcrypto, which
+// libcurl uses as well.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +29,12 @@ class Digest {
   explicit Digest(Context context) : context_(std::move(context)) {}
   Context context_;
 };
+
+/// Returns the SHA-256 of a text, as 64 hexadecimal digits. ENOSYS: there is no libcrypto.
+Result<std::string> sha256_of(std::string_view text);
+
+/// Returns the HMAC-SHA256 of a text (RFC 2104), as 32 bytes. ENOSYS: there is no libcrypto.
+Result<std::string> hmac_sha256(std::string_view key, std::string_view text);
 
 /// Fails unless the bytes have the digest: the SHA-256 of a large file, or the SHA-1 of a git blob.
 /// @param digest  64 or 40 hexadecimal digits.

@@ -27,6 +27,7 @@ namespace stfs {
 namespace {
 
 constexpr std::size_t kMostHeaderBytes = 256 << 10;  // of one answer; a hostile server sends any number
+constexpr long kLeastErrorStatus = 400;
 
 /// The functions of libcurl. Null if the system has no libcurl.
 struct Curl {
@@ -163,7 +164,7 @@ std::size_t take_header(char* data, std::size_t, std::size_t size_bytes, void* a
   std::string name(line.substr(0, colon));
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   const std::string_view value = trimmed(line.substr(colon + 1));
-  const std::array<std::pair<std::string_view, std::string*>, 10> wanted = {
+  const std::array<std::pair<std::string_view, std::string*>, 12> wanted = {
       {{"content-range", &answer.content_range},
        {"content-encoding", &answer.content_encoding},
        {"etag", &answer.etag},
@@ -173,7 +174,9 @@ std::size_t take_header(char* data, std::size_t, std::size_t size_bytes, void* a
        {"ratelimit", &answer.rate_limit},
        {"x-linked-etag", &answer.linked_etag},
        {"x-error-code", &answer.error_code},
-       {"x-error-message", &answer.error_message}}};
+       {"x-error-message", &answer.error_message},
+       {"x-amz-bucket-region", &answer.bucket_region},
+       {"date", &answer.date}}};
   for (const auto& [header, text] : wanted) {
     if (name == header) *text = value;
   }
@@ -198,10 +201,15 @@ struct Body {
 std::size_t take_body(char* data, std::size_t, std::size_t size_bytes, void* argument) {
   const Body& body = *static_cast<Body*>(argument);
   Exchange& request = *body.request;
-  if (!std::exchange(request.has_begun, true)) {
-    note_status(body.handle, request.answer);
-    request.is_unwanted = !request.calls.wants_body(request.answer);
+  const bool is_first = !std::exchange(request.has_begun, true);
+  if (is_first) note_status(body.handle, request.answer);
+  if (request.answer.status >= kLeastErrorStatus) {
+    std::string& text = request.answer.error_text;
+    text.append(data, std::min(size_bytes, kMostErrorBytes - text.size()));
+    request.is_unwanted = text.size() == kMostErrorBytes;
+    return request.is_unwanted ? 0 : size_bytes;
   }
+  if (is_first) request.is_unwanted = !request.calls.wants_body(request.answer);
   if (request.is_unwanted) return 0;
   const std::size_t at = request.answer.received_bytes;
   if (size_bytes > request.to.size() - at) {
@@ -276,11 +284,11 @@ HttpAnswer HttpConnection::get(const Request& wanted, std::span<std::byte> to, c
   constexpr long kConnectSeconds = 10;
   // A body that was compressed on the way would have other ranges.
   curl_slist* headers = c.slist_append(nullptr, "Accept-Encoding: identity");
-  if (!wanted.authorization.empty())
-    headers = c.slist_append(headers, ("Authorization: " + wanted.authorization).c_str());
+  for (const std::string& header : wanted.headers) headers = c.slist_append(headers, header.c_str());
   c.easy_setopt(easy, CURLOPT_URL, wanted.url.c_str());
+  if (wanted.method != "GET") c.easy_setopt(easy, CURLOPT_CUSTOMREQUEST, wanted.method.c_str());
   // A proxy would see a request to this host in plain, with the token.
-  if (is_loopback(wanted.url)) c.easy_setopt(easy, CURLOPT_NOPROXY, "*");
+  if (is_near(wanted.url)) c.easy_setopt(easy, CURLOPT_NOPROXY, "*");
 #if LIBCURL_VERSION_NUM >= 0x075500
   c.easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
 #else
@@ -293,6 +301,7 @@ HttpAnswer HttpConnection::get(const Request& wanted, std::span<std::byte> to, c
   c.easy_setopt(easy, CURLOPT_USERAGENT, agent.c_str());
   c.easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
   c.easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
+  c.easy_setopt(easy, CURLOPT_TIMEOUT_MS, static_cast<long>(wanted.most_time.count()));
   c.easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, kLeastBytesPerSecond);
   c.easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, kStallSeconds);
   c.easy_setopt(easy, CURLOPT_BUFFERSIZE, 256L << 10);
@@ -304,7 +313,9 @@ HttpAnswer HttpConnection::get(const Request& wanted, std::span<std::byte> to, c
   c.easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, look_whether_to_end);
   c.easy_setopt(easy, CURLOPT_XFERINFODATA, &request);
   c.easy_setopt(easy, CURLOPT_NOPROGRESS, 0L);
-  if (const char* certificates = chosen_certificates()) c.easy_setopt(easy, CURLOPT_CAINFO, certificates);
+  const char* const certificates =
+      wanted.certificates.empty() ? chosen_certificates() : wanted.certificates.c_str();
+  if (certificates != nullptr) c.easy_setopt(easy, CURLOPT_CAINFO, certificates);
   const CURLcode code = c.easy_perform(easy);
   note_status(easy, request.answer);
   c.slist_free_all(headers);
@@ -350,6 +361,14 @@ bool is_loopback(const std::string& url) {
   return host == "127.0.0.1" || host == "[::1]" || host == "localhost";
 }
 
+bool is_near(const std::string& url) {
+  if (is_loopback(url)) return true;
+  Url parts;
+  const std::string host = parts.set(url) ? parts.get(CURLUPART_HOST) : "";
+  return host == "169.254.169.254" || host == "169.254.170.2" || host == "169.254.170.23" ||
+         host == "[fd00:ec2::23]" || host == "[fd00:ec2::254]";
+}
+
 Result<std::string> redirected(const std::string& url, const std::string& location) {
   if (!curl()) return tl::unexpected(no_libcurl());
   Url parts;
@@ -390,6 +409,10 @@ bool has_same_origin(const std::string&, const std::string&) {
 }
 
 bool is_loopback(const std::string&) {
+  return false;
+}
+
+bool is_near(const std::string&) {
   return false;
 }
 

@@ -6,10 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,8 +18,13 @@
 #include "core/format/json_cursor.h"
 #include "core/format/json_string.h"
 #include "core/format/json_syntax.h"
+#include "core/remote/escapes.h"
 #include "core/remote/http_answer.h"
+#include "core/remote/kept_hub_list.h"
+#include "core/remote/model_choice.h"
+#include "core/remote/remote_notes.h"
 #include "core/remote/retries.h"
+#include "core/remote/settings.h"
 
 namespace stfs {
 namespace {
@@ -28,25 +32,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kScheme = "hf://";
-constexpr std::string_view kArchive = ".safetensors";
-constexpr std::string_view kIndex = ".safetensors.index.json";
 constexpr std::size_t kMostListBytes = 16 << 20;  // 40,000 files
 constexpr std::size_t kMostTokenBytes = 4096;
 constexpr std::size_t kCommitDigits = 40;
 
 // --- names ------------------------------------------------------------------------------------------------
-
-std::string variable(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? std::string() : std::string(text);
-}
-
-/// Returns true if a variable is set to one of the values that the Hub's own library takes for yes.
-bool is_set(const char* name) {
-  std::string value = variable(name);
-  std::ranges::transform(value, value.begin(), [](unsigned char c) { return std::toupper(c); });
-  return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
-}
 
 /// Returns the address of the Hub, without a slash at the end.
 /// @return EINVAL: HF_ENDPOINT is no address, or has a password, which would be in the table of mounts.
@@ -58,37 +48,6 @@ Result<std::string> hub_endpoint() {
   if (is_web && endpoint.find_first_of("@?# ") == endpoint.npos) return endpoint;
   return fail(ErrorCode::InvalidArgument, EINVAL,
               "HF_ENDPOINT: is no address of a Hub: write https://HOST, without a password");
-}
-
-bool is_unreserved(unsigned char c) {
-  return std::isalnum(c) != 0 || c == '-' || c == '.' || c == '_' || c == '~';
-}
-
-/// Escapes a part of an address.
-/// @param kept  other characters that stay.
-std::string escaped_part(std::string_view text, std::string_view kept = {}) {
-  std::string result;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (is_unreserved(byte) || kept.find(c) != kept.npos) {
-      result += c;
-    } else {
-      result += fmt::format("%{:02X}", byte);
-    }
-  }
-  return result;
-}
-
-std::string unescaped_part(std::string_view text) {
-  const auto digit = [](char c) { return std::isdigit(c) != 0 ? c - '0' : std::tolower(c) - 'a' + 10; };
-  std::string result;
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    const bool is_escape = text[at] == '%' && at + 2 < text.size() && std::isxdigit(text[at + 1]) != 0 &&
-                           std::isxdigit(text[at + 2]) != 0;
-    result += is_escape ? static_cast<char>(digit(text[at + 1]) * 16 + digit(text[at + 2])) : text[at];
-    if (is_escape) at += 2;
-  }
-  return result;
 }
 
 bool is_hub_word(std::string_view text) {
@@ -159,21 +118,10 @@ fs::path hub_home() {
   return (cache.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(cache)) / "huggingface";
 }
 
-std::string trimmed_text(std::string_view text) {
-  constexpr std::string_view kSpaces = " \t\r\n";
-  const std::size_t first = text.find_first_not_of(kSpaces);
-  if (first == text.npos) return {};
-  return std::string(text.substr(first, text.find_last_not_of(kSpaces) - first + 1));
-}
-
 /// Returns a small file's text. Empty if it can't be read.
 std::string small_text(const fs::path& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  struct stat status {};
-  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
-  std::array<char, kMostTokenBytes> text{};
-  const ssize_t size_bytes = ::read(file.get(), text.data(), text.size());
-  return size_bytes <= 0 ? std::string() : std::string(text.data(), static_cast<std::size_t>(size_bytes));
+  const auto file = small_file(path, kMostTokenBytes);
+  return file ? file->text : std::string();
 }
 
 /// Returns the token that the Hub's own library would send. Empty: none.
@@ -236,7 +184,10 @@ Result<HttpAnswer> request_text(std::string url, const std::string& authorizatio
   const std::string first = url;
   for (unsigned redirects = 0;;) {
     HttpAnswer answer = connection.get(
-        {.url = url, .range = {}, .authorization = has_same_origin(url, first) ? authorization : ""}, text,
+        {.url = url,
+         .headers =
+             has_same_origin(url, first) ? authorization_header(authorization) : std::vector<std::string>()},
+        text,
         {.wants_body = [](const HttpAnswer& head) { return head.status == 200; }, .is_ending = is_ending});
     if (is_redirect(answer.status)) {
       if (++redirects > kMostRedirects) return fail(ErrorCode::System, EIO, "the Hub redirects without end");
@@ -361,14 +312,6 @@ fs::path cached_model(std::string_view model) {
   return hub_cache() / name;
 }
 
-/// Returns true if only this user or root may write the entry. Many systems give each user a group with the
-/// user's number, and a umask of 002: this group may write it, too.
-bool is_own(const struct stat& status) {
-  if (status.st_uid != ::geteuid() && status.st_uid != 0) return false;
-  const bool is_own_group = status.st_gid == status.st_uid;
-  return (status.st_mode & (S_IWOTH | (is_own_group ? 0U : S_IWGRP))) == 0;
-}
-
 /// Makes the list of a commit from the links of its snapshot in the cache.
 Result<std::shared_ptr<const HubModel>> find_cached(const HubName& name, HubModel model) {
   const fs::path place = cached_model(name.model);
@@ -397,9 +340,29 @@ Result<std::shared_ptr<const HubModel>> find_cached(const HubName& name, HubMode
   return std::make_shared<const HubModel>(std::move(model));
 }
 
-/// Returns the part of the path before its last slash, with the slash.
-std::string_view folder_of(std::string_view path) {
-  return path.substr(0, path.rfind('/') + 1);
+/// Asks the Hub for the list of a model. If the Hub can't be reached, the list of the last time counts.
+/// @param question  the address of the list.
+Result<void> ask_for_list(const std::string& question, const HubName& name, const std::string& endpoint,
+                          HubModel& model, HttpConnection& connection) {
+  const std::string shown = "hf://" + name.model;
+  std::vector<std::byte> text(kMostListBytes);
+  auto answer = request_text(question, model.authorization, text, connection);
+  if (!answer) {
+    const bool is_unreachable = answer.error().errno_value == ENETUNREACH;
+    const auto kept = is_unreachable ? find_hub_list(question) : std::nullopt;
+    if (!kept || !read_list(kept->json, model))
+      return tl::unexpected(std::move(answer).error().within(shown));
+    add_remote_note(fmt::format("{}@{}: the Hub can't be reached: shows commit {}, as it was {}", shown,
+                                name.revision, model.commit, kept->written_at));
+    return {};
+  }
+  if (answer->status != 200)
+    return tl::unexpected(refusal_of(*answer, name, endpoint, !model.authorization.empty()));
+  const std::string_view json(reinterpret_cast<const char*>(text.data()),
+                              static_cast<std::size_t>(answer->received_bytes));
+  if (auto read = read_list(json, model); !read) return tl::unexpected(std::move(read).error().within(shown));
+  keep_hub_list(question, json);
+  return {};
 }
 
 }  // namespace
@@ -445,7 +408,8 @@ RemoteAddress HubModel::address_of(std::string_view file) const {
   const File& listed = files.find(file)->second;
   return {.url = root + escaped_part(file, "/"),
           .authorization = authorization,
-          .listed = RemoteAddress::Listed{listed.digest, listed.size_bytes}};
+          .listed = RemoteAddress::Listed{listed.digest, listed.size_bytes},
+          .is_offline = is_offline};
 }
 
 Result<std::shared_ptr<const HubModel>> find_hub_model(const HubName& name, HttpConnection& connection) {
@@ -456,22 +420,21 @@ Result<std::shared_ptr<const HubModel>> find_hub_model(const HubName& name, Http
                  .commit = {},
                  .root = fmt::format("{}/{}/resolve/", endpoint, name.model),
                  .authorization = {}};
-  if (is_set("HF_HUB_OFFLINE") || is_set("TRANSFORMERS_OFFLINE")) return find_cached(name, std::move(model));
-  RETURN_IF_ERROR(check_url(endpoint));
+  const std::string question = fmt::format("{}/api/models/{}/revision/{}?blobs=true", endpoint, name.model,
+                                           escaped_part(name.revision));
   auto authorization = authorization_for(endpoint);
   RETURN_IF_ERROR(authorization);
   model.authorization = std::move(*authorization);
-  std::vector<std::byte> text(kMostListBytes);
-  auto answer = request_text(fmt::format("{}/api/models/{}/revision/{}?blobs=true", endpoint, name.model,
-                                         escaped_part(name.revision)),
-                             model.authorization, text, connection);
-  if (!answer) return tl::unexpected(std::move(answer).error().within("hf://" + name.model));
-  if (answer->status != 200)
-    return tl::unexpected(refusal_of(*answer, name, endpoint, !model.authorization.empty()));
-  const std::string_view json(reinterpret_cast<const char*>(text.data()),
-                              static_cast<std::size_t>(answer->received_bytes));
-  if (auto read = read_list(json, model); !read)
-    return tl::unexpected(std::move(read).error().within("hf://" + name.model));
+  if (is_set("HF_HUB_OFFLINE") || is_set("TRANSFORMERS_OFFLINE")) {
+    auto cached = find_cached(name, model);
+    if (cached) return cached;
+    model.is_offline = true;
+    const auto kept = find_hub_list(question);
+    if (!kept || !read_list(kept->json, model)) return cached;
+  } else {
+    RETURN_IF_ERROR(check_url(endpoint));
+    RETURN_IF_ERROR(ask_for_list(question, name, endpoint, model, connection));
+  }
   model.root = fmt::format("{}/{}/resolve/{}/", endpoint, model.model, model.commit);
   return std::make_shared<const HubModel>(std::move(model));
 }
@@ -479,45 +442,20 @@ Result<std::shared_ptr<const HubModel>> find_hub_model(const HubName& name, Http
 Result<std::string> choose_hub_file(const HubModel& model, const HubName& name) {
   if (model.files.contains(name.file)) return name.file;
   const std::string folder = name.file.empty() ? "" : name.file + "/";
-  std::vector<std::string> indexes;
-  std::vector<std::string> archives;
-  bool is_folder = name.file.empty();
-  for (const auto& [path, file] : model.files) {
-    is_folder = is_folder || path.starts_with(folder);
-    if (folder_of(path) != folder) continue;
-    if (path.ends_with(kIndex)) indexes.push_back(path);
-    if (path.ends_with(kArchive)) archives.push_back(path);
-  }
+  std::vector<std::string> paths;
+  for (const auto& [path, file] : model.files) paths.push_back(path);
   const std::string shown = fmt::format("hf://{}@{}", model.model, model.commit.substr(0, 8));
-  if (!is_folder) {
+  const auto is_there = [&](const std::string& path) { return path.starts_with(folder); };
+  if (!folder.empty() && std::ranges::none_of(paths, is_there))
     return fail(ErrorCode::NotFound, ENOENT, fmt::format("{}: has no file {}", shown, name.file));
-  }
-  for (const std::string& usual : {folder + "model.safetensors", folder + "model.safetensors.index.json",
-                                   folder + "diffusion_pytorch_model.safetensors",
-                                   folder + "diffusion_pytorch_model.safetensors.index.json"}) {
-    if (model.files.contains(usual)) return usual;
-  }
-  if (indexes.size() == 1) return indexes.front();
-  if (indexes.empty() && archives.size() == 1) return archives.front();
-  std::vector<std::string> choices = indexes.empty() ? archives : indexes;
-  if (choices.empty() && name.file.empty()) {  // in its directories, as models of diffusers have them
-    for (const auto& [path, file] : model.files) {
-      if (path.ends_with(kArchive) || path.ends_with(kIndex)) choices.push_back(path);
-    }
-  }
-  if (choices.empty()) {
-    return fail(
-        ErrorCode::NotFound, ENOENT,
-        fmt::format("{}: has no .safetensors archive{}", shown, folder.empty() ? "" : " in " + folder));
-  }
-  constexpr std::size_t kShown = 10;
-  std::string list;
-  for (const std::string& choice : std::span(choices).first(std::min(kShown, choices.size())))
-    list += (list.empty() ? "" : ", ") + choice;
-  if (choices.size() > kShown) list += fmt::format(" and {} more", choices.size() - kShown);
-  return fail(
-      ErrorCode::InvalidArgument, EINVAL,
-      fmt::format("{}: has several archives: name one as hf://{}/FILE: {}", shown, model.model, list));
+  auto [chosen, choices] = choose_model_file(folder, paths);
+  if (!chosen.empty()) return chosen;
+  if (choices.empty() && folder.empty())  // in its directories, as models of diffusers have them
+    std::ranges::copy_if(paths, std::back_inserter(choices), is_model_file);
+  if (!choices.empty())
+    return tl::unexpected(several_archives(shown, fmt::format("hf://{}/FILE", model.model), choices));
+  return fail(ErrorCode::NotFound, ENOENT,
+              fmt::format("{}: has no .safetensors archive{}", shown, folder.empty() ? "" : " in " + folder));
 }
 
 std::optional<UniqueFd> find_in_hub_cache(const HubModel& model, const HubModel::File& file) {

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -20,7 +19,6 @@
 #include "core/remote/cache_directory.h"
 #include "core/remote/digest.h"
 #include "core/remote/remote_workers.h"
-#include "core/storage/new_file.h"
 
 namespace stfs {
 namespace {
@@ -78,32 +76,6 @@ Result<std::vector<std::byte>> bytes_of(const HubModel& model, const std::string
   }
   RETURN_IF_ERROR(check_digest(bytes, listed.digest));
   return bytes;
-}
-
-/// Puts a whole file into the directory.
-Result<void> put(int directory, const std::string& name, std::span<const std::byte> bytes, mode_t mode) {
-  constexpr std::uint64_t kFreeShare = 20;
-  struct statvfs disk {};
-  if (::fstatvfs(directory, &disk) == 0 && disk.f_bavail < disk.f_blocks / kFreeShare)
-    return fail_system(ENOSPC, name, "keep it in the cache, whose disk is nearly full");
-  const std::string temporary = new_temporary_file_name();
-  const UniqueFd file(::openat(directory, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-  if (!file) return fail_system(errno, name, "make");
-  const auto fill = [&]() -> Result<void> {
-    if (::fchmod(file.get(), mode) != 0) return fail_system(errno, name, "set its mode");
-    while (!bytes.empty()) {
-      const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return fail_system(written < 0 ? errno : EIO, name, "write");
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
-    if (::renameat(directory, temporary.c_str(), directory, name.c_str()) != 0)
-      return fail_system(errno, name, "rename");
-    return {};
-  };
-  auto done = fill();
-  if (!done) ::unlinkat(directory, temporary.c_str(), 0);
-  return done;
 }
 
 }  // namespace
@@ -190,7 +162,7 @@ Result<void> HubCompanions::bring(const std::string& name, HttpConnection& conne
   if (is_there(directory->get(), name, listed, mode)) return {};
   auto bytes = bytes_of(*model_, folder_ + name, listed, connection);
   if (!bytes) return tl::unexpected(std::move(bytes).error().within(name));
-  return put(directory->get(), name, *bytes, mode);
+  return put_in_cache(directory->get(), name, *bytes, mode);
 }
 
 void HubCompanions::note_end(const std::string& name, Result<void> result) {

@@ -70,6 +70,11 @@ std::string status_text(long status) {
   return fmt::format("the server answers with status {}", status);
 }
 
+/// Returns true for a failure to sign a request, after which a later try may succeed.
+bool may_pass(const Error& failure) {
+  return failure.errno_value == EIO || failure.errno_value == ENETUNREACH || failure.errno_value == ETIMEDOUT;
+}
+
 }  // namespace
 
 /// A range that one call requests, with the bytes that have arrived so far.
@@ -197,6 +202,10 @@ RemoteObject::Verdict RemoteObject::judge(const HttpAnswer& answer, const Part& 
   if (is_redirect(status)) return {What::Redirected, {}};
   if (answer.failure && (status == 0 || is_final(*answer.failure)))
     return {is_final(*answer.failure) ? What::Failed : What::Again, *answer.failure};
+  const bool is_lost = is_known_ && (status == 404 || status == 410);
+  if (address_.signer && !is_lost) {
+    if (auto why = address_.signer->refusal(answer)) return {What::Failed, std::move(*why)};
+  }
   const std::string text = status_text(status);
   if (is_passing(status)) {
     return {What::Again, refusal(ErrorCode::System, EIO, text), asked_pause(answer)};
@@ -216,7 +225,21 @@ RemoteObject::Verdict RemoteObject::judge(const HttpAnswer& answer, const Part& 
   return {What::Failed, refusal(ErrorCode::System, EIO, text)};
 }
 
+Result<RequestSigner::Signed> RemoteObject::make_request(const std::string& target, ByteRange range) const {
+  if (address_.signer && target == address_.url) return address_.signer->sign(range);
+  RequestSigner::Signed made;
+  made.request.url = target;
+  made.request.range = range;
+  if (target == address_.url || has_same_origin(target, address_.url))
+    made.request.headers = authorization_header(address_.authorization);
+  return made;
+}
+
 Result<void> RemoteObject::bring(Part& part, HttpConnection& connection, const IsEnding& is_ending) const {
+  if (address_.is_offline) {
+    return fail(ErrorCode::System, ENETUNREACH,
+                "these bytes are not on this machine, and HF_HUB_OFFLINE is set");
+  }
   // A server that sends less may hold a request without end.
   constexpr std::uint64_t kLeastProgress = 64 << 10;
   Retries retries(rules_, is_ending);
@@ -231,17 +254,20 @@ Result<void> RemoteObject::bring(Part& part, HttpConnection& connection, const I
     part.asked = part.missing();
     const auto to = part.to.subspan(static_cast<std::size_t>(part.done_bytes));
     bool is_checked = false;
-    const bool is_first_server = target == address_.url || has_same_origin(target, address_.url);
-    const auto answer = connection.get(
-        {.url = target, .range = part.asked, .authorization = is_first_server ? address_.authorization : ""},
-        to,
-        {.wants_body =
-             [&](const HttpAnswer& head) {
-               is_checked = (head.status == kOk || head.status == kPartial) && check(head, part) &&
-                            check_target(target, head);
-               return is_checked;
-             },
-         .is_ending = is_ending});
+    auto made = make_request(target, part.asked);
+    if (!made) {
+      if (!may_pass(made.error())) return tl::unexpected(std::move(made).error());
+      RETURN_IF_ERROR(retries.wait(std::move(made).error(), std::chrono::milliseconds(0)));
+      continue;
+    }
+    const auto answer = connection.get(made->request, to,
+                                       {.wants_body =
+                                            [&](const HttpAnswer& head) {
+                                              is_checked = (head.status == kOk || head.status == kPartial) &&
+                                                           check(head, part) && check_target(target, head);
+                                              return is_checked;
+                                            },
+                                        .is_ending = is_ending});
     RETURN_IF_ERROR(check_listed(answer));
     if (answer.status == kOk || answer.status == kPartial) {
       RETURN_IF_ERROR(check_target(target, answer));
@@ -256,12 +282,17 @@ Result<void> RemoteObject::bring(Part& part, HttpConnection& connection, const I
       }
       retries.note_answer();
     }
+    if (address_.signer && target == address_.url && answer.status >= 300) {
+      const auto has_learned = address_.signer->learn(answer, made->state);
+      RETURN_IF_ERROR(has_learned);
+      if (*has_learned && ++redirects <= kMostRedirects) continue;
+    }
     Verdict verdict = judge(answer, part);
     if (verdict.what == What::Redirected) {
       if (++redirects > kMostRedirects)
         return fail(ErrorCode::System, EIO,
                     fmt::format("the server redirects more than {} times", kMostRedirects));
-      auto next = redirected(target, answer.location);
+      auto next = redirected(made->request.url, answer.location);
       RETURN_IF_ERROR(next);
       target = std::move(*next);
       const MutexLock lock(mutex_);

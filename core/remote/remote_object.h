@@ -18,6 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/mutex.h"
 #include "core/remote/http_connection.h"
+#include "core/remote/request_signer.h"
 #include "core/remote/retries.h"
 
 namespace stfs {
@@ -42,6 +43,15 @@ struct RemoteAddress {
     std::uint64_t size_bytes = 0;
   };
   std::optional<Listed> listed{};
+  /// Makes the requests for `url`, if each of them is signed. A redirect's address gets no signature. Null: no
+  /// request is signed.
+  std::shared_ptr<RequestSigner> signer{};
+
+  /// No request is sent: each fails with ENETUNREACH.
+  bool is_offline = false;
+
+  /// Returns true if the file is read with a token or with keys of this user.
+  [[nodiscard]] bool is_private() const { return !authorization.empty() || (signer && signer->has_keys()); }
 };
 
 /// Any number of threads may read, each with its own connection.
@@ -85,6 +95,8 @@ class RemoteObject {
   /// Decides what an answer means.
   /// @param part  what was asked for.
   [[nodiscard]] Verdict judge(const HttpAnswer& answer, const Part& part) const;
+  /// Makes the next request, signed if it is for the first address.
+  [[nodiscard]] Result<RequestSigner::Signed> make_request(const std::string& target, ByteRange range) const;
   /// Returns the size of a whole file that a server without ranges sends; 0 if it is unknown.
   [[nodiscard]] std::uint64_t whole_size(const HttpAnswer& answer) const;
   /// Fails if an answer with bytes is not the wanted part of this version.

@@ -1,13 +1,8 @@
 #include "core/remote/remote_storage.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
-#include <array>
-#include <ctime>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,141 +11,21 @@
 
 #include "core/base/absolute_path.h"
 #include "core/base/mutex.h"
-#include "core/format/header.h"
-#include "core/remote/digest.h"
 #include "core/remote/fetched_blocks.h"
 #include "core/remote/hub.h"
-#include "core/remote/remote_object.h"
-#include "core/remote/tensor_plan.h"
+#include "core/remote/opened_file.h"
+#include "core/remote/s3.h"
 
 namespace stfs {
 namespace {
-
-/// For a range of a file in git, the Hub may send the whole file. Git has files of at most 10 MB there.
-constexpr std::uint64_t kMostWholeBytes = 32 << 20;
-constexpr std::size_t kGitDigits = 40;
 
 tl::unexpected<Error> read_only(std::string_view subject, std::string_view action) {
   return fail_system(EROFS, subject, action);
 }
 
-std::string listed_version(const std::string& digest) {
-  return fmt::format("{}:{}", digest.size() == kGitDigits ? "sha1" : "sha256", digest);
-}
-
-/// Returns true if the ETag seems to be a digest of the file's bytes.
-bool is_of_bytes(const std::string& etag) {
-  constexpr std::size_t kLeastDigits = 32;
-  const std::size_t digits = etag.find_first_not_of("0123456789abcdefABCDEF", 1);
-  return digits != etag.npos && digits > kLeastDigits;
-}
-
-/// Returns true if the file had its last change some time ago. A short ETag is often made of the time in
-/// seconds and the size, so two versions of one second have the same one.
-bool is_settled(const std::string& last_modified) {
-  constexpr std::time_t kSettledSeconds = 600;  // more than clocks differ
-  std::tm parts{};
-  const char* const end = ::strptime(last_modified.c_str(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
-  return end != nullptr && ::timegm(&parts) + kSettledSeconds < std::time(nullptr);
-}
-
-/// Returns the scheme, the host and the port.
-std::string origin_of(const std::string& url) {
-  return url.substr(0, url.find('/', url.find("//") + 2));
-}
-
-/// A version of an address that one or more files have open: its bytes come from the server, or are in a file
-/// of the Hugging Face cache.
-class Opened {
- public:
-  /// @param is_listed  the version is the digest that the Hub lists.
-  /// @param mode  a file that needs a token is for this user alone.
-  Opened(std::string url, std::shared_ptr<FetchedBlocks> blocks, bool is_listed, mode_t mode)
-      : url_(std::move(url)),
-        blocks_(std::move(blocks)),
-        version_(blocks_->object().version()),
-        is_listed_(is_listed),
-        mode_(mode) {}
-  Opened(std::string url, std::unique_ptr<File> local, RemoteVersion version, mode_t mode)
-      : url_(std::move(url)),
-        local_(std::move(local)),
-        version_(std::move(version)),
-        is_listed_(true),
-        mode_(mode) {}
-  ~Opened() {
-    if (blocks_) blocks_->end();
-  }
-  Opened(const Opened&) = delete;
-  Opened& operator=(const Opened&) = delete;
-
-  [[nodiscard]] const std::string& url() const { return url_; }
-  [[nodiscard]] std::uint64_t size_bytes() const { return version_.size_bytes; }
-  /// Returns File::version(). A short ETag is often made of the file's time and its size, so another file may
-  /// have the same one.
-  [[nodiscard]] std::string version() const {
-    const std::string& etag = version_.etag;
-    if (is_listed_) return listed_version(etag);
-    return is_of_bytes(etag) ? fmt::format("{} {}", etag, url_) : std::string();
-  }
-  /// Null if the bytes are in a file of the Hugging Face cache.
-  [[nodiscard]] FetchedBlocks* blocks() const { return blocks_.get(); }
-  /// Null if the bytes come from the server.
-  [[nodiscard]] const File* local() const { return local_.get(); }
-  [[nodiscard]] FileStatus status() const {
-    // Two versions of an address are two files.
-    const std::string name = fmt::format("{}\n{}\n{}", url_, version_.etag, version_.last_modified);
-    FileStatus status;
-    status.identity.inode = XXH3_64bits(name.data(), name.size());
-    status.identity.size_bytes = version_.size_bytes;
-    status.mode = S_IFREG | (mode_ & (S_IRUSR | S_IRGRP | S_IROTH));
-    status.uid = ::geteuid();
-    status.gid = ::getegid();
-    return status;
-  }
-  Result<void> read(std::span<std::byte> to, std::uint64_t offset) {
-    if (offset > size_bytes() || to.size() > size_bytes() - offset)
-      return fail(ErrorCode::ArchiveCut, EIO, fmt::format("{}: ends at byte {}", url_, size_bytes()));
-    if (to.empty()) return {};
-    if (local_) return local_->read(to, offset);
-    const ByteRange range{offset, to.size()};
-    TensorPlan* const plan = plan_for(range);
-    return blocks_->read(to, offset, plan == nullptr ? range : plan->around(range));
-  }
-
- private:
-  /// Makes the plan when data are read for the first time. The header is read without a plan, and without the
-  /// lock: that may wait for the server.
-  TensorPlan* plan_for(ByteRange range) {
-    {
-      const MutexLock lock(mutex_);
-      if (plan_ || size_bytes() < kHeaderLengthBytes) return plan_.get();
-    }
-    std::array<std::byte, kHeaderLengthBytes> first{};
-    if (!blocks_->read(first, 0, {0, first.size()})) return nullptr;
-    const auto length = header_length(first, size_bytes());
-    if (!length || range.offset < kHeaderLengthBytes + *length) return nullptr;
-    std::string json(static_cast<std::size_t>(*length), '\0');
-    const auto bytes = std::as_writable_bytes(std::span(json));
-    if (!blocks_->read(bytes, kHeaderLengthBytes, {kHeaderLengthBytes, json.size()})) return nullptr;
-    auto made = std::make_unique<TensorPlan>(json, size_bytes());
-    const MutexLock lock(mutex_);
-    if (!plan_) plan_ = std::move(made);
-    return plan_.get();
-  }
-
-  const std::string url_;
-  const std::shared_ptr<FetchedBlocks> blocks_;  // null if there is a local file
-  const std::unique_ptr<File> local_;
-  const RemoteVersion version_;
-  const bool is_listed_;
-  const mode_t mode_;
-  Mutex mutex_;
-  std::unique_ptr<TensorPlan> plan_ GUARDED_BY(mutex_);
-};
-
 class RemoteFile final : public File {
  public:
-  explicit RemoteFile(std::shared_ptr<Opened> opened) : opened_(std::move(opened)) {}
+  explicit RemoteFile(std::shared_ptr<OpenedFile> opened) : opened_(std::move(opened)) {}
 
   Result<void> read(std::span<std::byte> to, std::uint64_t offset) const override {
     return opened_->read(to, offset);
@@ -161,7 +36,7 @@ class RemoteFile final : public File {
   Result<void> sync() override { return {}; }
   [[nodiscard]] Result<FileStatus> status() const override { return opened_->status(); }
   Result<std::optional<LockConflict>> try_lock(ByteRange, LockKind) override {
-    return fail_system(ENOLCK, opened_->url(), "lock");
+    return fail_system(ENOLCK, opened_->path(), "lock");
   }
   void unlock(ByteRange) override {}
   [[nodiscard]] Result<bool> is_locked_by_other(ByteRange, LockKind) const override { return false; }
@@ -179,10 +54,10 @@ class RemoteFile final : public File {
 
  private:
   [[nodiscard]] tl::unexpected<Error> refuse(std::string_view action) const {
-    return read_only(opened_->url(), action);
+    return read_only(opened_->path(), action);
   }
 
-  const std::shared_ptr<Opened> opened_;
+  const std::shared_ptr<OpenedFile> opened_;
 };
 
 class RemoteStorage final : public Storage {
@@ -232,7 +107,7 @@ class RemoteStorage final : public Storage {
     return fail_system(ENOENT, path.native(), "stat");
   }
 
-  std::shared_ptr<Opened> opened(const std::filesystem::path& path) {
+  std::shared_ptr<OpenedFile> opened(const std::filesystem::path& path) {
     const MutexLock lock(mutex_);
     const auto there = opened_.find(path.native());
     return there == opened_.end() ? nullptr : there->second.lock();
@@ -256,95 +131,38 @@ class RemoteStorage final : public Storage {
 
  private:
   /// Asks the server which version it has, or finds the file in the Hugging Face cache.
-  Result<std::shared_ptr<Opened>> open_version(const std::string& url) {
-    RemoteAddress address{.url = url + query_of(url)};
-    std::size_t first_bytes = FetchedBlocks::kBlockBytes;
-    std::string shown;
+  Result<std::shared_ptr<OpenedFile>> open_version(const std::string& url) {
+    const std::string query = query_of(url);
+    OpenedFile::Source source{
+        .path = url, .shown = url, .address = {.url = url + query}, .has_query = !query.empty()};
+    const auto s3_name = s3_name_of(url);
+    RETURN_IF_ERROR(s3_name);
+    if (*s3_name) {
+      auto found = s3_address(**s3_name);
+      if (!found) return tl::unexpected(std::move(found).error().within(url));
+      source.address = std::move(*found);
+    }
     if (const auto model = model_of(url)) {
       const std::string name = url.substr(model->root.size());
       const auto listed = model->files.find(name);
       if (listed == model->files.end()) return fail_system(ENOENT, url, "open");
       if (auto local = open_local(url, *model, listed->second)) return local;
-      if (model->is_offline)
-        return fail_system(ENETUNREACH, url, "open a file that the Hugging Face cache lacks");
-      address = model->address_of(name);
-      shown = fmt::format("hf://{}@{}/{}", model->model, model->commit, name);
-      const auto& [digest, size_bytes] = listed->second;
-      if (digest.size() == kGitDigits && size_bytes > 0 && size_bytes <= kMostWholeBytes)
-        first_bytes = static_cast<std::size_t>(size_bytes);
+      source.address = model->address_of(name);
+      source.shown = fmt::format("hf://{}@{}/{}", model->model, model->commit, name);
     }
-    auto blocks = address.listed ? fetch_listed(url, shown, std::move(address), first_bytes)
-                                 : fetch_unlisted(url, std::move(address));
-    if (!blocks) return tl::unexpected(std::move(blocks).error().within(url));
-    return blocks;
-  }
-  /// The Hub lists the version, so a file that is in the cache needs no request.
-  /// @param shown  how people name the file.
-  static Result<std::shared_ptr<Opened>> fetch_listed(const std::string& url, const std::string& shown,
-                                                      RemoteAddress address, std::size_t first_bytes) {
-    const mode_t mode = address.authorization.empty() ? 0444 : 0400;
-    const auto [digest, size_bytes] = *address.listed;
-    // This Hub says that the file has the digest. Another server may say it of other bytes.
-    const std::string version = listed_version(digest);
-    auto file = BlockFile::share({fmt::format("{} {}", origin_of(url), version), version, size_bytes, shown});
-    std::unique_ptr<RemoteObject> object;
-    std::vector<std::byte> first;
-    if (file && file->has_first()) {
-      object = RemoteObject::known(std::move(address), {digest, {}, size_bytes});
-    } else {
-      first.resize(first_bytes);
-      HttpConnection connection;
-      auto opened = RemoteObject::open(std::move(address), connection, first);
-      RETURN_IF_ERROR(opened);
-      if (first.size() == size_bytes) {
-        RETURN_IF_ERROR(check_digest(first, digest));
-      }
-      object = std::move(*opened);
-    }
-    return make_opened(url, std::move(object), std::move(file), first, true, mode);
-  }
-  static Result<std::shared_ptr<Opened>> fetch_unlisted(const std::string& url, RemoteAddress address) {
-    const mode_t mode = address.authorization.empty() ? 0444 : 0400;
-    const bool has_query = address.url != url;
-    auto file = BlockFile::find(url);
-    // One byte shows which version the server has.
-    const bool is_large = file && file->size_bytes() > BlockFile::kBlockBytes;
-    std::vector<std::byte> first(is_large ? 1 : BlockFile::kBlockBytes);
-    HttpConnection connection;
-    auto object = RemoteObject::open(std::move(address), connection, first);
-    RETURN_IF_ERROR(object);
-    const RemoteVersion& version = (*object)->version();
-    // With other queries, an address may give other files, which may have the same short ETag.
-    const bool is_shared = is_of_bytes(version.etag) ||
-                           (!version.etag.empty() && !has_query && is_settled(version.last_modified));
-    file = is_shared ? BlockFile::share({url, version.etag, version.size_bytes, url}) : nullptr;
-    return make_opened(url, std::move(*object), std::move(file), first, false, mode);
-  }
-  /// @param file  null: the programs can't share the blocks.
-  static Result<std::shared_ptr<Opened>> make_opened(const std::string& url,
-                                                     std::unique_ptr<RemoteObject> object,
-                                                     std::unique_ptr<BlockFile> file,
-                                                     std::span<const std::byte> first, bool is_listed,
-                                                     mode_t mode) {
-    if (!file) {
-      auto unnamed = BlockFile::make_unnamed(object->version().size_bytes);
-      RETURN_IF_ERROR(unnamed);
-      file = std::move(*unnamed);
-    }
-    auto blocks = FetchedBlocks::make(std::move(object), std::move(file), first);
-    return std::make_shared<Opened>(url, std::move(blocks), is_listed, mode);
+    return OpenedFile::open(source);
   }
   /// Returns null if the cache does not have the file.
-  static std::shared_ptr<Opened> open_local(const std::string& url, const HubModel& model,
-                                            const HubModel::File& listed) {
+  static std::shared_ptr<OpenedFile> open_local(const std::string& url, const HubModel& model,
+                                                const HubModel::File& listed) {
     const auto found = find_in_hub_cache(model, listed);
     if (!found) return nullptr;
     auto file = system_storage().open(fmt::format("/proc/self/fd/{}", found->get()), Access::ReadOnly);
     if (!file) return nullptr;
     const auto status = (*file)->status();
     if (!status) return nullptr;
-    return std::make_shared<Opened>(url, std::move(*file),
-                                    RemoteVersion{listed.digest, {}, listed.size_bytes}, status->mode);
+    return std::make_shared<OpenedFile>(
+        url, std::move(*file), RemoteAddress::Listed{listed.digest, listed.size_bytes}, status->mode);
   }
   std::string query_of(const std::string& url) {
     const MutexLock lock(mutex_);
@@ -353,7 +171,7 @@ class RemoteStorage final : public Storage {
   }
   Mutex mutex_;
   // By address:
-  std::map<std::string, std::weak_ptr<Opened>> opened_ GUARDED_BY(mutex_);
+  std::map<std::string, std::weak_ptr<OpenedFile>> opened_ GUARDED_BY(mutex_);
   std::map<std::string, std::string> queries_ GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const HubModel>, std::less<>> models_ GUARDED_BY(mutex_);  // by root
 };
@@ -376,8 +194,8 @@ Result<void> check_scheme(const std::filesystem::path& path) {
   if (!has_scheme || is_url(path)) return {};
   return fail(
       ErrorCode::InvalidArgument, EINVAL,
-      fmt::format("{}: {}:// is not read: name an address that begins with https://, http:// or hf://", text,
-                  text.substr(0, end)));
+      fmt::format("{}: {}:// is not read: name an address that begins with https://, http://, hf:// or s3://",
+                  text, text.substr(0, end)));
 }
 
 Result<std::filesystem::path> known_address(const std::filesystem::path& url) {
@@ -394,6 +212,9 @@ Result<std::filesystem::path> known_address(const std::filesystem::path& url) {
     the_storage().keep_model(*model);
     return (*model)->root + *file;
   }
+  const auto s3_name = s3_name_of(text);
+  RETURN_IF_ERROR(s3_name);
+  if (*s3_name) return find_s3_file(**s3_name);
   const std::size_t host = text.find("//") + 2;
   const std::size_t host_end = std::min(text.find_first_of("/?#", host), text.size());
   const std::size_t at = text.substr(0, host_end).rfind('@');

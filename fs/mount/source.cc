@@ -18,6 +18,7 @@
 #include "core/model/model_directory.h"
 #include "core/model/neighbours.h"
 #include "core/model/settled_model.h"
+#include "core/remote/remote_notes.h"
 #include "core/remote/remote_storage.h"
 #include "fs/base/log.h"
 #include "fs/base/user_counts.h"
@@ -314,6 +315,7 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
     if (shard.archive) log_journals(*shard.archive);
   }
   log_problems(**model);
+  for (const std::string& text : take_remote_notes()) log::warning("{}", text);
   if (const std::string text = models_beside_text(**model); !text.empty()) log::info("{}", text);
   log_io(**model);
   return model;

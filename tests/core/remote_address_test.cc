@@ -26,6 +26,7 @@ TEST_CASE("an address is a path of its own kind", "[core][remote]") {
   CHECK(is_url("https://host/x"));
   CHECK(is_url("http://host"));
   CHECK(is_url("hf://org/model"));
+  CHECK(is_url("s3://bucket/key"));
   for (const char* path :
        {"", "x", "/https://host/x", "./https://host/x", "https:/host/x", "ftp://host/x", "HTTPS"})
     CHECK_FALSE(is_url(path));
@@ -33,13 +34,14 @@ TEST_CASE("an address is a path of its own kind", "[core][remote]") {
 }
 
 TEST_CASE("an address of another scheme is refused, and no path is taken for one", "[core][remote]") {
-  for (const char* address : {"gs://bucket/key", "s3://bucket/key", "HTTPS://host/x", "file:///x"})
+  for (const char* address : {"gs://bucket/key", "S3://bucket/key", "HTTPS://host/x", "file:///x"})
     CHECK(errno_of(check_scheme(address)) == EINVAL);
-  for (const char* path : {"", "https://host/x", "hf://org/model", "x", "./hf://org/model", "/hf://x",
-                           "a/b://c", "://x", "hf:/x"})
+  for (const char* path : {"", "https://host/x", "hf://org/model", "s3://bucket/key", "x", "./hf://org/model",
+                           "/hf://x", "a/b://c", "://x", "hf:/x"})
     CHECK(check_scheme(path));
-  CHECK(check_scheme("s3://bucket/key").error().message ==
-        "s3://bucket/key: s3:// is not read: name an address that begins with https://, http:// or hf://");
+  CHECK(check_scheme("gs://bucket/key").error().message ==
+        "gs://bucket/key: gs:// is not read: name an address that begins with https://, http://, hf:// or "
+        "s3://");
 }
 
 TEST_CASE("an address is known without its query, and has no password", "[core][remote]") {

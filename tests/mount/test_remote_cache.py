@@ -1,5 +1,6 @@
 # Blocks of remote archives stay on this disk: for the next program, for programs at the same time, and through kills.
 import email.utils
+import errno
 import itertools
 import json
 import mmap
@@ -16,7 +17,7 @@ import pytest
 import safetensors.numpy
 from delta_variants import STFS
 from hub_server import hub_served
-from mounted import eventually
+from mounted import errno_of, eventually
 from web_server import Page, needs_libcurl, served
 
 BLOCK = 256 << 10
@@ -48,6 +49,17 @@ def arrays(seed=1):
     rng = np.random.default_rng(seed)
     return {"embed": rng.integers(0, 256, 3_000_000, "u1"), "h.0.w": rng.normal(size=(300, 500)).astype("f4"),
             "h.1.w": rng.normal(size=(17, 3)).astype("f2")}
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with hub_served() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        hub.add_model("org/model", {"model.safetensors": safetensors.numpy.save(arrays()), "config.json": b"{}"})
+        yield hub
 
 
 @pytest.fixture
@@ -233,18 +245,11 @@ def test_blocks_that_go_meanwhile_are_fetched_again(url, server, mounts, cache):
     assert not failures
 
 
-def test_the_hub_is_not_asked_for_blocks_that_are_here(tmp_path, monkeypatch, cache):
-    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    data = safetensors.numpy.save(arrays())
-    with hub_served() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.address)
-        hub.add_model("org/model", {"model.safetensors": data})
-        assert stfs("cat", "hf://org/model", "embed") == arrays()["embed"].tobytes()
-        del hub.requests[:]
-        assert stfs("cat", "hf://org/model", "embed") == arrays()["embed"].tobytes()
-        assert not [path for path, _, _ in hub.requests if "resolve" in path]
+def test_the_hub_is_not_asked_for_blocks_that_are_here(hub):
+    assert stfs("cat", "hf://org/model", "embed") == arrays()["embed"].tobytes()
+    del hub.requests[:]
+    assert stfs("cat", "hf://org/model", "embed") == arrays()["embed"].tobytes()
+    assert not [path for path, _, _ in hub.requests if "resolve" in path]
 
 
 @pytest.mark.parametrize("etag, time", [(None, OLD), ('W/"1"', OLD), ('W/' + DIGEST, OLD), ('"1"', None), ('"1"', "new"), ('"1"', "x")])
@@ -385,27 +390,19 @@ def test_the_cache_is_listed_and_dropped_by_names(url, server, cache):
     assert stfs("cache").decode() == "nothing is kept\n"
 
 
-def test_a_whole_file_of_the_hub_is_proven_by_its_digest(tmp_path, monkeypatch, cache):
-    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
+def test_a_whole_file_of_the_hub_is_proven_by_its_digest(hub, cache):
     name = "hf://org/model"
-    with hub_served() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.address)
-        hub.add_model("org/model", {"model.safetensors": safetensors.numpy.save(arrays())})
-        stfs("fetch", name, "h.*")
-        assert "`stfs fetch` brings the rest" in stfs("cache", "--prove", name, status=1)
-        assert "partly" in stfs("cache").decode()
-        stfs("fetch", name)
-        assert "proven" in stfs("cache", "--prove", name).decode()
-        assert " proven " in stfs("cache").decode()
-        # A block with its right hash and wrong bytes: the server has sent them.
-        path = cached_file(cache)
-        size = len(safetensors.numpy.save(arrays()))
-        Table(path, size).flip(2)
-        assert "the Hub lists" in stfs("cache", "--prove", name, status=1)
-        assert stfs("cat", name, "embed") == arrays()["embed"].tobytes()
-        assert "partly" in stfs("cache").decode()
+    stfs("fetch", name, "h.*")
+    assert "`stfs fetch` brings the rest" in stfs("cache", "--prove", name, status=1)
+    assert "partly" in stfs("cache").decode()
+    stfs("fetch", name)
+    assert "proven" in stfs("cache", "--prove", name).decode()
+    assert " proven " in stfs("cache").decode()
+    # The server may have sent other bytes: their hash in the table would be right.
+    Table(cached_file(cache), len(safetensors.numpy.save(arrays()))).flip(2)
+    assert "the Hub lists" in stfs("cache", "--prove", name, status=1)
+    assert stfs("cat", name, "embed") == arrays()["embed"].tobytes()
+    assert "partly" in stfs("cache").decode()
 
 
 def test_files_of_two_servers_share_nothing(url, server):
@@ -425,3 +422,55 @@ def test_a_directory_of_another_user_is_no_cache(url, server, cache):
     assert stfs("cat", url, "embed") == arrays()["embed"].tobytes()
     assert len(server.requests) > before + 1
     assert "another user may have made it" in stfs("cache", status=1)
+
+
+def shown_offline(source, mounts, note, server):
+    """What is here is shown, what is not here fails at once."""
+    command = subprocess.run([STFS, "cat", source, "h.0.w"], capture_output=True)
+    assert command.returncode == 0 and command.stdout == arrays()["h.0.w"].tobytes()
+    assert note in command.stderr.decode()
+    mount = mounts(source)
+    assert note in mount.log()
+    assert (mount / "h.0.w").read_bytes() == arrays()["h.0.w"].tobytes()
+    assert errno_of((mount / "embed").read_bytes) == errno.ENETUNREACH
+    return mount
+
+
+def test_without_a_network_the_cached_version_is_shown_and_a_note_says_so(mounts, cache):
+    with served() as server:
+        url = server.add("/m.safetensors", safetensors.numpy.save(arrays()), DIGEST)
+        stfs("fetch", "--pin", url, "h.*")
+    shown_offline(url, mounts, "its server can't be reached: shows the version that this machine keeps", server)
+    assert stfs("fetch", "-n", url, "h.*").decode().endswith("all bytes are on this machine\n")
+
+
+def test_without_a_network_a_model_of_the_hub_is_shown_as_it_was(hub, mounts):
+    stfs("fetch", "--pin", "hf://org/model", "h.*")
+    hub.close()
+    hub.cdn.close()
+    shown_offline("hf://org/model", mounts, "the Hub can't be reached: shows commit ", hub)
+
+
+@pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_offline_the_hub_is_not_asked(hub, mounts, monkeypatch, name):
+    stfs("fetch", "--pin", "hf://org/model", "h.*")
+    monkeypatch.setenv(name, "1")
+    del hub.requests[:]
+    shown_offline("hf://org/model", mounts, "", hub)
+    assert not hub.requests
+    assert "org/other" in stfs("ls", "hf://org/other", status=1)
+
+
+def test_a_planted_list_of_the_hub_is_not_read(hub, tmp_path, monkeypatch):
+    stfs("fetch", "--pin", "hf://org/model", "h.*")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (lists,) = (tmp_path / "cache" / "safetensorsfs" / "hub" / "lists").iterdir()
+    data = lists.read_bytes()
+    lists.write_bytes(data.replace(b"org/model", b"org/other", 1))  # of another question
+    assert "HF_HUB_OFFLINE is set" in stfs("ls", "hf://org/model", status=1)
+    lists.write_bytes(data[:len(data) // 2])
+    assert "HF_HUB_OFFLINE is set" in stfs("ls", "hf://org/model", status=1)
+    lists.unlink()
+    (tmp_path / "elsewhere").write_bytes(data)
+    lists.symlink_to(tmp_path / "elsewhere")
+    assert "HF_HUB_OFFLINE is set" in stfs("ls", "hf://org/model", status=1)

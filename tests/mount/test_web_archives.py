@@ -286,10 +286,10 @@ def test_a_lost_server_gives_enetunreach_and_what_came_stays(server, url, mounts
 
 
 def test_an_address_of_another_scheme_is_refused(mounts):
-    why = "s3://bucket/key: s3:// is not read: name an address that begins with https://, http:// or hf://"
-    assert stfs("ls", "s3://bucket/key", status=1) == f"stfs ls: {why}\n"
+    why = "gs://bucket/key: gs:// is not read: name an address that begins with https://, http://, hf:// or s3://"
+    assert stfs("ls", "gs://bucket/key", status=1) == f"stfs ls: {why}\n"
     with pytest.raises(MountFailed) as failed:
-        mounts("s3://bucket/key")
+        mounts("gs://bucket/key")
     assert why in failed.value.log
 
 

@@ -63,7 +63,7 @@ class WebServer:
             def do_GET(self):
                 owner.answer(self)
 
-            do_HEAD = do_GET
+            do_HEAD = do_PUT = do_GET
 
         class Server(http.server.ThreadingHTTPServer):
             daemon_threads = True

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/model/neighbours.h"
+#include "core/remote/remote_notes.h"
 #include "tools/target/journal_text.h"
 #include "tools/text/printable.h"
 #include "tools/text/quantity.h"
@@ -28,6 +29,7 @@ int report_wrong_usage(Streams& streams, std::string_view message) {
 
 int report_not_shown(Streams& streams, const Model& model) {
   int code = kDone;
+  for (const std::string& text : take_remote_notes()) report_failure(streams, text);
   for (const std::string& text : ignored_beside(model)) report_failure(streams, text);
   for (const std::string& text : not_shown_beside(model)) code = report_failure(streams, text);
   return code;

@@ -1,0 +1,78 @@
+// A version of a remote file that this process has open. Its bytes come from the server, from the cache of
+// fetched blocks, or from a file of the Hugging Face cache.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/base/mutex.h"
+#include "core/remote/fetched_blocks.h"
+#include "core/remote/remote_object.h"
+#include "core/remote/tensor_plan.h"
+#include "core/storage/file.h"
+
+namespace stfs {
+
+/// Any thread may call.
+class OpenedFile {
+ public:
+  /// How a file is found.
+  struct Source {
+    std::string path;   // in the storage
+    std::string shown;  // how people name the file
+    RemoteAddress address;
+    bool has_query = false;  // the address has one, which `path` lacks
+  };
+  /// Asks the server which version it has. For a version that is known, or if the server can't be reached,
+  /// the cache of fetched blocks is enough.
+  /// @return the errors of RemoteObject::open() and of check_digest().
+  static Result<std::shared_ptr<OpenedFile>> open(const Source& source);
+  /// @param local  a file with the listed digest.
+  OpenedFile(std::string path, std::unique_ptr<File> local, RemoteAddress::Listed listed, mode_t mode);
+  ~OpenedFile();
+  OpenedFile(const OpenedFile&) = delete;
+  OpenedFile& operator=(const OpenedFile&) = delete;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] std::uint64_t size_bytes() const { return version_.size_bytes; }
+  /// Returns File::version().
+  [[nodiscard]] std::string version() const;
+  /// Null if the bytes are in a file of the Hugging Face cache.
+  [[nodiscard]] FetchedBlocks* blocks() const { return blocks_.get(); }
+  /// Null if the bytes come from the server.
+  [[nodiscard]] const File* local() const { return local_.get(); }
+  [[nodiscard]] FileStatus status() const;
+  Result<void> read(std::span<std::byte> to, std::uint64_t offset);
+
+ private:
+  OpenedFile(std::string path, std::shared_ptr<FetchedBlocks> blocks, bool is_listed, mode_t mode);
+  static Result<std::shared_ptr<OpenedFile>> open_listed(const Source& source);
+  static Result<std::shared_ptr<OpenedFile>> open_unlisted(const Source& source);
+  /// Opens the version of a file of the cache. Its server can't be reached.
+  static Result<std::shared_ptr<OpenedFile>> open_kept(const Source& source, std::unique_ptr<BlockFile> file);
+  /// @param file  null: programs can't share the blocks.
+  static Result<std::shared_ptr<OpenedFile>> make(const Source& source, std::unique_ptr<RemoteObject> object,
+                                                  std::unique_ptr<BlockFile> file,
+                                                  std::span<const std::byte> first);
+  /// Makes the plan when data are read for the first time. The header is read without a plan, and without the
+  /// lock: that may wait for the server.
+  TensorPlan* plan_for(ByteRange range);
+
+  const std::string path_;
+  const std::shared_ptr<FetchedBlocks> blocks_;  // null if there is a local file
+  const std::unique_ptr<File> local_;
+  const RemoteVersion version_;
+  const bool is_listed_;  // the version is the digest that the Hub lists
+  const mode_t mode_;     // a file that needs a token is for this user alone
+  Mutex mutex_;
+  std::unique_ptr<TensorPlan> plan_ GUARDED_BY(mutex_);
+};
+
+}  // namespace stfs
