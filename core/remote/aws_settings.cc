@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -71,20 +72,23 @@ Result<void> read_profile(AwsSettings& settings) {
 AwsProfiles read_aws_profiles(std::string_view text, bool is_config) {
   AwsProfiles profiles;
   std::map<std::string, std::string>* section = nullptr;
+  std::size_t indent = text.npos;  // of the last value; npos: of none
   while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
+    std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
-    // A line that is indented is in a table of the line before.
-    if (line.empty() || line.front() == '#' || line.front() == ';' || line.front() == ' ' ||
-        line.front() == '\t')
-      continue;
+    const std::size_t first = line.find_first_not_of(" \t\r");
+    if (first == line.npos || line[first] == '#' || line[first] == ';') continue;
+    if (indent != text.npos && first > indent) continue;  // in a table of the value before
+    line.remove_prefix(first);
     if (line.front() == '[') {
       const auto name = section_name(line, is_config);
       section = name ? &profiles[*name] : nullptr;
+      indent = text.npos;
       continue;
     }
     const std::size_t sign = line.find('=');
     if (sign == line.npos || section == nullptr) continue;
+    indent = first;
     std::string_view value = line.substr(sign + 1);
     for (const std::string_view comment : {" #", " ;", "\t#", "\t;"})
       value = value.substr(0, value.find(comment));
