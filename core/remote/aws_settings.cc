@@ -25,11 +25,14 @@ std::string first_of(std::initializer_list<std::string> values) {
   return {};
 }
 
-/// Returns the file that a variable names, or the one in ~/.aws.
+/// Returns the file that a variable names, or else the file in ~/.aws. Empty without a home directory: no file
+/// in the working directory is meant.
 fs::path config_path(const char* name, const char* usual) {
   const std::string path = variable(name);
-  if (path.starts_with("~/")) return fs::path(variable("HOME")) / path.substr(2);
-  return path.empty() ? fs::path(variable("HOME")) / ".aws" / usual : fs::path(path);
+  if (!path.empty() && !path.starts_with("~/")) return path;
+  const std::string home = variable("HOME");
+  if (!home.starts_with('/')) return {};
+  return path.empty() ? fs::path(home) / ".aws" / usual : fs::path(home) / path.substr(2);
 }
 
 /// Returns the name of the profile in a line "[...]". Nothing for another kind of section.

@@ -1,6 +1,7 @@
 // core/remote/aws_settings.h, s3_credentials.h, credential_process.h: settings and keys of a user of S3.
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -152,6 +153,19 @@ TEST_CASE("variables win over the profile", "[core][remote]") {
   }
 }
 
+TEST_CASE("without a home directory no file of the working directory is read", "[core][remote]") {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directory(directory / ".aws");
+  directory.write(".aws/config", "[default]\nregion = r1\n");
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(directory.path());
+  for (const char* home : {"", ".", directory.path().c_str()}) {
+    const Environment environment(std::map<std::string, std::string>{{"HOME", home}});
+    CHECK(read_aws_settings().value().region == (*home == '/' ? "r1" : "us-east-1"));
+  }
+  std::filesystem::current_path(before);
+}
+
 TEST_CASE("credentials come from the first source that has some", "[core][remote]") {
   std::map<std::string, std::string> all = {
       {"aws_access_key_id", "A"},
@@ -190,6 +204,8 @@ TEST_CASE("a program that gives credentials is run without a shell, and its outp
   CHECK_FALSE(contains(failed.error().message, "secret"));
   CHECK(errno_of(output_of({"sleep", "600"}, std::chrono::milliseconds(1))) == ETIMEDOUT);
   CHECK(errno_of(output_of({"yes"}, patience)) == EFBIG);
+  CHECK(errno_of(output_of({"sh", "-c", "exec >&-; sleep 600"}, std::chrono::milliseconds(300))) ==
+        ETIMEDOUT);
   AwsSettings settings = with_profile({{"credential_process", "echo secret"}});
   const auto wrong = find_s3_credentials(settings);
   CHECK(errno_of(wrong) == EACCES);
