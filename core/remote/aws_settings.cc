@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -24,11 +25,14 @@ std::string first_of(std::initializer_list<std::string> values) {
   return {};
 }
 
-/// Returns the file that a variable names, or the one in ~/.aws.
+/// Returns the file that a variable names, or else the file in ~/.aws. Empty without a home directory: no file
+/// in the working directory is meant.
 fs::path config_path(const char* name, const char* usual) {
   const std::string path = variable(name);
-  if (path.starts_with("~/")) return fs::path(variable("HOME")) / path.substr(2);
-  return path.empty() ? fs::path(variable("HOME")) / ".aws" / usual : fs::path(path);
+  if (!path.empty() && !path.starts_with("~/")) return path;
+  const std::string home = variable("HOME");
+  if (!home.starts_with('/')) return {};
+  return path.empty() ? fs::path(home) / ".aws" / usual : fs::path(home) / path.substr(2);
 }
 
 /// Returns the name of the profile in a line "[...]". Nothing for another kind of section.
@@ -71,20 +75,23 @@ Result<void> read_profile(AwsSettings& settings) {
 AwsProfiles read_aws_profiles(std::string_view text, bool is_config) {
   AwsProfiles profiles;
   std::map<std::string, std::string>* section = nullptr;
+  std::size_t indent = text.npos;  // of the last value; npos: of none
   while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
+    std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
-    // A line that is indented is in a table of the line before.
-    if (line.empty() || line.front() == '#' || line.front() == ';' || line.front() == ' ' ||
-        line.front() == '\t')
-      continue;
+    const std::size_t first = line.find_first_not_of(" \t\r");
+    if (first == line.npos || line[first] == '#' || line[first] == ';') continue;
+    if (indent != text.npos && first > indent) continue;  // in a table of the value before
+    line.remove_prefix(first);
     if (line.front() == '[') {
       const auto name = section_name(line, is_config);
       section = name ? &profiles[*name] : nullptr;
+      indent = text.npos;
       continue;
     }
     const std::size_t sign = line.find('=');
     if (sign == line.npos || section == nullptr) continue;
+    indent = first;
     std::string_view value = line.substr(sign + 1);
     for (const std::string_view comment : {" #", " ;", "\t#", "\t;"})
       value = value.substr(0, value.find(comment));

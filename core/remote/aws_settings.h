@@ -2,6 +2,7 @@
 // and ~/.aws/credentials. Nothing is asked for over the network.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -15,12 +16,13 @@ namespace stfs {
 using AwsProfiles = std::map<std::string, std::map<std::string, std::string>, std::less<>>;
 
 /// Reads ~/.aws/config or ~/.aws/credentials.
-/// @param is_config  sections are called "profile NAME" there, except for "default". Others are left out.
+/// @param is_config  the sections have names like "profile NAME", except for "default". Sections with other
+///   names are left out.
 AwsProfiles read_aws_profiles(std::string_view text, bool is_config);
 
 struct AwsSettings {
   std::string region = "us-east-1";
-  std::string endpoint{};      // without a slash at the end; empty: the one of AWS
+  std::string endpoint{};      // without a slash at the end; empty: AWS itself
   std::string certificates{};  // a file; empty: the usual one
   S3Keys keys{};               // of the environment
   std::string role_arn{};      // with identity_file: the role that AWS gives to the bearer of the token

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <thread>
 
 #include "core/base/cancellation.h"
 #include "core/base/deadline.h"
@@ -28,7 +29,8 @@ class Program {
   ~Program() {
     if (pid_ <= 0) return;
     ::kill(-pid_, SIGKILL);
-    wait();
+    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
   }
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
@@ -63,13 +65,13 @@ class Program {
 
   [[nodiscard]] int output() const { return output_.get(); }
 
-  /// Waits until the program has ended. @return true: with success.
-  bool wait() {
+  /// @return true: with success; false: with a failure. Nothing: the program has not ended.
+  std::optional<bool> ended() {
     int status = 0;
-    while (::waitpid(pid_, &status, 0) < 0) {
-      if (errno != EINTR) return false;
-    }
+    const pid_t found = ::waitpid(pid_, &status, WNOHANG);
+    if (found == 0 || (found < 0 && errno == EINTR)) return std::nullopt;
     pid_ = -1;
+    if (found < 0) return true;  // the kernel keeps no status: this process ignores SIGCHLD
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
   }
 
@@ -111,11 +113,13 @@ std::optional<std::vector<std::string>> command_words(std::string_view command) 
 
 Result<std::string> output_of(const std::vector<std::string>& words, std::chrono::milliseconds patience) {
   constexpr std::chrono::milliseconds kStep{100};
+  constexpr std::chrono::milliseconds kPause{5};
   const std::string shown = printable(words.front());
   Program program;
   if (const int failed = program.start(words); failed != 0) return fail_system(failed, shown, "run");
   const Deadline until = deadline_in(patience);
   std::string output;
+  bool has_closed = false;  // its output
   while (true) {
     if (Cancellation::is_end()) return fail(ErrorCode::System, ECANCELED, "the read was ended");
     const auto left = time_left(until);
@@ -123,6 +127,15 @@ Result<std::string> output_of(const std::vector<std::string>& words, std::chrono
       return fail(ErrorCode::System, ETIMEDOUT,
                   fmt::format("{}: does not end in {} s", shown,
                               std::chrono::duration_cast<std::chrono::seconds>(patience).count()));
+    if (has_closed) {
+      const auto succeeded = program.ended();
+      if (!succeeded) {
+        std::this_thread::sleep_for(std::min(left, kPause));
+        continue;
+      }
+      if (*succeeded) return output;
+      return fail(ErrorCode::System, EACCES, shown + ": failed, so there are no credentials");
+    }
     struct pollfd waits = {.fd = program.output(), .events = POLLIN, .revents = 0};
     const int ready = ::poll(&waits, 1, static_cast<int>(std::min(left, kStep).count()));
     if (ready < 0 && errno != EINTR) return fail_system(errno, shown, "wait for");
@@ -130,13 +143,11 @@ Result<std::string> output_of(const std::vector<std::string>& words, std::chrono
     std::array<char, 4096> piece{};
     const ssize_t size_bytes = ::read(program.output(), piece.data(), piece.size());
     if (size_bytes < 0 && errno != EINTR) return fail_system(errno, shown, "read the output of");
-    if (size_bytes == 0) break;
+    has_closed = size_bytes == 0;
     if (size_bytes > 0) output.append(piece.data(), static_cast<std::size_t>(size_bytes));
     if (output.size() > kMostOutputBytes)
       return fail(ErrorCode::System, EFBIG, shown + ": prints too much for credentials");
   }
-  if (program.wait()) return output;
-  return fail(ErrorCode::System, EACCES, shown + ": failed, so there are no credentials");
 }
 
 }  // namespace stfs

@@ -15,10 +15,11 @@ namespace stfs {
 /// @return nothing: a quote does not end.
 std::optional<std::vector<std::string>> command_words(std::string_view command);
 
-/// Runs a program as this user, without a shell, and returns its standard output. The output may have secrets,
-/// so no message repeats it. Standard error stays the one of this process.
+/// Runs a program as this user, without a shell, and returns its standard output. The output may have
+/// secrets, so no message repeats it. The program has the standard error of this process.
 /// @param patience  then the program is killed.
-/// @return ENOENT and others: it can't be started. EACCES: it failed. ETIMEDOUT. ECANCELED: this process ends.
+/// @return ENOENT and others: the program can't be started. EACCES: the program failed. ETIMEDOUT. ECANCELED:
+///   this process ends.
 Result<std::string> output_of(const std::vector<std::string>& words, std::chrono::milliseconds patience);
 
 }  // namespace stfs

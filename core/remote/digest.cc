@@ -25,7 +25,7 @@ struct Crypto {
 };
 
 template <class Function>
-bool find(void* library, const char* name, Function& function) {
+bool find_function(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(::dlsym(library, name));
   return function != nullptr;
 }
@@ -35,11 +35,14 @@ std::optional<Crypto> load_crypto() {
   for (const char* name : {"libcrypto.so.3", "libcrypto.so.1.1"}) {
     void* library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
     Crypto crypto;
-    if (library != nullptr && find(library, "EVP_sha1", crypto.sha1) &&
-        find(library, "EVP_sha256", crypto.sha256) && find(library, "EVP_MD_CTX_new", crypto.make) &&
-        find(library, "EVP_MD_CTX_free", crypto.free) && find(library, "EVP_DigestInit_ex", crypto.begin) &&
-        find(library, "EVP_DigestUpdate", crypto.update) &&
-        find(library, "EVP_DigestFinal_ex", crypto.finish) && find(library, "HMAC", crypto.hmac))
+    if (library != nullptr && find_function(library, "EVP_sha1", crypto.sha1) &&
+        find_function(library, "EVP_sha256", crypto.sha256) &&
+        find_function(library, "EVP_MD_CTX_new", crypto.make) &&
+        find_function(library, "EVP_MD_CTX_free", crypto.free) &&
+        find_function(library, "EVP_DigestInit_ex", crypto.begin) &&
+        find_function(library, "EVP_DigestUpdate", crypto.update) &&
+        find_function(library, "EVP_DigestFinal_ex", crypto.finish) &&
+        find_function(library, "HMAC", crypto.hmac))
       return crypto;
   }
   return std::nullopt;

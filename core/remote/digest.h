@@ -1,5 +1,5 @@
-// The digests that git and Git LFS give files, and those of signed requests. The program loads libcrypto, which
-// libcurl uses as well.
+// The digests that git and Git LFS give files, and the digests in signatures of requests. The program loads
+// libcrypto, which libcurl uses as well.
 #pragma once
 
 #include <cstddef>

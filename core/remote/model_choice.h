@@ -23,7 +23,7 @@ struct ModelChoice {
 /// Chooses among the files of a directory: the archive or the index with the name that transformers or
 /// diffusers give it; else the only index; else the only archive.
 /// @param folder  the directory, with a slash at the end. Empty: the top.
-/// @param paths  files; those of other directories are ignored.
+/// @param paths  files; files of other directories are ignored.
 ModelChoice choose_model_file(std::string_view folder, const std::vector<std::string>& paths);
 
 /// The error that lists several archives.

@@ -43,8 +43,8 @@ struct RemoteAddress {
     std::uint64_t size_bytes = 0;
   };
   std::optional<Listed> listed{};
-  /// Makes the requests for `url`, if each of them is signed. A redirect's address gets no signature. Null: no
-  /// request is signed.
+  /// Makes the requests for `url`, if each of them is signed. A redirect's address gets no signature. Null:
+  /// no request is signed.
   std::shared_ptr<RequestSigner> signer{};
 
   /// No request is sent: each fails with ENETUNREACH.

@@ -18,7 +18,7 @@
 namespace stfs {
 namespace {
 
-constexpr std::string_view kScheme = "s3://";
+constexpr std::string_view kS3Scheme = "s3://";
 constexpr std::size_t kMostPageBytes = 8 << 20;  // a thousand keys of 1024 bytes, each with many escapes
 constexpr unsigned kMostPages = 100;
 
@@ -113,8 +113,8 @@ Result<std::string> choose_below(S3Bucket& bucket, const std::string& prefix, Ht
 }  // namespace
 
 Result<std::optional<S3Name>> s3_name_of(const std::string& address) {
-  if (!address.starts_with(kScheme)) return std::optional<S3Name>();
-  const std::string_view rest = std::string_view(address).substr(kScheme.size());
+  if (!address.starts_with(kS3Scheme)) return std::optional<S3Name>();
+  const std::string_view rest = std::string_view(address).substr(kS3Scheme.size());
   const std::size_t slash = std::min(rest.find('/'), rest.size());
   S3Name name{std::string(rest.substr(0, slash)), std::string(rest.substr(std::min(slash + 1, rest.size())))};
   constexpr std::size_t kMostKeyBytes = 1024;
@@ -130,7 +130,7 @@ Result<std::string> find_s3_file(const S3Name& name) {
   const auto bucket = S3Bucket::find(name.bucket);
   RETURN_IF_ERROR(bucket);
   const auto address_of = [&](const std::string& key) {
-    return fmt::format("{}{}/{}", kScheme, name.bucket, key);
+    return fmt::format("{}{}/{}", kS3Scheme, name.bucket, key);
   };
   if (name.key.ends_with(".safetensors") || name.key.ends_with(".json")) return address_of(name.key);
   HttpConnection connection;

@@ -27,16 +27,16 @@ S3Time clock_now() {
 }
 
 bool is_word(std::string_view text, std::string_view marks) {
-  constexpr std::size_t kMostBytes = 255;
-  return !text.empty() && text.size() <= kMostBytes && std::ranges::all_of(text, [&](unsigned char c) {
+  constexpr std::size_t kMostNameBytes = 255;
+  return !text.empty() && text.size() <= kMostNameBytes && std::ranges::all_of(text, [&](unsigned char c) {
     return std::isalnum(c) != 0 || marks.find(static_cast<char>(c)) != marks.npos;
   });
 }
 
 /// Returns true if the name can be a part of a host's name. A certificate of the store does not cover a dot.
 bool is_host_word(std::string_view name) {
-  constexpr std::size_t kMostBytes = 63;
-  return name.size() <= kMostBytes && std::ranges::all_of(name, [](unsigned char c) {
+  constexpr std::size_t kMostNameBytes = 63;
+  return name.size() <= kMostNameBytes && std::ranges::all_of(name, [](unsigned char c) {
            return std::islower(c) != 0 || std::isdigit(c) != 0 || c == '-';
          });
 }
@@ -89,7 +89,7 @@ std::string s3_error_code(const HttpAnswer& answer) {
 }
 
 Result<std::shared_ptr<S3Bucket>> S3Bucket::find(const std::string& name) {
-  static Mutex mutex;
+  static Mutex mutex;  // guards `buckets`
   static std::map<std::string, std::shared_ptr<S3Bucket>> buckets;
   if (!is_word(name, "._-") || name.starts_with('.') || name.starts_with('-')) {
     return fail(ErrorCode::InvalidArgument, EINVAL,

@@ -1,5 +1,4 @@
-// A bucket of a store that speaks the protocol of S3: its address, its region, and the keys that sign requests
-// to it.
+// A bucket of a store that speaks the protocol of S3: its address, its region, and the keys for its requests.
 //
 // The first requests may teach the region, and the difference between the clocks. Keys that have an end are
 // replaced five minutes before it.
@@ -43,7 +42,7 @@ class S3Bucket {
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] bool has_keys() const;
 
-  /// What is asked for.
+  /// The object or the list that a request is for.
   struct What {
     std::string key{};    // empty: the bucket
     std::string query{};  // canonical_query(); empty: none
@@ -61,7 +60,7 @@ class S3Bucket {
   Result<HttpAnswer> get(const What& what, std::span<std::byte> to, HttpConnection& connection);
 
  private:
-  /// Finds keys, unless those that are known are good for some time.
+  /// Finds keys, unless the present keys are good for some more time.
   Result<void> refresh() REQUIRES(mutex_);
   /// Returns the address of the bucket, without a slash at the end.
   [[nodiscard]] std::string base() const REQUIRES(mutex_);

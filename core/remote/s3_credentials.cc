@@ -28,7 +28,7 @@ namespace {
 
 using Found = Result<std::optional<S3Credentials>>;
 
-constexpr std::size_t kMostTokenBytes = 64 << 10;
+constexpr std::size_t kMostTextBytes = 64 << 10;
 constexpr std::chrono::seconds kServicePatience{10};
 constexpr std::chrono::seconds kProcessPatience{60};
 
@@ -64,7 +64,7 @@ Result<Answered> request_text(HttpConnection& connection, const HttpConnection::
   const RetryRules rules{.patience = kServicePatience};
   const Retries::IsEnding is_ending = [] { return Cancellation::is_end(); };
   Retries retries(rules, is_ending);
-  std::vector<std::byte> bytes(kMostTokenBytes);
+  std::vector<std::byte> bytes(kMostTextBytes);
   while (true) {
     const HttpAnswer answer = connection.get(
         request, bytes,
@@ -88,7 +88,7 @@ Result<Answered> request_text(HttpConnection& connection, const HttpConnection::
 Found ask_for_role(const AwsSettings& settings, HttpConnection& connection) {
   if (settings.identity_file.empty() || settings.role_arn.empty()) return std::nullopt;
   const std::string source = fmt::format("the role {}", printable(settings.role_arn));
-  const auto token = small_file(settings.identity_file, kMostTokenBytes);
+  const auto token = small_file(settings.identity_file, kMostTextBytes);
   if (!token)
     return refused(fmt::format("{}: can't be read, so there are no credentials", settings.identity_file));
   const bool is_global = variable("AWS_REGION").empty() && variable("AWS_DEFAULT_REGION").empty();
@@ -132,7 +132,7 @@ Found ask_container(const AwsSettings& settings, HttpConnection& connection) {
   }
   std::string token = settings.container_token;
   if (!settings.container_token_file.empty()) {
-    const auto file = small_file(settings.container_token_file, kMostTokenBytes);
+    const auto file = small_file(settings.container_token_file, kMostTextBytes);
     if (!file) return refused(settings.container_token_file + ": can't be read, so there are no credentials");
     token = trimmed_text(file->text);
   }

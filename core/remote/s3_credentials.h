@@ -1,4 +1,4 @@
-// Finds the keys that sign a user's requests to S3: in the order of the tools of AWS, and from the same places.
+// Finds the keys that sign a user's requests to S3: in the order of the tools of AWS, from the same places.
 #pragma once
 
 #include <optional>

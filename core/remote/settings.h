@@ -1,4 +1,4 @@
-// The user's settings for remote archives: variables of the environment, and small files in the home directory.
+// The user's settings for remote archives: variables of the environment, and small files.
 #pragma once
 
 #include <sys/stat.h>

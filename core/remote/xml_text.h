@@ -1,5 +1,5 @@
-// Finds texts in the XML that stores like S3 answer with. Namespaces and attributes are ignored, and no element is
-// in another one of the same name.
+// Finds texts in the XML with which stores like S3 answer. Namespaces and attributes are ignored. No element
+// is in another element of the same name.
 #pragma once
 
 #include <optional>

@@ -1,18 +1,12 @@
-// core/remote/s3_signature.h, s3_bucket.h, s3_credentials.h, aws_settings.h, credential_process.h, s3.h, xml_text.h:
-// names, settings and signatures of S3, without a server.
+// core/remote/s3.h, s3_signature.h, s3_bucket.h, xml_text.h: names, signatures and buckets, without a server.
 #include "core/remote/s3.h"
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <fstream>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "core/remote/aws_settings.h"
-#include "core/remote/credential_process.h"
 #include "core/remote/digest.h"
 #include "core/remote/http_connection.h"
 #include "core/remote/model_choice.h"
@@ -23,7 +17,6 @@
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
 #include "tests/support/skip.h"
-#include "tests/support/temporary_directory.h"
 
 using namespace stfs;
 using namespace stfs::test;
@@ -60,65 +53,6 @@ std::string example_signature(const std::string& path, const std::string& query,
   const auto headers = signed_headers(request, kExampleKeys, "us-east-1", kExampleTime).value();
   const std::string authorization = header(headers, "Authorization");
   return authorization.substr(authorization.find("Signature=") + 10);
-}
-
-/// Sets variables of the environment until the end. All others that AWS's tools know are removed.
-class Environment {
- public:
-  explicit Environment(const std::map<std::string, std::string>& set) {
-    for (const char* name : {"AWS_ACCESS_KEY_ID",
-                             "AWS_SECRET_ACCESS_KEY",
-                             "AWS_SESSION_TOKEN",
-                             "AWS_PROFILE",
-                             "AWS_DEFAULT_PROFILE",
-                             "AWS_REGION",
-                             "AWS_DEFAULT_REGION",
-                             "AWS_ENDPOINT_URL",
-                             "AWS_ENDPOINT_URL_S3",
-                             "AWS_ENDPOINT_URL_STS",
-                             "AWS_CA_BUNDLE",
-                             "AWS_CONFIG_FILE",
-                             "AWS_SHARED_CREDENTIALS_FILE",
-                             "AWS_WEB_IDENTITY_TOKEN_FILE",
-                             "AWS_ROLE_ARN",
-                             "AWS_ROLE_SESSION_NAME",
-                             "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-                             "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-                             "AWS_CONTAINER_AUTHORIZATION_TOKEN",
-                             "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
-                             "AWS_EC2_METADATA_DISABLED",
-                             "AWS_EC2_METADATA_SERVICE_ENDPOINT",
-                             "HOME"}) {
-      const char* value = std::getenv(name);
-      before_[name] = value == nullptr ? std::nullopt : std::optional<std::string>(value);
-      ::unsetenv(name);
-    }
-    ::setenv("HOME", "/nonexistent", 1);
-    for (const auto& [name, value] : set) ::setenv(name.c_str(), value.c_str(), 1);
-  }
-  ~Environment() {
-    for (const auto& [name, value] : before_) {
-      value ? ::setenv(name.c_str(), value->c_str(), 1) : ::unsetenv(name.c_str());
-    }
-  }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-
- private:
-  std::map<std::string, std::optional<std::string>> before_;
-};
-
-AwsSettings with_profile(std::map<std::string, std::string> values) {
-  AwsSettings settings;
-  settings.profile = "p";
-  settings.values = std::move(values);
-  return settings;
-}
-
-/// "ACCESS SOURCE", or the errno.
-std::string found_with(const AwsSettings& settings) {
-  const auto found = find_s3_credentials(settings);
-  return found ? found->keys.access_key + " " + found->source : std::to_string(found.error().errno_value);
 }
 
 HttpAnswer refused_with(long status, const std::string& code, const std::string& more = "") {
@@ -299,134 +233,6 @@ TEST_CASE("keys are replaced five minutes before they end", "[core][remote]") {
     fails = false;
     CHECK(signs() == 0);
   }
-}
-
-TEST_CASE("profiles are read as the tools of AWS do", "[core][remote]") {
-  const std::string text =
-      "# a comment\nlost = 1\n[default]\nregion=eu-west-1 # here\naws_access_key_id = A;B\n"
-      "s3 =\n  addressing_style = path\n[profile  dev ]\nregion = x\n[profile \"two words\"]\nregion = y\n"
-      "[sso-session s]\nregion = z\n[dev]\nregion = w\r\n";
-  const AwsProfiles config = read_aws_profiles(text, true);
-  CHECK(config.size() == 3);
-  CHECK(config.at("default").at("region") == "eu-west-1");
-  CHECK(config.at("default").at("aws_access_key_id") == "A;B");
-  CHECK_FALSE(config.at("default").contains("addressing_style"));
-  CHECK(config.at("dev").at("region") == "x");
-  CHECK(config.at("two words").at("region") == "y");
-  const AwsProfiles credentials = read_aws_profiles(text, false);
-  CHECK(credentials.at("dev").at("region") == "w");
-  CHECK(credentials.contains("sso-session s"));
-}
-
-TEST_CASE("variables win over the profile", "[core][remote]") {
-  const TemporaryDirectory directory;
-  const std::string config = directory.path() / "config";
-  std::ofstream(config) << "[profile p]\nregion = r1\nendpoint_url = https://e1/\nca_bundle = /ca\n";
-  const std::string keys = directory.path() / "credentials";
-  std::ofstream(keys) << "[p]\naws_access_key_id = A\naws_secret_access_key = S\n";
-  std::map<std::string, std::string> set = {
-      {"AWS_PROFILE", "p"}, {"AWS_CONFIG_FILE", config}, {"AWS_SHARED_CREDENTIALS_FILE", keys}};
-  {
-    const Environment environment(set);
-    const AwsSettings settings = read_aws_settings().value();
-    CHECK(settings.region == "r1");
-    CHECK(settings.endpoint == "https://e1");
-    CHECK(settings.certificates == "/ca");
-    CHECK(settings.keys.access_key.empty());
-    CHECK(found_with(settings) == "A profile p");
-    CHECK(settings.metadata_endpoint == "http://169.254.169.254");
-  }
-  set.merge(std::map<std::string, std::string>{{"AWS_DEFAULT_REGION", "r2"},
-                                               {"AWS_ENDPOINT_URL", "https://e2"},
-                                               {"AWS_ACCESS_KEY_ID", "E"},
-                                               {"AWS_SECRET_ACCESS_KEY", "S"},
-                                               {"AWS_EC2_METADATA_DISABLED", "true"}});
-  {
-    const Environment environment(set);
-    const AwsSettings settings = read_aws_settings().value();
-    CHECK(settings.region == "r2");
-    CHECK(settings.endpoint == "https://e2");
-    CHECK(found_with(settings) == "E AWS_ACCESS_KEY_ID");
-    CHECK(settings.metadata_endpoint.empty());
-  }
-  set.merge(std::map<std::string, std::string>{{"AWS_REGION", "r3"}, {"AWS_ENDPOINT_URL_S3", "https://e3"}});
-  {
-    const Environment environment(set);
-    CHECK(read_aws_settings().value().region == "r3");
-    CHECK(read_aws_settings().value().endpoint == "https://e3");
-  }
-  for (const auto& [name, value] :
-       {std::pair("AWS_PROFILE", "none"), std::pair("AWS_ENDPOINT_URL_S3", "store:1"),
-        std::pair("AWS_ENDPOINT_URL_S3", "https://me:secret@store")}) {
-    set[name] = value;
-    const Environment environment(set);
-    const auto refused = read_aws_settings();
-    CHECK(errno_of(refused) == EINVAL);
-    CHECK_FALSE(contains(refused.error().message, "secret"));
-    set[name] = name == std::string("AWS_PROFILE") ? "p" : "https://e3";
-  }
-}
-
-TEST_CASE("credentials come from the first source that has some", "[core][remote]") {
-  std::map<std::string, std::string> all = {
-      {"aws_access_key_id", "A"},
-      {"aws_secret_access_key", "S"},
-      {"credential_process", R"(printf '{"Version": 1, "AccessKeyId": "P", "SecretAccessKey": "S"}')"},
-      {"sso_session", "s"}};
-  AwsSettings settings = with_profile(all);
-  settings.keys = {"E", "S", ""};
-  CHECK(found_with(settings) == "E AWS_ACCESS_KEY_ID");
-  settings.keys = {};
-  CHECK(found_with(settings) == "A profile p");
-  settings.values.erase("aws_access_key_id");
-  CHECK(found_with(settings) == "P profile p");
-  settings.values.erase("credential_process");
-  CHECK(found_with(settings) == std::to_string(EACCES));
-  CHECK(contains(find_s3_credentials(settings).error().message, "aws configure export-credentials"));
-  settings.values = {{"role_arn", "r"}, {"source_profile", "q"}};
-  CHECK(contains(find_s3_credentials(settings).error().message, "role_arn is not read"));
-  settings.values.clear();
-  CHECK(found_with(settings) == " ");
-  settings.keys = {"A B", "S", ""};
-  CHECK(found_with(settings) == std::to_string(EINVAL));
-}
-
-TEST_CASE("a program that gives credentials is run without a shell, and its output is in no message",
-          "[core][remote]") {
-  using Words = std::vector<std::string>;
-  CHECK(command_words("a 'b c' \"d \\\" $e\" f\\ g ''") == Words{"a", "b c", "d \" $e", "f g", ""});
-  CHECK_FALSE(command_words("a 'b"));
-  CHECK(command_words("  ")->empty());
-  const std::chrono::seconds patience{60};
-  CHECK(output_of({"printf", "%s", "$HOME;ls"}, patience).value() == "$HOME;ls");
-  CHECK(errno_of(output_of({"/nonexistent/program"}, patience)) == ENOENT);
-  const auto failed = output_of({"sh", "-c", "echo secret; exit 3"}, patience);
-  CHECK(errno_of(failed) == EACCES);
-  CHECK_FALSE(contains(failed.error().message, "secret"));
-  CHECK(errno_of(output_of({"sleep", "600"}, std::chrono::milliseconds(1))) == ETIMEDOUT);
-  CHECK(errno_of(output_of({"yes"}, patience)) == EFBIG);
-  AwsSettings settings = with_profile({{"credential_process", "echo secret"}});
-  const auto wrong = find_s3_credentials(settings);
-  CHECK(errno_of(wrong) == EACCES);
-  CHECK_FALSE(contains(wrong.error().message, "secret"));
-  settings.is_own_config = false;
-  CHECK(contains(find_s3_credentials(settings).error().message, "others may write the file"));
-}
-
-TEST_CASE("credentials in JSON may have an end", "[core][remote]") {
-  const auto found = credentials_of_json(
-      R"({"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "S", "SessionToken": "T", "Expiration": "2013-05-24T00:00:00Z"})",
-      "x");
-  CHECK(found->keys == S3Keys{"A", "S", "T"});
-  CHECK(found->expires == kExampleTime);
-  CHECK(credentials_of_json(R"({"AccessKeyId": "A", "SecretAccessKey": "S", "Token": "T"})", "x")
-            ->keys.session_token == "T");
-  for (const char* json :
-       {"", "[]", "{", R"({"AccessKeyId": "A"})", R"({"AccessKeyId": 1, "SecretAccessKey": ""})"})
-    CHECK(errno_of(credentials_of_json(json, "x")) == EACCES);
-  CHECK(parse_iso_time("2013-05-24T02:30:00.123+02:30") == kExampleTime);
-  CHECK(parse_iso_time("2013-05-23T19:00:00-05:00") == kExampleTime);
-  for (const char* text : {"", "2013", "2013-05-24T00:00:00 later"}) CHECK_FALSE(parse_iso_time(text));
 }
 
 TEST_CASE("texts are found in XML", "[core][remote]") {

@@ -157,10 +157,11 @@ class KeyServices(WebServer):
         if self.refuses:
             return self.give(request, 400, f"<ErrorResponse><Error><Code>{self.refuses}</Code></Error></ErrorResponse>")
         access, secret, token = self.keys
-        as_json = json.dumps({"Code": "Success", "AccessKeyId": access, "SecretAccessKey": secret, "Token": token, "Expiration": self.expires})
+        as_json = json.dumps({"Code": "Success", "AccessKeyId": access, "SecretAccessKey": secret, "Token": token,
+                              "Expiration": self.expires})
         if path == "/" and "AssumeRoleWithWebIdentity" in query:
-            return self.give(request, 200, f"<R><Credentials><AccessKeyId>{access}</AccessKeyId><SecretAccessKey>{escape(secret)}"
-                             f"</SecretAccessKey><SessionToken>{token}</SessionToken><Expiration>{self.expires}</Expiration></Credentials></R>")
+            return self.give(request, 200, f"<R><AccessKeyId>{access}</AccessKeyId><SecretAccessKey>{escape(secret)}</SecretAccessKey>"
+                             f"<SessionToken>{token}</SessionToken><Expiration>{self.expires}</Expiration></R>")
         if path == "/container":
             return self.give(request, 200, as_json)
         if f"{request.command} {path}" == "PUT /latest/api/token":

@@ -97,7 +97,8 @@ def test_python_and_the_diff_of_two_objects(store, url):
     if not list((BUILD / "python" / "stfs").glob("_stfs.*so")) or mounted.is_sanitized():
         pytest.skip("the Python module is not built, or can't be loaded into a Python without a sanitizer")
     other = store.put("other.safetensors", archive_of(2))
-    code = "import sys, stfs\nwith stfs.open(sys.argv[1]) as m: print(bytes(m['h.1.w']).hex())\nprint(len(stfs.diff(*sys.argv[1:]).changed))"
+    code = ("import sys, stfs\nwith stfs.open(sys.argv[1]) as m: print(bytes(m['h.1.w']).hex())\n"
+            "print(len(stfs.diff(*sys.argv[1:]).changed))")
     done = mounted.run_python(code, url, other, env={**os.environ, "PYTHONPATH": str(BUILD / "python")})
     assert done.stdout.split() == [arrays()["h.1.w"].tobytes().hex(), "3"], done.stderr
 
