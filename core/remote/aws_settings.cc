@@ -25,8 +25,8 @@ std::string first_of(std::initializer_list<std::string> values) {
   return {};
 }
 
-/// Returns the file that a variable names, or else the file in ~/.aws. Empty without a home directory: no file
-/// in the working directory is meant.
+/// Returns the file that a variable names, or else the file in ~/.aws. Empty without a home directory: no
+/// file in the working directory is meant.
 fs::path config_path(const char* name, const char* usual) {
   const std::string path = variable(name);
   if (!path.empty() && !path.starts_with("~/")) return path;
@@ -124,7 +124,8 @@ Result<AwsSettings> read_aws_settings() {
   }
   settings.role_session =
       first_of({variable("AWS_ROLE_SESSION_NAME"), settings.value("role_session_name"), "safetensorsfs"});
-  settings.sts_endpoint = variable("AWS_ENDPOINT_URL_STS");
+  settings.sts_endpoint = first_of(
+      {variable("AWS_ENDPOINT_URL_STS"), variable("AWS_ENDPOINT_URL"), settings.value("endpoint_url")});
   const std::string relative = variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
   settings.container_url =
       relative.empty() ? variable("AWS_CONTAINER_CREDENTIALS_FULL_URI") : "http://169.254.170.2" + relative;

@@ -22,13 +22,14 @@ namespace {
 
 constexpr std::size_t kMostOutputBytes = 64 << 10;
 
-/// A program with a pipe from its standard output. The destructor kills it and its children.
+/// A program with a pipe from its standard output. The destructor kills the program. It stays in the process
+/// group of this process, so that it may ask a person at the terminal, and Ctrl-C ends both.
 class Program {
  public:
   Program() = default;
   ~Program() {
     if (pid_ <= 0) return;
-    ::kill(-pid_, SIGKILL);
+    ::kill(pid_, SIGKILL);
     while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
@@ -51,8 +52,7 @@ class Program {
     sigset_t none;
     sigemptyset(&none);
     posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setpgroup(&attributes, 0);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
     std::vector<char*> arguments;
     for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);

@@ -204,7 +204,7 @@ TEST_CASE("a program that gives credentials is run without a shell, and its outp
   CHECK_FALSE(contains(failed.error().message, "secret"));
   CHECK(errno_of(output_of({"sleep", "600"}, std::chrono::milliseconds(1))) == ETIMEDOUT);
   CHECK(errno_of(output_of({"yes"}, patience)) == EFBIG);
-  CHECK(errno_of(output_of({"sh", "-c", "exec >&-; sleep 600"}, std::chrono::milliseconds(300))) ==
+  CHECK(errno_of(output_of({"sh", "-c", "exec >&-; exec sleep 600"}, std::chrono::milliseconds(300))) ==
         ETIMEDOUT);
   AwsSettings settings = with_profile({{"credential_process", "echo secret"}});
   const auto wrong = find_s3_credentials(settings);

@@ -202,6 +202,12 @@ def test_an_answer_that_is_no_list_is_refused(monkeypatch):
         assert "the answer is no list of a bucket" in stfs("ls", "s3://bucket", status=1)
 
 
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_busy_store_is_asked_again(store, url, status):
+    store.faults = [status]
+    reads(url)
+
+
 # --- regions, clocks, redirects -------------------------------------------------------------------------------
 
 
