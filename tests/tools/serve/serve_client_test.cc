@@ -119,6 +119,28 @@ int errno_of_answer(const Result<std::string>& answer) {
 
 }  // namespace
 
+TEST_CASE("a client gives up where more clients wait than a server takes", "[tools][serve]") {
+  const TemporaryDirectory directory;
+  std::optional<ServeSocket> socket = ServeSocket::listen(directory / "s").value();
+  std::vector<UniqueFd> crowd;
+  int why = 0;
+  while (why == 0) {
+    auto client = connect_to_server(directory / "s");
+    if (client) crowd.push_back(std::move(*client));
+    if (!client) why = client.error().errno_value;
+  }
+  REQUIRE(why == EAGAIN);
+  auto attached = std::async(std::launch::async, [&] {
+    return Lease::attach(directory / "s", {.patience = std::chrono::milliseconds(0)});
+  });
+  const bool has_ended = attached.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  socket.reset();  // ends a client that would wait for ever
+  const auto lease = attached.get();
+  CHECK(has_ended);
+  REQUIRE_FALSE(lease);
+  CHECK(lease.error().errno_value == EAGAIN);
+}
+
 TEST_CASE("a report in parts is put together", "[tools][serve]") {
   CHECK(query_answered_with({{report_part("{}", 2)}}).value() == "{}");
   CHECK(query_answered_with({{report_part("{\"a", 7)}, {report_part("\":1}", 7)}}).value() == "{\"a\":1}");
