@@ -74,7 +74,7 @@ Result<JournalHead> read_head(const File& file, std::uint64_t size_bytes) {
 /// records must cost them disk space before they cost this process memory.
 bool may_be_written(const File& file, ByteRange record) {
   constexpr std::uint64_t kShortBytes = 1 << 20;
-  if (record.size_bytes <= kShortBytes || file.descriptor() < 0) return true;
+  if (record.size_bytes <= kShortBytes) return true;
   return has_bytes(file.descriptor(), record, record.size_bytes / 3);
 }
 

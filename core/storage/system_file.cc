@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <string>
 #include <utility>
@@ -122,8 +123,8 @@ class SystemFile final : public File {
       if (errno == EINTR) continue;
       // Each of these errors means "not here": no reflinks, two file systems, or an attribute that forbids
       // them.
-      const bool is_unsupported =
-          errno == EOPNOTSUPP || errno == ENOTTY || errno == EXDEV || errno == EINVAL || errno == EPERM;
+      constexpr std::array kUnsupported = {EOPNOTSUPP, ENOTTY, EXDEV, EINVAL, EPERM};
+      const bool is_unsupported = std::ranges::find(kUnsupported, errno) != kUnsupported.end();
       return fail_system(is_unsupported ? EOPNOTSUPP : errno, name_, "clone blocks");
     }
     return {};

@@ -68,7 +68,7 @@ std::optional<ThreadEnd> end_in(const std::string& directory) {
   const std::size_t command_end = content.rfind(')');
   if (command_end == std::string::npos) return std::nullopt;
   std::string_view text(content);
-  text = text.substr(command_end, text.find_last_not_of('\n') + 1 - command_end);
+  text.remove_prefix(command_end);
   ThreadEnd end;
   end.exit_code = number_in<int>(text.substr(text.rfind(' ')));
   for (int field = 0; field < 7; ++field) {

@@ -458,8 +458,8 @@ Result<void> SourceChanges::rename(const Name& name, const Name& new_name, unsig
   const bool is_directory = S_ISDIR(found->entry.status.st_mode);
   if (is_private && is_directory && (found->is_below || there))
     return fail_system(EXDEV, shown(path), "rename in a delta");
-  if (is_private && there && S_ISDIR(there->entry.status.st_mode) != is_directory)
-    return fail_system(is_directory ? ENOTDIR : EISDIR, shown(new_path), "replace");
+  if (is_private && there && S_ISDIR(there->entry.status.st_mode))
+    return fail_system(EISDIR, shown(new_path), "replace");
   if (is_private && !found->is_own) {
     RETURN_IF_ERROR(copy(path, found->entry, true));
   }

@@ -13,6 +13,7 @@
 #include "core/base/unique_fd.h"
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/watched_storage.h"
 
@@ -75,6 +76,26 @@ TEST_CASE("writing through a file opened for reading is an error", "[core][file]
   const auto file = system_storage().open(path, Access::ReadOnly);
   CHECK(errno_of((*file)->write(bytes_of("new"), 0)) == EBADF);
   CHECK(content_of(path) == "old");
+}
+
+TEST_CASE("a file takes no blocks from another file system, and a file opened for reading takes none",
+          "[core][file]") {
+  const TemporaryDirectory directory;
+  const std::string bytes(8192, 'b');
+  const auto source = system_storage().open(directory.write("source", bytes), Access::ReadOnly);
+  const std::string path = directory.write("target", bytes);
+  const auto target = system_storage().open(path, Access::ReadOnly);
+  const auto refused = (*target)->clone_from(**source, 0, {0, 4096});
+  CHECK(errno_of(refused) == EBADF);
+  CHECK(refused.error().message.starts_with(path + ": clone blocks: "));
+  CHECK(content_of(path) == bytes);
+
+  const auto elsewhere = system_storage().create_unnamed("/dev/shm/stfs-test-clone");
+  const auto store_of = [](const File& file) { return file.status().value().identity.device; };
+  if (!elsewhere || store_of(**elsewhere) == store_of(**source))
+    return test::note_skip("needs /dev/shm with a file system of its own");
+  REQUIRE((*elsewhere)->write(bytes_of(bytes), 0));
+  CHECK(errno_of((*elsewhere)->clone_from(**source, 0, {0, 4096})) == EOPNOTSUPP);
 }
 
 TEST_CASE("reserve grows the file to the range's end and keeps its bytes", "[core][file]") {

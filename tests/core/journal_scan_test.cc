@@ -235,6 +235,14 @@ TEST_CASE("a long record that is a hole is not read", "[core][journal_scan]") {
   CHECK(std::ranges::count(storage.calls, FileCall::Read) < 10);
 }
 
+TEST_CASE("only a record of more than 1 MiB may be a hole that is not read", "[core][journal_scan]") {
+  const std::uint64_t more_bytes = GENERATE(0U, 1U);
+  const SparseScene scene((std::uint64_t{1} << 20U) + more_bytes);
+  const JournalReport report = scene.recover_one();
+  CHECK(report.state == JournalState::Damaged);
+  CHECK((report.explanation.find("hole") != std::string::npos) == (more_bytes == 1));
+}
+
 TEST_CASE("a long record counts that has holes only where the old hashes are zeros", "[core][journal_scan]") {
   constexpr std::uint64_t kRecordBytes = std::uint64_t{4} << 20U;
   const SparseScene scene(kRecordBytes);

@@ -4,10 +4,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <new>
 #include <thread>
 #include <vector>
 
+#include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
 
 using namespace stfs;
@@ -128,4 +130,16 @@ TEST_CASE(
   }
   CHECK(answered_within == 1);
   CHECK(answered == 3);
+}
+
+TEST_CASE("a job that takes long is no directory that a program holds", "[fs][invalidator]") {
+  std::promise<void> answer;
+  Invalidator invalidator(nullptr, kEach);
+  invalidator.start();
+  invalidator.run_after_names([&, held = answer.get_future().share()] { held.wait(); });
+  const test::CapturedStderr captured;
+  invalidator.wait_for_names();  // gives up after kPatience
+  answer.set_value();
+  invalidator.stop();
+  CHECK(captured.text().empty());
 }

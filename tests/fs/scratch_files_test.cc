@@ -349,3 +349,13 @@ TEST_CASE("a file whose directory was renamed becomes a tensor of the directory'
   REQUIRE(mount->set_extended_attribute(file, "user.safetensors.shape", "[3]"));
   CHECK(stored_tensors(mount) == std::map<std::string, std::string>{{"m.v", "abc"}, {"m.w", kOld}});
 }
+
+TEST_CASE_METHOD(ScratchMount, "an attribute that no other mount will see is told", "[fs][scratch]") {
+  make(mount, "w", "1234");
+  const Ino file = mount.ino("w");
+  REQUIRE(mount->set_extended_attribute(file, "user.safetensors.shape", "[2]"));
+  CHECK_FALSE(captured.contains("is forgotten when this mount ends"));
+  std::filesystem::remove(scratch_of(mount) / "w");
+  static_cast<void>(mount->set_extended_attribute(file, "user.safetensors.shape", "[4]"));
+  CHECK(captured.contains("\"w\": its shape is forgotten when this mount ends: "));
+}

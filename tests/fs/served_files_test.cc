@@ -80,6 +80,36 @@ TEST_CASE("a directory keeps its number while it is the same", "[fs][served_file
   CHECK(t.files.remove(node, "file"));
 }
 
+TEST_CASE("with a delta a file replaces no directory, and a directory nothing", "[fs][served_files]") {
+  const TemporaryDirectory directory;
+  directory.write("file", "text");
+  std::filesystem::create_directory(directory.path() / "directory");
+  const MountedModelOptions options;
+  SourceTree tree(directory.path(), {directory.path() / "delta.safetensors"},
+                  [](std::string_view) { return false; });
+  ServedFiles files(tree, options, {});
+  const Node root = tree.node(SourceTree::kDirectory);
+  const auto refused = files.rename(root, "file", root, "directory", 0);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().errno_value == EISDIR);
+  CHECK(contains(refused.error().message, "/directory: replace: "));
+  CHECK(errno_of_served(files.rename(root, "directory", root, "file", 0)) == EXDEV);
+  CHECK(content_of(directory.path() / "file") == "text");
+}
+
+TEST_CASE("without a delta a directory replaces an empty one, and a file gets a new name",
+          "[fs][served_files]") {
+  Beside t;
+  for (const char* name : {"one/inner", "empty"}) std::filesystem::create_directories(t.at(name));
+  t.directory.write("file", "text");
+  const Node root = t.tree.node(SourceTree::kDirectory);
+  CHECK(t.files.rename(root, "one", root, "empty", 0));
+  CHECK(std::filesystem::exists(t.at("empty") / "inner"));
+  CHECK(t.files.rename(root, "file", root, "new", 0));
+  CHECK(content_of(t.at("new")) == "text");
+  CHECK(errno_of_served(t.files.rename(root, "new", root, "empty", 0)) == EISDIR);
+}
+
 TEST_CASE("the sticky bit counts at the request, not only at the kernel's check", "[fs][served_files]") {
   if (::geteuid() != 0) return note_skip("needs root, to make files of another user");
   Beside t;

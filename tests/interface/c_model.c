@@ -1,6 +1,7 @@
 /* Models in C: their content, their errors, and structures of other versions. */
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "stfs.h"
@@ -76,6 +77,19 @@ const char* tells_errors(const char* path) {
   EXPECT(stfs_tensor_read(tensor, 0, bytes, 13, &error) == -1 && error.errno_value == EINVAL);
   EXPECT(stfs_tensor_read(tensor, UINT64_MAX, bytes, 2, &error) == -1);
   stfs_tensor_close(tensor);
+  stfs_model_close(model);
+  return NULL;
+}
+
+const char* notices_a_changed_index(const char* path) {
+  stfs_error error;
+  stfs_model* model = stfs_model_open(path, NULL, &error);
+  EXPECT(model != NULL);
+  EXPECT(stfs_model_check_current(model, &error) == 0);
+  FILE* index = fopen(path, "a");
+  EXPECT(index != NULL && fputs(" ", index) >= 0 && fclose(index) == 0);
+  EXPECT(stfs_model_check_current(model, &error) == -1 && error.code == STFS_ARCHIVE_CHANGED);
+  EXPECT(error.errno_value == ESTALE && strstr(error.message, "the index has changed") != NULL);
   stfs_model_close(model);
   return NULL;
 }

@@ -20,6 +20,8 @@ const char* forgives_writes(const char* path);
 const char* reads_where_no_map_is_wanted(const char* path);
 const char* works_on_many_threads(const char* path);
 const char* tells_errors(const char* path);
+/* A sharded model, named by its index. */
+const char* notices_a_changed_index(const char* path);
 const char* knows_older_and_newer_structures(const char* path);
 /* Cuts the archive short. */
 const char* survives_a_cut(const char* path);

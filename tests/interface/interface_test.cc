@@ -8,6 +8,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/planted_journal.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/text_archive.h"
 
 using namespace stfs;
 
@@ -88,6 +89,16 @@ TEST_CASE("interface serves many threads", "[interface]") {
 
 TEST_CASE("interface tells errors", "[interface]") {
   expect_success(tells_errors);
+}
+
+TEST_CASE("interface notices a changed index", "[interface]") {
+  const test::TemporaryDirectory directory;
+  directory.write("1.safetensors", test::archive_of({{"a", "ab"}}));
+  const std::string index =
+      directory.write("model.safetensors.index.json", R"({"weight_map":{"a":"1.safetensors"}})");
+  const char* wrong = notices_a_changed_index(index.c_str());
+  INFO((wrong == nullptr ? "nothing is wrong" : wrong));
+  CHECK(wrong == nullptr);
 }
 
 TEST_CASE("interface knows older and newer structures", "[interface]") {

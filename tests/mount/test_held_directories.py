@@ -109,6 +109,12 @@ def test_commits_do_not_wait_for_a_held_root(model, holds):
     assert eventually(lambda: sorted(set(os.listdir(held.mount.path))) == ["a", "b"])
 
 
+def test_a_change_that_a_held_root_delays_is_told(model, holds):
+    held = holds(model, remove(model, "c"))
+    run("import os, sys; os.setxattr(sys.argv[1], 'user.safetensors.dtype', b'I8')", held.mount / "a")
+    assert f"{model}: a program holds this directory" in held.mount.log()
+
+
 def has_only_what_waits(pid):
     return {name for name, state in thread_states(pid) if state != "Z"} == {"name-notices"}
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -91,6 +92,32 @@ TEST_CASE("slice of a tensor larger than what is read at a time is whole", "[too
     for (std::size_t column = 0; column < kColumns; column += 2) backwards += data[row * kColumns + column];
   }
   CHECK((run_verb(tools::slice, {path, "t[::-1, ::2]"}).out == backwards));
+}
+
+TEST_CASE("slice ends with an error where the archive ends while it is read", "[tools][slice]") {
+  constexpr std::uint64_t kBytes = std::uint64_t{9} << 20U;  // three pieces
+  const test::TemporaryDirectory directory;
+  const std::string path =
+      directory.write("m.safetensors", test::archive_of({{"big", std::string(kBytes, 'b')}}));
+  /// Cuts the archive when the first piece is written.
+  struct CuttingBuffer : std::stringbuf {
+    explicit CuttingBuffer(const std::string& file) : path(file) {}
+    std::streamsize xsputn(const char*, std::streamsize count) override {
+      std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+      written += count;
+      return count;
+    }
+    const std::string& path;
+    std::streamsize written = 0;
+  };
+  CuttingBuffer cutting(path);
+  std::istringstream in;
+  std::ostream out(&cutting);
+  std::ostringstream err;
+  tools::Streams streams{in, out, err, false, false};
+  CHECK(tools::slice({path, "big[:]"}, streams) == 1);
+  CHECK(test::contains(err.str(), "the file ends at byte "));
+  CHECK(cutting.written < static_cast<std::streamsize>(kBytes));
 }
 
 TEST_CASE("slice writes a NumPy file where it is asked to or where the file's name says so",

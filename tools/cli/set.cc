@@ -51,7 +51,8 @@ Result<std::string> value_of(std::string text, const Model& target) {
   RETURN_IF_ERROR(file);
   RETURN_IF_ERROR(check_source_readers(target, **file, text));
   auto value = read_text(**file, kMaxHeaderBytes + 1);
-  if (value && value->size() > kMaxHeaderBytes) {
+  RETURN_IF_ERROR(value);
+  if (value->size() > kMaxHeaderBytes) {
     return fail(ErrorCode::InvalidArgument, EFBIG,
                 fmt::format("{}: has more than the {} bytes that a header can hold", text, kMaxHeaderBytes));
   }

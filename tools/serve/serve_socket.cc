@@ -287,7 +287,7 @@ Result<std::optional<ServeSocket::Connection>> ServeSocket::accept() {
     if (!connection) {
       // ECONNABORTED: the peer has already disconnected.
       if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return std::nullopt;
+      if (errno == EAGAIN) return std::nullopt;
       return fail_system(errno, path_.native(), "accept");
     }
     const auto peer = peer_of(connection.get());

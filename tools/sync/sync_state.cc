@@ -53,10 +53,11 @@ Result<std::string> read_state_text(Storage& storage, const SyncPlace& named) {
   const auto place = open_place(named, storage);
   RETURN_IF_ERROR(place);
   const std::filesystem::path path = present_sync_state(storage, *place);
-  auto text = read_text_at(storage, *place, path);
+  auto text = place->told(read_text_at(storage, *place, path));
+  RETURN_IF_ERROR(text);
+  if (!text->empty()) return text;
   // The file may have got its final name after present_sync_state().
-  const bool is_moved = text && text->empty() && path != place->state_file();
-  return place->told(is_moved ? read_text_at(storage, *place, place->state_file()) : text);
+  return place->told(read_text_at(storage, *place, place->state_file()));
 }
 
 tl::unexpected<Error> damaged_state(const std::filesystem::path& path, std::string_view what) {

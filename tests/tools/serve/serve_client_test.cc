@@ -119,6 +119,31 @@ int errno_of_answer(const Result<std::string>& answer) {
 
 }  // namespace
 
+TEST_CASE("a client waits for its place in a crowd as long as it was told to", "[tools][serve]") {
+  const TemporaryDirectory directory;
+  std::optional<ServeSocket> socket = ServeSocket::listen(directory / "s").value();
+  std::vector<UniqueFd> crowd;
+  int why = 0;
+  while (why == 0) {
+    auto client = connect_to_server(directory / "s");
+    if (client) crowd.push_back(std::move(*client));
+    if (!client) why = client.error().errno_value;
+  }
+  REQUIRE(why == EAGAIN);
+  const auto attach = [&](std::chrono::milliseconds patience) {
+    return std::async(std::launch::async,
+                      [&, patience] { return Lease::attach(directory / "s", {.patience = patience}); });
+  };
+  auto impatient = attach(std::chrono::milliseconds(0));
+  auto patient = attach(std::chrono::minutes(1));
+  const bool has_ended = impatient.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  CHECK(patient.wait_for(std::chrono::seconds(0)) == std::future_status::timeout);
+  socket.reset();  // ends each client that still waits
+  CHECK(has_ended);
+  CHECK(impatient.get().error().errno_value == EAGAIN);
+  CHECK(patient.get().error().errno_value != EAGAIN);
+}
+
 TEST_CASE("a report in parts is put together", "[tools][serve]") {
   CHECK(query_answered_with({{report_part("{}", 2)}}).value() == "{}");
   CHECK(query_answered_with({{report_part("{\"a", 7)}, {report_part("\":1}", 7)}}).value() == "{\"a\":1}");

@@ -2,6 +2,7 @@
 #include "tools/serve/serve_loader.h"
 
 #include <poll.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <atomic>
@@ -200,6 +201,28 @@ TEST_CASE("a failed upload is told and tried again, ever more seldom", "[tools][
   REQUIRE(recovered);
   CHECK(loaded_at[4] - loaded_at[3] > milliseconds(40));  // 10, then 20, 40, 80
   CHECK(recovered->model->generation() == 2);
+}
+
+TEST_CASE("a failed upload is not tried again because of other files in the directory", "[tools][serve]") {
+  const test::TemporaryDirectory directory;
+  const std::string file = directory.write("m.safetensors", "old");
+  Changing archives;
+  archives.watched = {file};
+  std::atomic<bool> is_whole = true;
+  LoaderOptions options = quick();
+  options.interval = options.max_pause = std::chrono::minutes(10);
+  ServeLoader loader(archives.steps([&](Work&, const Generation* before) -> Result<Generation> {
+    archives.is_changed = true;
+    if (!is_whole.exchange(false)) return fail(ErrorCode::System, EIO, "m: is damaged");
+    return sample(before);
+  }),
+                     options);
+  REQUIRE(next(loader));
+  CHECK_FALSE(next(loader));
+  for (int number = 0; number < 100; ++number) directory.write("other" + std::to_string(number), "");
+  is_whole = true;
+  REQUIRE(::chmod(file.c_str(), 0600) == 0);  // a single event of the watched file
+  CHECK(next(loader));
 }
 
 TEST_CASE("where the first upload fails there is no other", "[tools][serve]") {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/few_descriptors.h"
 #include "tests/support/open_descriptors.h"
 #include "tests/support/temporary_directory.h"
 
@@ -58,6 +59,25 @@ TEST_CASE("a server's socket is for its owner alone, and is gone with the server
   }
   CHECK(std::filesystem::is_empty(directory.path()));
   CHECK(test::open_descriptors() == before);
+}
+
+TEST_CASE("a server without a descriptor for a client says so, and serves the client later",
+          "[tools][serve]") {
+  const test::TemporaryDirectory directory;
+  auto socket = ServeSocket::listen(directory / "s");
+  REQUIRE(socket);
+  const auto client = connect_to_server(directory / "s");
+  REQUIRE(client);
+  int why = 0;
+  {
+    const test::FewDescriptors none(0);
+    const auto accepted = socket->accept();
+    if (!accepted) why = accepted.error().errno_value;
+  }
+  CHECK(why == EMFILE);
+  const auto accepted = socket->accept();
+  REQUIRE(accepted);
+  CHECK(*accepted);
 }
 
 TEST_CASE("root and the owner are welcome, others are not", "[tools][serve]") {

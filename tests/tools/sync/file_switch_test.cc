@@ -11,6 +11,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/watched_storage.h"
+#include "tools/sync/sync_state.h"
 
 namespace stfs::sync {
 namespace {
@@ -135,6 +136,32 @@ TEST_CASE("after the step the former state is not the state of the model", "[too
   const fs::path state = present_sync_state(system_storage(), model.place);
   CHECK(state == model.place.state_file());
   CHECK(test::content_of(state) == "pm.weight_sync/state.after");
+}
+
+TEST_CASE("a reader finds a state that gets its final name at any moment of the reading", "[tools][sync]") {
+  const std::string next = R"({"version":"000002"})";
+  for (std::size_t moment = 0;; ++moment) {
+    const ExchangedModel model;
+    model.directory.write("pm/.weight_sync/state.after", next);
+    test::WatchedStorage broken(before_rename(
+        kStep + 1, [] { return test::Verdict{.kind = test::Verdict::Kind::Fail, .errno_value = EIO}; }));
+    REQUIRE_FALSE(take_switch(broken, model.place, kSwitch));
+    const fs::path state = model.place.state_file();
+    REQUIRE_FALSE(fs::exists(state));
+    std::size_t calls = 0;
+    test::WatchedStorage storage([&](const test::SeamCall&) {
+      if (calls++ == moment) fs::rename(next_sync_state(model.place), state);
+      return test::Verdict{};
+    });
+    CAPTURE(moment);
+    const auto version = read_sync_state(model.place, storage);
+    REQUIRE(version);
+    REQUIRE(*version);
+    CHECK((*version)->number == 2);
+    if (fs::exists(state)) continue;
+    CHECK(moment > 3);  // the last round has moved nothing
+    break;
+  }
 }
 
 TEST_CASE("a switch is undone past temporary names that a stranger has taken", "[tools][sync]") {

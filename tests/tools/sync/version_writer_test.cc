@@ -273,6 +273,30 @@ TEST_CASE("whichever write or sync of a directory fails, a publisher tells why a
   }
 }
 
+TEST_CASE("a failed publisher syncs the removal of an index before it removes the shards", "[tools][sync]") {
+  std::vector<FileCall> after;  // the calls after the failed one
+  const auto fail_sync = [&](std::ptrdiff_t number) {
+    const Models models(before_tensors(), after_tensors());
+    std::ptrdiff_t synced = 0;
+    after.clear();
+    WatchedStorage storage([&](const SeamCall& call) {
+      if (number != 0 && synced >= number) after.push_back(call.kind);
+      if (call.kind != FileCall::SyncDirectory || ++synced != number) return Verdict{};
+      return Verdict{.kind = Verdict::Kind::Fail, .errno_value = EIO};
+    });
+    CHECK(errno_of(models.publish({.threads = 1, .storage = &storage})) == (number == 0 ? 0 : EIO));
+    return synced;
+  };
+  const std::ptrdiff_t all = fail_sync(0);
+  fail_sync(all);  // the index has its name
+  REQUIRE(std::ranges::count(after, FileCall::Remove) == 2);
+  const auto index_removed = std::ranges::find(after, FileCall::Remove);
+  CHECK(*std::next(index_removed) == FileCall::SyncDirectory);
+  fail_sync(all - 2);  // only the shard has its name
+  CHECK(std::ranges::count(after, FileCall::Remove) == 1);
+  CHECK(std::ranges::count(after, FileCall::SyncDirectory) == 0);
+}
+
 TEST_CASE("models that change during the publishing are refused", "[tools][sync]") {
   const Models models(before_tensors(), after_tensors());
   bool is_first = true;
