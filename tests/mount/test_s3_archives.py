@@ -48,6 +48,7 @@ def test_a_mount_shows_the_name_and_the_tensors(store, url, mounts):
     for name, array in arrays().items():
         assert (mount / name).read_bytes() == array.tobytes()
     assert errno_of(os.unlink, mount / "embed") == errno.EROFS
+    assert stfs("ls", "--json", mount.path) == stfs("ls", "--json", url)
     table = [line for line in open("/proc/self/mounts") if f" {mount.path} " in line]
     assert len(table) == 1 and table[0].startswith(url + " ")
 
@@ -74,6 +75,8 @@ def test_a_delta_keeps_the_changes_of_an_object(store, url, mounts, tmp_path):
     assert (mount / "h.1.w").read_bytes() == b"\1" * 102
     assert store.sent_bytes < 2 << 20  # the base is compared by its ETag
     assert (mount / "h.0.w").read_bytes() == arrays()["h.0.w"].tobytes()
+    assert mount.unmount() == 0
+    assert "web server" in stfs("commit", "--base", url, tmp_path / "delta.safetensors", status=1)
 
 
 def test_a_delta_refuses_another_version_of_its_base(store, url, mounts, tmp_path):
