@@ -144,11 +144,12 @@ Result<RequestSigner::Signed> S3Bucket::sign(const What& what) {
   RETURN_IF_ERROR(refresh());
   const std::string address = base();
   const AddressParts parts = parts_of(address);
-  const bool has_keys = !credentials_->keys.access_key.empty();
-  if (has_keys && parts.scheme != "https://" && !is_loopback(address)) {
+  // A signature shows no secret key. Whoever sees a session token has a part of the keys.
+  const bool has_token = !credentials_->keys.session_token.empty();
+  if (has_token && parts.scheme != "https://" && !is_loopback(address)) {
     return fail(
         ErrorCode::InvalidArgument, EINVAL,
-        fmt::format("AWS_ENDPOINT_URL={}: credentials are sent over https only: name an address of https",
+        fmt::format("AWS_ENDPOINT_URL={}: a session token is sent over https only: name an address of https",
                     settings_.endpoint));
   }
   std::string path(parts.path);

@@ -136,17 +136,18 @@ TEST_CASE("a bucket has the address of its region or of the endpoint", "[core][r
   CHECK(url_of({.endpoint = "https://store"}, "b", "") == "https://store/b store");
 }
 
-TEST_CASE("credentials are sent over https only, or to this host", "[core][remote]") {
+TEST_CASE("a session token is sent over https only, or to this host", "[core][remote]") {
   if (!has_libcurl() || !has_libcrypto()) return;
-  const auto signs = [](const std::string& endpoint) {
-    S3Bucket bucket("b", {.endpoint = endpoint}, [] {
-      return Result<S3Credentials>(S3Credentials{.keys = {"A", "s", ""}, .source = "x"});
+  const auto signs = [](const std::string& endpoint, const std::string& token) {
+    S3Bucket bucket("b", {.endpoint = endpoint}, [&] {
+      return Result<S3Credentials>(S3Credentials{.keys = {"A", "s", token}, .source = "x"});
     });
     return errno_of(bucket.sign({.key = "k"}));
   };
-  CHECK(signs("https://store") == 0);
-  CHECK(signs("http://localhost:1") == 0);
-  CHECK(signs("http://store") == EINVAL);
+  CHECK(signs("https://store", "t") == 0);
+  CHECK(signs("http://localhost:1", "t") == 0);
+  CHECK(signs("http://store", "t") == EINVAL);
+  CHECK(signs("http://store", "") == 0);
 }
 
 TEST_CASE("a bucket learns its region, the store's clock and new keys, each once", "[core][remote]") {

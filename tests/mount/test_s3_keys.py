@@ -128,11 +128,12 @@ def test_an_instance_has_keys(store, url, unset_keys, services, monkeypatch):
     assert "no credentials were found" in stfs("ls", url, status=1)
 
 
-def test_keys_are_not_sent_in_plain(monkeypatch):
+def test_a_session_token_is_not_sent_in_plain(monkeypatch):
     set_keys(monkeypatch)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store.example:1")
     refused = stfs("ls", "s3://bucket/x.safetensors", status=1)
-    assert "AWS_ENDPOINT_URL=http://store.example:1: credentials are sent over https only" in refused
+    assert "AWS_ENDPOINT_URL=http://store.example:1: a session token is sent over https only" in refused
 
 
 def test_a_proxy_does_not_see_the_keys(store, url, monkeypatch):
