@@ -13,9 +13,11 @@
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "core/base/checksum.h"
+#include "core/base/deadline.h"
 #include "core/base/xxh3.h"
 #include "core/remote/cache_directory.h"
 
@@ -29,6 +31,7 @@ constexpr std::uint64_t kEntryBytes = sizeof(BlockFile::Entry);
 constexpr std::array<char, 8> kMagic{'s', 't', 'f', 's', 'b', 'l', 'k', '1'};
 // Bytes whose locks have a meaning. The blocks themselves are locked at the bytes of their data.
 constexpr std::uint64_t kUserByte = 1;  // each program that has the file open shares this lock
+constexpr std::uint64_t kDropByte = 2;  // a program that drops blocks has this lock alone
 
 struct Fixed {
   std::array<char, 8> magic = kMagic;
@@ -127,7 +130,7 @@ Result<void> BlockFile::fill_header(int file, const Identity& identity) {
   fixed.address_bytes = static_cast<std::uint32_t>(identity.address.size());
   fixed.version_bytes = static_cast<std::uint32_t>(identity.version.size());
   fixed.shown_bytes = static_cast<std::uint32_t>(identity.shown.size());
-  fixed.generation = std::uint64_t{std::random_device()()} + 1;
+  fixed.generation = 2 * (std::uint64_t{std::random_device()()} + 1);
   std::memcpy(header.data() + sizeof fixed, text.data(), text.size());
   std::memcpy(header.data(), &fixed, sizeof fixed);
   fixed.hash = XXH3_64bits(header.data() + kHashedFrom, header.size() - kHashedFrom);
@@ -144,7 +147,7 @@ std::unique_ptr<BlockFile> BlockFile::from(UniqueFd file) {
   Fixed fixed;
   if (read_at(file.get(), header, 0) != header.size()) return nullptr;
   std::memcpy(&fixed, header.data(), sizeof fixed);
-  if (fixed.magic != kMagic ||
+  if (fixed.magic != kMagic || fixed.size_bytes > kMostBytes ||
       fixed.hash != XXH3_64bits(header.data() + kHashedFrom, header.size() - kHashedFrom) ||
       std::uint64_t{fixed.address_bytes} + fixed.version_bytes + fixed.shown_bytes > kMostText)
     return nullptr;
@@ -180,6 +183,7 @@ std::unique_ptr<BlockFile> BlockFile::find(const std::string& address) {
 }
 
 std::unique_ptr<BlockFile> BlockFile::share(const Identity& identity) {
+  if (identity.size_bytes > kMostBytes) return nullptr;
   const auto directory = open_block_directory();
   if (!directory) return nullptr;
   const std::string name = name_of(identity.address);
@@ -229,16 +233,40 @@ std::uint64_t BlockFile::entry_at(std::uint64_t block) const {
   return kHeaderBytes + block * kEntryBytes;
 }
 
-std::uint64_t BlockFile::generation() const {
+std::uint64_t BlockFile::stored_generation() const {
   std::uint64_t found = 0;
   read_at(file_.get(), bytes_of_value(found), offsetof(Fixed, generation));
   return found;
 }
 
+bool BlockFile::store_generation(std::uint64_t generation) const {
+  return write_at(file_.get(), bytes_of_value(generation), offsetof(Fixed, generation)).has_value();
+}
+
+std::uint64_t BlockFile::generation() const {
+  const std::uint64_t found = stored_generation();
+  if (found % 2 == 0) return found;
+  // A program drops blocks, or it was killed meanwhile: then nobody has the lock.
+  const MutexLock lock(dropping_);
+  if (!set_lock(file_.get(), F_WRLCK, {kDropByte, 1})) return kDropping;
+  std::uint64_t next = stored_generation();
+  if (next % 2 != 0 && !store_generation(++next)) next = kDropping;
+  set_lock(file_.get(), F_UNLCK, {kDropByte, 1});
+  return next;
+}
+
+std::optional<std::uint64_t> BlockFile::next_entry(std::uint64_t block) const {
+  const off_t found = ::lseek(file_.get(), static_cast<off_t>(entry_at(block)), SEEK_DATA);
+  if (found < 0) return errno == ENXIO ? std::nullopt : std::optional(block);
+  const auto at = static_cast<std::uint64_t>(found);
+  if (at >= data_at_) return std::nullopt;
+  return std::max(block, (at - std::min(at, kHeaderBytes)) / kEntryBytes);
+}
+
 bool BlockFile::is_whole_proven() const {
   std::array<std::uint64_t, 2> both{};
   read_at(file_.get(), std::as_writable_bytes(std::span(both)), offsetof(Fixed, generation));
-  return both[0] != 0 && both[0] == both[1];
+  return both[0] != 0 && both[0] % 2 == 0 && both[0] == both[1];
 }
 
 void BlockFile::note_whole_proven(std::uint64_t generation) const {
@@ -281,15 +309,29 @@ Result<void> BlockFile::read(std::span<std::byte> to, std::uint64_t offset) cons
   return fail_system(EIO, "the file for fetched bytes", "read");
 }
 
-void BlockFile::drop(Blocks blocks) const {
-  // The generation changes first: readers that see the new one prove their blocks again.
-  std::uint64_t next = generation() + 1;
-  if (!write_at(file_.get(), bytes_of_value(next), offsetof(Fixed, generation))) return;
+bool BlockFile::drop(Blocks blocks) const {
+  constexpr std::chrono::milliseconds kPatience{2'000};
+  constexpr std::chrono::milliseconds kStep{1};
+  const MutexLock lock(dropping_);
+  const Deadline give_up = deadline_in(kPatience);
+  while (!set_lock(file_.get(), F_WRLCK, {kDropByte, 1})) {
+    if (time_left(give_up).count() == 0) return false;
+    std::this_thread::sleep_for(kStep);
+  }
+  // The generation is odd while blocks go. Readers take no byte for sound until it is even and the one for
+  // which they have proven their blocks.
+  const std::uint64_t odd = stored_generation() | 1U;
   const std::vector<Entry> none(static_cast<std::size_t>(blocks.end - blocks.first));
-  if (!write_at(file_.get(), std::as_bytes(std::span(none)), entry_at(blocks.first))) return;
-  const ByteRange range = bytes_of(blocks);
-  ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-              static_cast<off_t>(data_at_ + range.offset), static_cast<off_t>(range.size_bytes));
+  const bool is_dropped =
+      store_generation(odd) && write_at(file_.get(), std::as_bytes(std::span(none)), entry_at(blocks.first));
+  if (is_dropped) {
+    const ByteRange range = bytes_of(blocks);
+    ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                static_cast<off_t>(data_at_ + range.offset), static_cast<off_t>(range.size_bytes));
+    store_generation(odd + 1);
+  }
+  set_lock(file_.get(), F_UNLCK, {kDropByte, 1});
+  return is_dropped;
 }
 
 void BlockFile::set_used_at(Blocks blocks, std::uint32_t used_at) const {

@@ -22,6 +22,7 @@
 
 #include "core/base/byte_range.h"
 #include "core/base/error.h"
+#include "core/base/mutex.h"
 #include "core/base/unique_fd.h"
 
 namespace stfs {
@@ -36,6 +37,8 @@ struct Blocks {
 class BlockFile {
  public:
   static constexpr std::uint64_t kBlockBytes = 256 << 10;
+  /// Each block of a file takes memory and room in the table, and a server may claim any size.
+  static constexpr std::uint64_t kMostBytes = std::uint64_t{32} << 40U;
 
   /// Which version of which remote file this is.
   struct Identity {
@@ -76,7 +79,9 @@ class BlockFile {
   /// Returns true if the first block, with the start of the header, seems to be here.
   [[nodiscard]] bool has_first() const { return count() > 0 && entries({0, 1}).front().hash != 0; }
   /// Changes when a program drops blocks. Bytes that read() returned before the change are sound.
+  /// @return kDropping: a program drops blocks now.
   [[nodiscard]] std::uint64_t generation() const;
+  static constexpr std::uint64_t kDropping = 0;
   /// Reads the table. Entries that can't be read are 0.
   [[nodiscard]] std::vector<Entry> entries(Blocks blocks) const;
   /// Calls `take(block, entry)` for each block that has an entry.
@@ -94,7 +99,8 @@ class BlockFile {
   /// @return EIO: the local file ends before the range does.
   [[nodiscard]] Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
   /// Frees the space of blocks, and removes their entries.
-  void drop(Blocks blocks) const;
+  /// @return false: a program that is stopped has dropped half of something. Nothing is dropped.
+  bool drop(Blocks blocks) const;
   void set_used_at(Blocks blocks, std::uint32_t used_at) const;
 
   /// Keeps other programs from fetching the blocks at the same time. The lock ends with the program.
@@ -113,10 +119,15 @@ class BlockFile {
   static std::unique_ptr<BlockFile> from(UniqueFd file);
   static Result<void> fill_header(int file, const Identity& identity);
   [[nodiscard]] std::uint64_t entry_at(std::uint64_t block) const;
+  /// Returns a block at or after this one: before it there is no further entry. Nothing: there is none.
+  [[nodiscard]] std::optional<std::uint64_t> next_entry(std::uint64_t block) const;
+  [[nodiscard]] std::uint64_t stored_generation() const;
+  bool store_generation(std::uint64_t generation) const REQUIRES(dropping_);
 
   const UniqueFd file_;
   const Identity identity_;
   const std::uint64_t data_at_;
+  mutable Mutex dropping_;  // guards the generation in the file, with the lock of a byte for other programs
 };
 
 /// The present time as an entry has it.
@@ -128,7 +139,9 @@ Result<UniqueFd> open_block_directory();
 template <class Take>
 void BlockFile::each_entry(const Take& take) const {
   constexpr std::uint64_t kStep = 4096;
-  for (std::uint64_t at = 0; at < count(); at += kStep) {
+  // Most of the table of a large file is a hole.
+  for (auto next = next_entry(0); next && *next < count(); next = next_entry(*next + kStep)) {
+    const std::uint64_t at = *next;
     const auto some = entries({at, std::min(at + kStep, count())});
     for (std::size_t index = 0; index < some.size(); ++index) {
       if (some[index].hash != 0) take(at + index, some[index]);

@@ -64,7 +64,7 @@ bool FetchedBlocks::is_any_listed(Blocks blocks) const {
   return false;
 }
 
-void FetchedBlocks::prove(Blocks blocks) {
+bool FetchedBlocks::prove(Blocks blocks) {
   for (std::uint64_t at = blocks.first; at < blocks.end; ++at) {
     std::uint64_t generation = 0;
     {
@@ -73,11 +73,12 @@ void FetchedBlocks::prove(Blocks blocks) {
       generation = generation_;
     }
     const bool is_right = file_->prove(at);
-    if (!is_right) file_->drop({at, at + 1});
+    if (!is_right && !file_->drop({at, at + 1})) return false;
     const MutexLock lock(mutex_);
     is_listed_[at] = is_right;
     is_proven_[at] = is_right && generation == generation_;
   }
+  return true;
 }
 
 FetchedBlocks::Parts FetchedBlocks::begin(Blocks blocks) const {
@@ -118,7 +119,7 @@ void FetchedBlocks::post(const Parts& parts, bool is_needed) {
 }
 
 bool FetchedBlocks::wait_for_others(Blocks blocks) const {
-  // A program that is stopped holds its locks. Then the blocks come twice.
+  // A program that is stopped holds its locks. Then each reader gets the bytes from the server.
   constexpr std::chrono::seconds kPatience{60};
   constexpr std::chrono::milliseconds kStep{20};
   const Deadline give_up = deadline_in(kPatience);
@@ -130,7 +131,7 @@ bool FetchedBlocks::wait_for_others(Blocks blocks) const {
 }
 
 Result<void> FetchedBlocks::fetch_missing(Blocks blocks, HttpConnection& connection) {
-  const bool is_locked = wait_for_others(blocks);
+  if (!wait_for_others(blocks)) return fail_system(EAGAIN, "another program", "fetch the same bytes");
   auto fetched = guard_memory([&]() -> Result<void> {
     const std::uint64_t generation = known_generation();
     const auto entries = file_->entries(blocks);
@@ -154,7 +155,7 @@ Result<void> FetchedBlocks::fetch_missing(Blocks blocks, HttpConnection& connect
     }
     return {};
   });
-  if (is_locked) file_->unlock(blocks);
+  file_->unlock(blocks);
   return fetched;
 }
 
@@ -197,7 +198,7 @@ Result<void> FetchedBlocks::read(std::span<std::byte> to, std::uint64_t offset, 
     RETURN_IF_ERROR(is_kept);
     if (!*is_kept || !file_->read(to, offset)) break;
     const std::uint64_t found = file_->generation();
-    if (found == **is_kept) return {};
+    if (found == **is_kept && found != BlockFile::kDropping) return {};
     const MutexLock lock(mutex_);
     generation_ = found;
     is_proven_.assign(is_proven_.size(), false);
@@ -213,7 +214,7 @@ std::uint64_t FetchedBlocks::known_generation() const {
 Result<std::optional<std::uint64_t>> FetchedBlocks::bring(Blocks blocks, Blocks wanted) {
   // A failed guess says nothing: this read requests the blocks again, as needed ones.
   for (bool has_asked = false;;) {
-    prove(blocks);
+    if (!prove(blocks)) return std::nullopt;
     const bool has_space = has_room();
     std::shared_ptr<Part> coming;
     {
@@ -244,7 +245,8 @@ Result<std::optional<std::uint64_t>> FetchedBlocks::bring(Blocks blocks, Blocks 
       if (is_given_up()) return fail_system(EINTR, "the read", "wait for the server");
     }
     if (!coming->failure || (!has_asked && !is_ending_)) continue;
-    if (coming->failure->errno_value == ENOSPC || coming->failure->errno_value == EDQUOT) return std::nullopt;
+    const int why = coming->failure->errno_value;
+    if (why == ENOSPC || why == EDQUOT || why == EAGAIN) return std::nullopt;
     return tl::unexpected(*coming->failure);
   }
 }

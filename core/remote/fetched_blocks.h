@@ -73,7 +73,8 @@ class FetchedBlocks : public std::enable_shared_from_this<FetchedBlocks> {
   /// Returns true if a block is listed and not proven.
   [[nodiscard]] bool is_any_listed(Blocks blocks) const REQUIRES(mutex_);
   /// Proves the blocks that are listed. A block that is wrong must be fetched again.
-  void prove(Blocks blocks);
+  /// @return false: a wrong block can't be dropped.
+  bool prove(Blocks blocks);
   /// Makes parts of the blocks that are missing and not coming.
   [[nodiscard]] Parts begin(Blocks blocks) const REQUIRES(mutex_);
   /// Gives the parts to the workers.

@@ -408,7 +408,7 @@ RemoteAddress HubModel::address_of(std::string_view file) const {
   const File& listed = files.find(file)->second;
   return {.url = root + escaped_part(file, "/"),
           .authorization = authorization,
-          .listed = RemoteAddress::Listed{listed.digest, listed.size_bytes},
+          .listed = RemoteAddress::Listed{endpoint, listed.digest, listed.size_bytes},
           .is_offline = is_offline};
 }
 
@@ -418,6 +418,7 @@ Result<std::shared_ptr<const HubModel>> find_hub_model(const HubName& name, Http
   const std::string& endpoint = *known;
   HubModel model{.model = name.model,
                  .commit = {},
+                 .endpoint = endpoint,
                  .root = fmt::format("{}/{}/resolve/", endpoint, name.model),
                  .authorization = {}};
   const std::string question = fmt::format("{}/api/models/{}/revision/{}?blobs=true", endpoint, name.model,

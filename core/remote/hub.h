@@ -41,6 +41,7 @@ struct HubModel {
   };
   std::string model;  // ORG/MODEL
   std::string commit;
+  std::string endpoint;       // the address of the Hub
   std::string root;           // the address of the commit's files, with a slash at the end
   std::string authorization;  // for requests to the Hub; empty: there is no token
   bool is_offline = false;    // the list is from the Hugging Face cache, and the Hub is not asked

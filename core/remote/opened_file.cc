@@ -78,11 +78,12 @@ Unreachable& unreachable() {
 
 }  // namespace
 
-OpenedFile::OpenedFile(std::string path, std::shared_ptr<FetchedBlocks> blocks, bool is_listed, mode_t mode)
-    : path_(std::move(path)),
+OpenedFile::OpenedFile(const Source& source, std::shared_ptr<FetchedBlocks> blocks, mode_t mode)
+    : path_(source.path),
+      query_(source.query),
       blocks_(std::move(blocks)),
       version_(blocks_->object().version()),
-      is_listed_(is_listed),
+      is_listed_(source.address.listed.has_value()),
       mode_(mode) {}
 
 OpenedFile::OpenedFile(std::string path, std::unique_ptr<File> local, RemoteAddress::Listed listed,
@@ -104,11 +105,15 @@ Result<std::shared_ptr<OpenedFile>> OpenedFile::open(const Source& source) {
 }
 
 Result<std::shared_ptr<OpenedFile>> OpenedFile::open_listed(const Source& source) {
-  const auto& [digest, size_bytes] = *source.address.listed;
+  const auto& [hub, digest, size_bytes] = *source.address.listed;
+  if (size_bytes > BlockFile::kMostBytes) {
+    return fail(ErrorCode::InvalidArgument, EFBIG,
+                fmt::format("the Hub lists it with {} bytes, at most {} are possible", size_bytes,
+                            BlockFile::kMostBytes));
+  }
   // This Hub says that the file has the digest. Another server may say it of other bytes.
   const std::string version = listed_version(digest);
-  auto file = BlockFile::share(
-      {fmt::format("{} {}", origin_of(source.address.url), version), version, size_bytes, source.shown});
+  auto file = BlockFile::share({fmt::format("{} {}", hub, version), version, size_bytes, source.shown});
   if (file && file->has_first()) {
     auto object = RemoteObject::known(source.address, {digest, {}, size_bytes});
     return make(source, std::move(object), std::move(file), {});
@@ -143,7 +148,7 @@ Result<std::shared_ptr<OpenedFile>> OpenedFile::open_unlisted(const Source& sour
   const RemoteVersion& version = (*object)->version();
   // With other queries, an address may give other files, which may have the same short ETag.
   const bool is_shared = is_of_bytes(version.etag) ||
-                         (!version.etag.empty() && !source.has_query && is_settled(version.last_modified));
+                         (!version.etag.empty() && !source.has_query() && is_settled(version.last_modified));
   file = is_shared ? BlockFile::share({name, version.etag, version.size_bytes, source.shown}) : nullptr;
   return make(source, std::move(*object), std::move(file), first);
 }
@@ -167,9 +172,9 @@ Result<std::shared_ptr<OpenedFile>> OpenedFile::make(const Source& source,
     file = std::move(*unnamed);
   }
   auto blocks = FetchedBlocks::make(std::move(object), std::move(file), first);
-  const mode_t mode = source.address.is_private() ? 0400 : 0444;
-  return std::shared_ptr<OpenedFile>(
-      new OpenedFile(source.path, std::move(blocks), source.address.listed.has_value(), mode));
+  // A query may be a signature.
+  const mode_t mode = source.address.is_private() || source.has_query() ? 0400 : 0444;
+  return std::shared_ptr<OpenedFile>(new OpenedFile(source, std::move(blocks), mode));
 }
 
 std::string OpenedFile::version() const {

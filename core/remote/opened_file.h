@@ -28,7 +28,9 @@ class OpenedFile {
     std::string path;   // in the storage
     std::string shown;  // how people name the file
     RemoteAddress address;
-    bool has_query = false;  // the address has one, which `path` lacks
+    std::string query{};  // of the address; `path` lacks it
+
+    [[nodiscard]] bool has_query() const { return !query.empty(); }
   };
   /// Asks the server which version it has. For a version that is known, or if the server can't be reached,
   /// the cache of fetched blocks is enough.
@@ -41,6 +43,8 @@ class OpenedFile {
   OpenedFile& operator=(const OpenedFile&) = delete;
 
   [[nodiscard]] const std::string& path() const { return path_; }
+  /// Of the address.
+  [[nodiscard]] const std::string& query() const { return query_; }
   [[nodiscard]] std::uint64_t size_bytes() const { return version_.size_bytes; }
   /// Returns File::version().
   [[nodiscard]] std::string version() const;
@@ -52,7 +56,7 @@ class OpenedFile {
   Result<void> read(std::span<std::byte> to, std::uint64_t offset);
 
  private:
-  OpenedFile(std::string path, std::shared_ptr<FetchedBlocks> blocks, bool is_listed, mode_t mode);
+  OpenedFile(const Source& source, std::shared_ptr<FetchedBlocks> blocks, mode_t mode);
   static Result<std::shared_ptr<OpenedFile>> open_listed(const Source& source);
   static Result<std::shared_ptr<OpenedFile>> open_unlisted(const Source& source);
   /// Opens the version of a file of the cache. Its server can't be reached.
@@ -66,6 +70,7 @@ class OpenedFile {
   TensorPlan* plan_for(ByteRange range);
 
   const std::string path_;
+  const std::string query_;
   const std::shared_ptr<FetchedBlocks> blocks_;  // null if there is a local file
   const std::unique_ptr<File> local_;
   const RemoteVersion version_;

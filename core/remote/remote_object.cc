@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/cancellation.h"
+#include "core/remote/block_file.h"
 #include "core/remote/http_answer.h"
 
 namespace stfs {
@@ -15,8 +16,7 @@ namespace {
 
 constexpr long kOk = 200;
 constexpr long kPartial = 206;
-/// Each block of a file takes memory, and a server may claim any size.
-constexpr std::uint64_t kMostBytes = std::uint64_t{32} << 40U;
+constexpr std::uint64_t kMostBytes = BlockFile::kMostBytes;
 
 /// Returns true if an address that the server has redirected to may have expired.
 bool is_expired(long status) {

@@ -39,6 +39,7 @@ struct RemoteAddress {
   /// Of the file that the Hub lists. Other servers have other ETags of the file, so only the Hub's own
   /// answers are compared with the digest, and all answers with the size.
   struct Listed {
+    std::string hub;  // the address of the Hub that lists the file
     std::string digest;
     std::uint64_t size_bytes = 0;
   };

@@ -1,6 +1,7 @@
 #include "core/remote/remote_storage.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <map>
@@ -66,9 +67,14 @@ class RemoteStorage final : public Storage {
     if (access == Access::ReadWrite) return read_only(path.native(), "open for writing");
     return guard_memory([&]() -> Result<std::unique_ptr<File>> {
       auto there = opened(path);
-      if (!there) {
+      if (!there || there->query() != query_of(path)) {
         auto made = open_version(path.native());
         RETURN_IF_ERROR(made);
+        // The query is no part of the path, so the path can name only one file at a time.
+        if (there && ((*made)->version().empty() || (*made)->version() != there->version())) {
+          return fail(ErrorCode::InvalidArgument, EINVAL,
+                      fmt::format("{}: is open with another query, as another file", path.native()));
+        }
         there = std::move(*made);
         const MutexLock lock(mutex_);
         opened_[path.native()] = there;
@@ -133,8 +139,7 @@ class RemoteStorage final : public Storage {
   /// Asks the server which version it has, or finds the file in the Hugging Face cache.
   Result<std::shared_ptr<OpenedFile>> open_version(const std::string& url) {
     const std::string query = query_of(url);
-    OpenedFile::Source source{
-        .path = url, .shown = url, .address = {.url = url + query}, .has_query = !query.empty()};
+    OpenedFile::Source source{.path = url, .shown = url, .address = {.url = url + query}, .query = query};
     const auto s3_name = s3_name_of(url);
     RETURN_IF_ERROR(s3_name);
     if (*s3_name) {
@@ -161,8 +166,9 @@ class RemoteStorage final : public Storage {
     if (!file) return nullptr;
     const auto status = (*file)->status();
     if (!status) return nullptr;
+    const mode_t mode = model.authorization.empty() ? status->mode : status->mode & S_IRUSR;
     return std::make_shared<OpenedFile>(
-        url, std::move(*file), RemoteAddress::Listed{listed.digest, listed.size_bytes}, status->mode);
+        url, std::move(*file), RemoteAddress::Listed{model.endpoint, listed.digest, listed.size_bytes}, mode);
   }
   std::string query_of(const std::string& url) {
     const MutexLock lock(mutex_);

@@ -64,7 +64,10 @@ void on_init(void* userdata, fuse_conn_info* conn) {
       conn->want &= ~capability;
     }
   };
-  want(FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
+  // The kernel would keep few readaheads on their way for all users, and they go on when their readers end: a
+  // slow server would stop the reads of others. The mount reads ahead from the server by itself.
+  want(FUSE_CAP_ASYNC_READ, !mount.reads_may_wait);
+  want(FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
            FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_EXPORT_SUPPORT,
        true);
   // Splicing is slower than one copy out of the map. AUTO_INVAL_DATA would drop a file's whole cache for a
