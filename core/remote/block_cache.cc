@@ -31,7 +31,6 @@ namespace {
 constexpr const char* kLimitName = "limit";
 constexpr std::size_t kNameDigits = 32;
 constexpr std::size_t kBlobDigits = 40;
-constexpr std::uint64_t kPieceBytes = 4 << 20;
 
 bool is_block_file(std::string_view name) {
   return name.size() == kNameDigits && name.find_first_not_of("0123456789abcdef") == name.npos;
@@ -65,31 +64,37 @@ std::uint64_t size_of(const BlockFile& file, std::uint64_t block) {
   return file.bytes_of({block, block + 1}).size_bytes;
 }
 
-/// Drops the blocks whose entries `is_chosen` takes. Returns their bytes.
+/// Drops the blocks whose entries `is_chosen` takes. Returns their bytes. Nothing: a program that is stopped
+/// is dropping blocks.
 template <class IsChosen>
-std::uint64_t drop_blocks(const BlockFile& file, const IsChosen& is_chosen) {
+std::optional<std::uint64_t> drop_blocks(const BlockFile& file, const IsChosen& is_chosen) {
   std::uint64_t bytes = 0;
-  Blocks run;
-  const auto end_run = [&] {
-    if (run.end > run.first) file.drop(run);
-  };
+  std::vector<Blocks> runs;
   file.each_entry([&](std::uint64_t block, const BlockFile::Entry& entry) {
     if (!is_chosen(entry)) return;
     bytes += size_of(file, block);
-    if (run.end != block) {
-      end_run();
-      run.first = block;
-    }
-    run.end = block + 1;
+    if (runs.empty() || runs.back().end != block) runs.push_back({block, block});
+    runs.back().end = block + 1;
   });
-  end_run();
-  return bytes;
+  return file.drop(runs) ? std::optional(bytes) : std::nullopt;
 }
 
-void remove_if_unused(int directory, const std::string& name, const BlockFile& file) {
+bool is_empty(const BlockFile& file) {
   bool is_empty = true;
   file.each_entry([&](std::uint64_t, const BlockFile::Entry&) { is_empty = false; });
-  if (is_empty && file.try_own()) ::unlinkat(directory, name.c_str(), 0);
+  return is_empty;
+}
+
+/// Calls act(name, file) for each file. Removes the files that a crash has left without a header.
+template <class Act>
+void each_file(int directory, const Act& act) {
+  for (const std::string& name : names_in(directory)) {
+    if (const auto file = BlockFile::open_named(directory, name)) {
+      act(name, *file);
+    } else {
+      remove_block_file(directory, name);
+    }
+  }
 }
 
 /// Returns the digest that the Hub lists for a version "sha256:..."; empty for an ETag.
@@ -120,24 +125,21 @@ Result<std::vector<CachedFile>> list_block_cache() {
   const auto directory = open_block_directory();
   RETURN_IF_ERROR(directory);
   std::vector<CachedFile> files;
-  for (const std::string& name : names_in(directory->get())) {
-    const auto file = BlockFile::open_named(directory->get(), name);
-    if (!file) continue;
+  each_file(directory->get(), [&](const std::string& name, const BlockFile& file) {
     CachedFile shown{.name = name,
-                     .shown = file->identity().shown,
-                     .version = file->identity().version,
-                     .size_bytes = file->size_bytes(),
-                     .proof = proof_of(*file),
-                     .is_in_use = file->is_in_use()};
-    file->each_entry([&](std::uint64_t block, const BlockFile::Entry& entry) {
-      const std::uint64_t bytes = size_of(*file, block);
-      const bool is_pinned = entry.used_at == BlockFile::kPinned;
+                     .shown = file.identity().shown,
+                     .version = file.identity().version,
+                     .size_bytes = file.size_bytes(),
+                     .proof = proof_of(file),
+                     .is_in_use = file.is_in_use()};
+    file.each_entry([&](std::uint64_t block, const BlockFile::Entry& entry) {
+      const std::uint64_t bytes = size_of(file, block);
       shown.kept_bytes += bytes;
-      shown.pinned_bytes += is_pinned ? bytes : 0;
-      if (!is_pinned) shown.used_at = std::max(shown.used_at, entry.used_at);
+      shown.pinned_bytes += entry.is_pinned != 0 ? bytes : 0;
+      shown.used_at = std::max(shown.used_at, entry.used_at);
     });
     files.push_back(std::move(shown));
-  }
+  });
   std::ranges::sort(files, {}, &CachedFile::shown);
   return files;
 }
@@ -146,16 +148,15 @@ std::uint64_t drop_least_recent(std::uint64_t bytes) {
   const auto directory = open_block_directory();
   if (!directory || ::flock(directory->get(), LOCK_EX | LOCK_NB) != 0) return 0;
   const std::uint32_t now = minutes_now();
-  const auto may_go = [now](const BlockFile::Entry& entry) { return entry.used_at + 1 < now; };
-  const auto names = names_in(directory->get());
+  const auto may_go = [now](const BlockFile::Entry& entry) {
+    return entry.is_pinned == 0 && entry.used_at < now - 1;
+  };
   std::map<std::uint32_t, std::uint64_t> bytes_of_minute;
-  for (const std::string& name : names) {
-    const auto file = BlockFile::open_named(directory->get(), name);
-    if (!file) continue;
-    file->each_entry([&](std::uint64_t block, const BlockFile::Entry& entry) {
-      if (may_go(entry)) bytes_of_minute[entry.used_at] += size_of(*file, block);
+  each_file(directory->get(), [&](const std::string&, const BlockFile& file) {
+    file.each_entry([&](std::uint64_t block, const BlockFile::Entry& entry) {
+      if (may_go(entry)) bytes_of_minute[entry.used_at] += size_of(file, block);
     });
-  }
+  });
   std::uint64_t chosen = 0;
   std::optional<std::uint32_t> last;
   for (const auto& [minute, there] : bytes_of_minute) {
@@ -165,24 +166,29 @@ std::uint64_t drop_least_recent(std::uint64_t bytes) {
   }
   if (!last) return 0;
   std::uint64_t dropped = 0;
-  for (const std::string& name : names) {
-    const auto file = BlockFile::open_named(directory->get(), name);
-    if (!file) continue;
-    dropped += drop_blocks(
-        *file, [&](const BlockFile::Entry& entry) { return may_go(entry) && entry.used_at <= *last; });
-    remove_if_unused(directory->get(), name, *file);
-  }
+  std::vector<std::string> empty;
+  each_file(directory->get(), [&](const std::string& name, const BlockFile& file) {
+    const auto gone = drop_blocks(
+        file, [&](const BlockFile::Entry& entry) { return may_go(entry) && entry.used_at <= *last; });
+    dropped += gone.value_or(0);
+    if (is_empty(file)) empty.push_back(name);
+  });
+  for (const std::string& name : empty) remove_block_file(directory->get(), name);
   return dropped;
 }
 
 Result<std::uint64_t> drop_cached_file(const std::string& name) {
   const auto directory = open_block_directory();
   RETURN_IF_ERROR(directory);
-  const auto file = BlockFile::open_named(directory->get(), name);
-  if (!file) return fail_system(ENOENT, name, "open");
-  const std::uint64_t dropped = drop_blocks(*file, [](const BlockFile::Entry&) { return true; });
-  remove_if_unused(directory->get(), name, *file);
-  return dropped;
+  std::optional<std::uint64_t> dropped;
+  {
+    const auto file = BlockFile::open_named(directory->get(), name);
+    if (!file) return fail_system(ENOENT, name, "open");
+    dropped = drop_blocks(*file, [](const BlockFile::Entry&) { return true; });
+  }
+  if (!dropped) return fail_system(EAGAIN, "a program that is stopped", "drop blocks of it");
+  remove_block_file(directory->get(), name);
+  return *dropped;
 }
 
 Result<void> prove_cached_file(const std::string& name) {
@@ -207,12 +213,22 @@ Result<void> prove_cached_file(const std::string& name) {
   // The digest of a git blob begins with its kind and its size.
   const std::string head = fmt::format("blob {}", file->size_bytes());
   if (is_blob) sum->update(std::as_bytes(std::span(head.c_str(), head.size() + 1)));
-  std::vector<std::byte> bytes(kPieceBytes);
-  for (std::uint64_t at = 0; at < file->size_bytes(); at += kPieceBytes) {
-    const auto piece =
-        std::span(bytes).first(static_cast<std::size_t>(std::min(kPieceBytes, file->size_bytes() - at)));
-    RETURN_IF_ERROR(file->read(piece, at));
-    sum->update(piece);
+  std::vector<Blocks> wrong;  // a crash has cut them short
+  std::vector<std::byte> bytes(BlockFile::kBlockBytes);
+  for (std::uint64_t block = 0; block < file->count(); ++block) {
+    const ByteRange range = file->bytes_of({block, block + 1});
+    const auto piece = std::span(bytes).first(static_cast<std::size_t>(range.size_bytes));
+    if (file->prove(block) != BlockFile::Found::Right || !file->read(piece, range.offset)) {
+      wrong.push_back({block, block + 1});
+    } else {
+      sum->update(piece);
+    }
+  }
+  if (!wrong.empty()) {
+    file->drop(wrong, BlockFile::Pins::Stay);
+    return fail(ErrorCode::System, ENODATA,
+                fmt::format("{} of {} blocks were damaged: `stfs fetch` brings them again", wrong.size(),
+                            file->count()));
   }
   const std::string found = sum->finish();
   if (file->generation() != generation) {
@@ -222,7 +238,7 @@ Result<void> prove_cached_file(const std::string& name) {
     file->note_whole_proven(generation);
     return {};
   }
-  drop_blocks(*file, [](const BlockFile::Entry&) { return true; });
+  (void)drop_blocks(*file, [](const BlockFile::Entry&) { return true; });
   return fail(ErrorCode::ArchiveChanged, ESTALE,
               fmt::format("has the digest {}, the Hub lists {}: it is dropped", found, digest));
 }
@@ -233,7 +249,7 @@ Result<void> unpin_cached_file(const std::string& name) {
   const auto file = BlockFile::open_named(directory->get(), name);
   if (!file) return fail_system(ENOENT, name, "open");
   file->each_entry([&](std::uint64_t block, const BlockFile::Entry& entry) {
-    if (entry.used_at == BlockFile::kPinned) file->set_used_at({block, block + 1}, minutes_now());
+    if (entry.is_pinned != 0) (void)file->set_pinned({block, block + 1}, false);
   });
   return {};
 }
@@ -273,7 +289,8 @@ bool has_room_for_blocks(int file) {
   constexpr std::chrono::milliseconds kPause{10'000};
   static Mutex mutex;  // one thread searches at a time
   static Deadline next_try;
-  const MutexLock lock(mutex);
+  if (!mutex.try_lock()) return false;
+  const std::unique_lock<Mutex> lock(mutex, std::adopt_lock);
   if (time_left(next_try).count() > 0) return has_room();
   // A little more, so that the next blocks find room.
   const std::uint64_t missing = disk.f_blocks / kShare - disk.f_bavail + disk.f_blocks / kShare / 4;
@@ -282,18 +299,22 @@ bool has_room_for_blocks(int file) {
   return has_room();
 }
 
+std::uint64_t drop_over_limit() {
+  const auto limit = block_cache_limit();
+  if (!limit || !*limit) return 0;
+  const auto files = list_block_cache();
+  if (!files) return 0;
+  std::uint64_t there = 0;
+  for (const CachedFile& file : *files) there += file.kept_bytes;
+  return there > **limit ? drop_least_recent(there - **limit + **limit / 16) : 0;
+}
+
 void note_kept_bytes(std::uint64_t bytes) {
   constexpr std::uint64_t kStep = 64 << 20;
   static std::atomic<std::uint64_t> kept = kStep;  // so that each program looks once at its start
   if ((kept += bytes) < kStep) return;
   kept = 0;
-  const auto limit = block_cache_limit();
-  if (!limit || !*limit) return;
-  const auto files = list_block_cache();
-  if (!files) return;
-  std::uint64_t there = 0;
-  for (const CachedFile& file : *files) there += file.kept_bytes;
-  if (there > **limit) drop_least_recent(there - **limit + **limit / 16);
+  drop_over_limit();
 }
 
 }  // namespace stfs

@@ -58,10 +58,14 @@ Result<std::optional<std::uint64_t>> block_cache_limit();
 /// @param limit  nothing: there is no limit any more.
 Result<void> set_block_cache_limit(std::optional<std::uint64_t> limit);
 
+/// Drops the least recent blocks if the cache is over its limit.
+/// @return the number of bytes dropped.
+std::uint64_t drop_over_limit();
+
 /// Returns true if the disk has room for more blocks. Drops the least recent ones for it, if that is needed.
 /// @param file  a file of the cache, or one on the same disk.
 bool has_room_for_blocks(int file);
-/// A program calls it after it has kept bytes. Drops the least recent blocks if the cache is over its limit.
+/// A program calls it after it has kept bytes. Calls drop_over_limit() from time to time.
 void note_kept_bytes(std::uint64_t bytes);
 
 }  // namespace stfs

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include "core/base/deadline.h"
 #include "core/base/xxh3.h"
 #include "core/remote/cache_directory.h"
+#include "core/storage/unmappable_store.h"
 
 namespace stfs {
 namespace {
@@ -38,12 +40,14 @@ struct Fixed {
   std::uint64_t hash = 0;  // of the fields below the generations and the texts
   std::uint64_t generation = 0;
   std::uint64_t proven_generation = 0;  // in which the whole file was proven; 0: never
+  std::uint64_t is_private = 0;
   std::uint64_t size_bytes = 0;
   std::uint32_t address_bytes = 0;
   std::uint32_t version_bytes = 0;
   std::uint32_t shown_bytes = 0;
   std::uint32_t unused = 0;
 };
+static_assert(sizeof(Fixed) == 64);
 constexpr std::size_t kHashedFrom = offsetof(Fixed, size_bytes);
 constexpr std::size_t kMostText = kHeaderBytes - sizeof(Fixed);
 
@@ -107,6 +111,34 @@ std::string temporary_name() {
   return fmt::format(".{:08x}{:08x}", random(), random());
 }
 
+/// Locks the names of the shared files. Invalid: a program that is stopped has the lock.
+UniqueFd lock_names(int directory) {
+  constexpr std::chrono::milliseconds kPatience{2'000};
+  constexpr std::chrono::milliseconds kStep{1};
+  UniqueFd file(
+      ::openat(directory, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, S_IRUSR | S_IWUSR));
+  if (!file) return {};
+  const Deadline give_up = deadline_in(kPatience);
+  while (!set_lock(file.get(), F_WRLCK, {0, 1})) {
+    if ((errno != EAGAIN && errno != EACCES) || time_left(give_up).count() == 0) return {};
+    std::this_thread::sleep_for(kStep);
+  }
+  return file;
+}
+
+/// Returns true for a store that other hosts may use as well, whose changes this host sees later.
+bool is_elsewhere(int directory) {
+  struct statfs store {};
+  return ::fstatfs(directory, &store) != 0 ||
+         !unmappable_store(static_cast<std::uint64_t>(store.f_type)).empty();
+}
+
+/// Returns true if blocks can be dropped from a file here.
+bool can_punch(int file) {
+  return ::fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(kHeaderBytes),
+                     static_cast<off_t>(kHeaderBytes)) == 0;
+}
+
 }  // namespace
 
 std::uint32_t minutes_now() {
@@ -161,18 +193,14 @@ std::unique_ptr<BlockFile> BlockFile::from(UniqueFd file) {
 }
 
 std::unique_ptr<BlockFile> BlockFile::open_named(int directory, const std::string& name) {
-  for (int tries = 0; tries < 8; ++tries) {
-    UniqueFd file(::openat(directory, name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-    struct stat status {};
-    if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
-        status.st_uid != ::geteuid())
-      return nullptr;
-    // A program that removes the file holds this lock alone.
-    if (!set_lock(file.get(), F_RDLCK, {kUserByte, 1})) continue;
-    if (::fstat(file.get(), &status) != 0 || status.st_nlink == 0) continue;
-    return from(std::move(file));
-  }
-  return nullptr;
+  UniqueFd file(::openat(directory, name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != ::geteuid())
+    return nullptr;
+  // A program that removes the file has this lock alone.
+  if (!set_lock(file.get(), F_RDLCK, {kUserByte, 1})) return nullptr;
+  if (::fstat(file.get(), &status) != 0 || status.st_nlink != 1) return nullptr;
+  return from(std::move(file));
 }
 
 std::unique_ptr<BlockFile> BlockFile::find(const std::string& address) {
@@ -185,31 +213,35 @@ std::unique_ptr<BlockFile> BlockFile::find(const std::string& address) {
 std::unique_ptr<BlockFile> BlockFile::share(const Identity& identity) {
   if (identity.size_bytes > kMostBytes) return nullptr;
   const auto directory = open_block_directory();
-  if (!directory) return nullptr;
+  if (!directory || is_elsewhere(directory->get())) return nullptr;
+  const UniqueFd names = lock_names(directory->get());
+  if (!names) return nullptr;
   const std::string name = name_of(identity.address);
-  for (int tries = 0; tries < 8; ++tries) {
-    if (auto there = open_named(directory->get(), name)) {
-      if (there->identity().is_same(identity)) return there;
-    }
-    const std::string temporary = temporary_name();
-    UniqueFd file(::openat(directory->get(), temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
-                           S_IRUSR | S_IWUSR));
-    if (!file) return nullptr;
-    bool is_there = false;
-    if (set_lock(file.get(), F_RDLCK, {kUserByte, 1}) && fill_header(file.get(), identity)) {
-      // The file of another version goes. Programs that have it open keep it.
-      ::unlinkat(directory->get(), name.c_str(), 0);
-      is_there = ::linkat(directory->get(), temporary.c_str(), directory->get(), name.c_str(), 0) == 0;
-    }
-    const int why = errno;
-    ::unlinkat(directory->get(), temporary.c_str(), 0);
-    if (is_there) return from(std::move(file));
-    if (why != EEXIST) return nullptr;
+  if (auto there = open_named(directory->get(), name)) {
+    if (there->identity().is_same(identity)) return there;
   }
+  const std::string temporary = temporary_name();
+  UniqueFd file(::openat(directory->get(), temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
+                         S_IRUSR | S_IWUSR));
+  if (!file) return nullptr;
+  // The file of another version goes. Programs that have it open keep it.
+  if (set_lock(file.get(), F_RDLCK, {kUserByte, 1}) && fill_header(file.get(), identity) &&
+      can_punch(file.get()) &&
+      ::renameat(directory->get(), temporary.c_str(), directory->get(), name.c_str()) == 0)
+    return from(std::move(file));
+  ::unlinkat(directory->get(), temporary.c_str(), 0);
   return nullptr;
 }
 
+void remove_block_file(int directory, const std::string& name) {
+  const UniqueFd names = lock_names(directory);
+  if (!names) return;
+  const UniqueFd file(::openat(directory, name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (file && set_lock(file.get(), F_WRLCK, {kUserByte, 1})) ::unlinkat(directory, name.c_str(), 0);
+}
+
 Result<std::unique_ptr<BlockFile>> BlockFile::make_unnamed(std::uint64_t size_bytes) {
+  if (size_bytes > kMostBytes) return fail_system(EFBIG, "the file for fetched bytes", "make");
   const fs::path directory = cache_directory().value_or("/var/tmp");
   UniqueFd file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (!file) {  // an old or a foreign file system
@@ -280,26 +312,29 @@ std::vector<BlockFile::Entry> BlockFile::entries(Blocks blocks) const {
   return found;
 }
 
-bool BlockFile::prove(std::uint64_t block) const {
+BlockFile::Found BlockFile::prove(std::uint64_t block) const {
   const ByteRange range = bytes_of({block, block + 1});
   std::vector<std::byte> bytes(static_cast<std::size_t>(range.size_bytes));
   const Entry entry = entries({block, block + 1}).front();
-  if (entry.hash == 0 || read_at(file_.get(), bytes, data_at_ + range.offset) != bytes.size() ||
+  if (entry.hash == 0) return Found::Missing;
+  if (read_at(file_.get(), bytes, data_at_ + range.offset) != bytes.size() ||
       hash_of(bytes, block) != entry.hash)
-    return false;
-  const std::uint32_t now = minutes_now();
-  if (entry.used_at < now) set_used_at({block, block + 1}, now);
-  return true;
+    return Found::Wrong;
+  std::uint32_t now = minutes_now();
+  // A failure only makes the block seem older.
+  if (entry.used_at < now)
+    (void)write_at(file_.get(), bytes_of_value(now), entry_at(block) + offsetof(Entry, used_at));
+  return Found::Right;
 }
 
 Result<void> BlockFile::write(std::uint64_t first, std::span<const std::byte> bytes) const {
   RETURN_IF_ERROR(write_at(file_.get(), bytes, data_at_ + first * kBlockBytes));
-  const std::uint32_t now = minutes_now();
-  std::vector<Entry> made;
-  while (!bytes.empty()) {
-    const auto block = bytes.first(std::min<std::size_t>(bytes.size(), kBlockBytes));
-    made.push_back({.hash = hash_of(block, first + made.size()), .used_at = now});
-    bytes = bytes.subspan(block.size());
+  auto made = entries({first, first + (bytes.size() + kBlockBytes - 1) / kBlockBytes});
+  for (std::size_t at = 0; at < made.size(); ++at) {
+    const auto block = bytes.subspan(at * kBlockBytes)
+                           .first(std::min<std::size_t>(bytes.size() - at * kBlockBytes, kBlockBytes));
+    made[at].hash = hash_of(block, first + at);
+    made[at].used_at = minutes_now();
   }
   return write_at(file_.get(), std::as_bytes(std::span(made)), entry_at(first));
 }
@@ -309,9 +344,10 @@ Result<void> BlockFile::read(std::span<std::byte> to, std::uint64_t offset) cons
   return fail_system(EIO, "the file for fetched bytes", "read");
 }
 
-bool BlockFile::drop(Blocks blocks) const {
+bool BlockFile::drop(std::span<const Blocks> runs, Pins pins) const {
   constexpr std::chrono::milliseconds kPatience{2'000};
   constexpr std::chrono::milliseconds kStep{1};
+  if (runs.empty()) return true;
   const MutexLock lock(dropping_);
   const Deadline give_up = deadline_in(kPatience);
   while (!set_lock(file_.get(), F_WRLCK, {kDropByte, 1})) {
@@ -321,24 +357,50 @@ bool BlockFile::drop(Blocks blocks) const {
   // The generation is odd while blocks go. Readers take no byte for sound until it is even and the one for
   // which they have proven their blocks.
   const std::uint64_t odd = stored_generation() | 1U;
-  const std::vector<Entry> none(static_cast<std::size_t>(blocks.end - blocks.first));
-  const bool is_dropped =
-      store_generation(odd) && write_at(file_.get(), std::as_bytes(std::span(none)), entry_at(blocks.first));
-  if (is_dropped) {
-    const ByteRange range = bytes_of(blocks);
-    ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                static_cast<off_t>(data_at_ + range.offset), static_cast<off_t>(range.size_bytes));
-    store_generation(odd + 1);
+  bool is_dropped = store_generation(odd);
+  for (const Blocks run : runs) {
+    auto none = entries(run);
+    for (Entry& entry : none) entry = {.is_pinned = pins == Pins::Stay ? entry.is_pinned : 0};
+    is_dropped =
+        is_dropped && write_at(file_.get(), std::as_bytes(std::span(none)), entry_at(run.first)).has_value();
+    const ByteRange range = bytes_of(run);
+    if (is_dropped)
+      ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  static_cast<off_t>(data_at_ + range.offset), static_cast<off_t>(range.size_bytes));
   }
+  store_generation(odd + 1);
   set_lock(file_.get(), F_UNLCK, {kDropByte, 1});
   return is_dropped;
 }
 
-void BlockFile::set_used_at(Blocks blocks, std::uint32_t used_at) const {
-  for (std::uint64_t block = blocks.first; block < blocks.end; ++block) {
-    // A failure only makes the block seem older.
-    (void)write_at(file_.get(), bytes_of_value(used_at), entry_at(block) + offsetof(Entry, used_at));
+bool BlockFile::set_pinned(Blocks blocks, bool is_pinned) const {
+  bool are_here = true;
+  std::uint32_t value = is_pinned ? 1 : 0;
+  const auto found = entries(blocks);
+  for (std::size_t at = 0; at < found.size(); ++at) {
+    are_here = are_here && found[at].hash != 0;
+    if (found[at].hash == 0 || found[at].is_pinned == value) continue;
+    const std::uint64_t place = entry_at(blocks.first + at) + offsetof(Entry, is_pinned);
+    are_here = write_at(file_.get(), bytes_of_value(value), place).has_value() && are_here;
   }
+  return are_here;
+}
+
+void BlockFile::note_private() const {
+  std::uint64_t yes = 1;
+  (void)write_at(file_.get(), bytes_of_value(yes), offsetof(Fixed, is_private));
+}
+
+bool BlockFile::is_private() const {
+  std::uint64_t found = 0;
+  return read_at(file_.get(), bytes_of_value(found), offsetof(Fixed, is_private)) != sizeof found ||
+         found != 0;
+}
+
+bool BlockFile::has_all() const {
+  std::uint64_t there = 0;
+  each_entry([&](std::uint64_t, const Entry&) { ++there; });
+  return there == count();
 }
 
 bool BlockFile::try_lock(Blocks blocks) const {
@@ -350,10 +412,6 @@ bool BlockFile::try_lock(Blocks blocks) const {
 void BlockFile::unlock(Blocks blocks) const {
   const ByteRange range = bytes_of(blocks);
   set_lock(file_.get(), F_UNLCK, {data_at_ + range.offset, range.size_bytes});
-}
-
-bool BlockFile::try_own() const {
-  return set_lock(file_.get(), F_WRLCK, {kUserByte, 1});
 }
 
 bool BlockFile::is_in_use() const {

@@ -53,11 +53,10 @@ class BlockFile {
   };
   /// An entry of the table.
   struct Entry {
-    std::uint64_t hash = 0;     // 0: the block is not here
-    std::uint32_t used_at = 0;  // in minutes since 1970; kPinned: it stays until a user drops it
-    std::uint32_t unused = 0;
+    std::uint64_t hash = 0;       // 0: the block is not here
+    std::uint32_t used_at = 0;    // in minutes since 1970
+    std::uint32_t is_pinned = 0;  // it stays until a user drops it
   };
-  static constexpr std::uint32_t kPinned = UINT32_MAX;
 
   /// Opens the file that programs share for this address.
   /// @return null: there is none.
@@ -78,6 +77,7 @@ class BlockFile {
 
   /// Returns true if the first block, with the start of the header, seems to be here.
   [[nodiscard]] bool has_first() const { return count() > 0 && entries({0, 1}).front().hash != 0; }
+  [[nodiscard]] bool has_all() const;
   /// Changes when a program drops blocks. Bytes that read() returned before the change are sound.
   /// @return kDropping: a program drops blocks now.
   [[nodiscard]] std::uint64_t generation() const;
@@ -91,25 +91,31 @@ class BlockFile {
   [[nodiscard]] bool is_whole_proven() const;
   /// @param generation  from before the first byte of the proof was read.
   void note_whole_proven(std::uint64_t generation) const;
+  enum class Found : std::uint8_t { Right, Missing, Wrong };
   /// Compares a block with its entry, and notes that a program uses it.
-  [[nodiscard]] bool prove(std::uint64_t block) const;
+  [[nodiscard]] Found prove(std::uint64_t block) const;
   /// Writes whole blocks, then their entries.
   /// @param bytes  from the start of block `first`.
   [[nodiscard]] Result<void> write(std::uint64_t first, std::span<const std::byte> bytes) const;
   /// @return EIO: the local file ends before the range does.
   [[nodiscard]] Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
-  /// Frees the space of blocks, and removes their entries.
-  /// @return false: a program that is stopped has dropped half of something. Nothing is dropped.
-  bool drop(Blocks blocks) const;
-  void set_used_at(Blocks blocks, std::uint32_t used_at) const;
+  enum class Pins : std::uint8_t { Go, Stay };
+  /// Frees the space of blocks, and empties their entries.
+  /// @param pins  whether blocks that come again are pinned as before.
+  /// @return false: a program that is stopped is dropping blocks. Nothing is dropped.
+  bool drop(std::span<const Blocks> runs, Pins pins = Pins::Go) const;
+  /// Pins those of the blocks that are here, or ends that.
+  /// @return false: some are not here, or can't be pinned.
+  bool set_pinned(Blocks blocks, bool is_pinned) const;
+  /// Notes that the file is read with a token, keys or a signature. Once noted, it stays so.
+  void note_private() const;
+  [[nodiscard]] bool is_private() const;
 
   /// Keeps other programs from fetching the blocks at the same time. The lock ends with the program.
   [[nodiscard]] bool try_lock(Blocks blocks) const;
   void unlock(Blocks blocks) const;
   /// Returns true if another program, or another opening of this one, has the file open.
   [[nodiscard]] bool is_in_use() const;
-  /// Keeps other programs from opening the file, until this one closes it. False if one has it open.
-  [[nodiscard]] bool try_own() const;
   /// Returns true if other programs find the file by its address.
   [[nodiscard]] bool is_shared() const { return !identity_.address.empty(); }
 
@@ -135,6 +141,8 @@ std::uint32_t minutes_now();
 
 /// The directory of the shared files, in cache_directory().
 Result<UniqueFd> open_block_directory();
+/// Removes a shared file, unless a program has it open.
+void remove_block_file(int directory, const std::string& name);
 
 template <class Take>
 void BlockFile::each_entry(const Take& take) const {

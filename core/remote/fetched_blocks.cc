@@ -19,12 +19,12 @@ namespace stfs {
 FetchedBlocks::FetchedBlocks(std::unique_ptr<RemoteObject> object, std::unique_ptr<BlockFile> file)
     : object_(std::move(object)),
       file_(std::move(file)),
+      listed_(file_->count()),
+      proven_(file_->count()),
       generation_(file_->generation()),
       owner_(::getpid()) {
-  std::vector<bool> listed(static_cast<std::size_t>(file_->count()));
-  file_->each_entry([&](std::uint64_t block, const BlockFile::Entry&) { listed[block] = true; });
-  is_proven_.resize(listed.size());
-  is_listed_ = std::move(listed);
+  BlockSet& listed = listed_;
+  file_->each_entry([&](std::uint64_t block, const BlockFile::Entry&) { listed.set(block, true); });
 }
 
 std::shared_ptr<FetchedBlocks> FetchedBlocks::make(std::unique_ptr<RemoteObject> object,
@@ -34,11 +34,13 @@ std::shared_ptr<FetchedBlocks> FetchedBlocks::make(std::unique_ptr<RemoteObject>
   const bool is_whole = first.size() == blocks->size_bytes();
   const std::uint64_t whole_blocks = is_whole ? blocks->file_->count() : first.size() / kBlockBytes;
   const MutexLock lock(blocks->mutex_);
-  if (whole_blocks == 0 || blocks->is_listed_[0]) return blocks;
+  if (whole_blocks == 0 || (blocks->listed_.has(0) && !is_whole)) return blocks;
   const auto bytes = first.first(std::min<std::size_t>(first.size(), whole_blocks * kBlockBytes));
   if (blocks->keep(0, bytes)) {
-    std::fill_n(blocks->is_listed_.begin(), whole_blocks, true);
-    std::fill_n(blocks->is_proven_.begin(), whole_blocks, true);
+    for (std::uint64_t at = 0; at < whole_blocks; ++at) {
+      blocks->listed_.set(at, true);
+      blocks->proven_.set(at, true);
+    }
   } else if (is_whole) {  // A server that sends only whole files can't be asked for a part.
     blocks->whole_.assign(first.begin(), first.end());
   }
@@ -52,14 +54,19 @@ Blocks FetchedBlocks::blocks_of(ByteRange range) const {
 
 bool FetchedBlocks::are_proven(Blocks blocks) const {
   for (std::uint64_t at = blocks.first; at < blocks.end; ++at) {
-    if (!is_proven_[at]) return false;
+    if (!proven_.has(at)) return false;
   }
   return true;
 }
 
+bool FetchedBlocks::is_any_missing(Blocks blocks, Blocks wanted) const {
+  const MutexLock lock(mutex_);
+  return !are_proven(blocks) || !begin(wanted).empty();
+}
+
 bool FetchedBlocks::is_any_listed(Blocks blocks) const {
   for (std::uint64_t at = blocks.first; at < blocks.end; ++at) {
-    if (is_listed_[at] && !is_proven_[at]) return true;
+    if (listed_.has(at) && !proven_.has(at)) return true;
   }
   return false;
 }
@@ -69,14 +76,16 @@ bool FetchedBlocks::prove(Blocks blocks) {
     std::uint64_t generation = 0;
     {
       const MutexLock lock(mutex_);
-      if (is_proven_[at] || !is_listed_[at]) continue;
+      if (proven_.has(at) || !listed_.has(at)) continue;
       generation = generation_;
     }
-    const bool is_right = file_->prove(at);
-    if (!is_right && !file_->drop({at, at + 1})) return false;
+    const BlockFile::Found found = file_->prove(at);
+    const Blocks wrong{at, at + 1};
+    if (found == BlockFile::Found::Wrong && !file_->drop(std::span(&wrong, 1), BlockFile::Pins::Stay))
+      return false;
     const MutexLock lock(mutex_);
-    is_listed_[at] = is_right;
-    is_proven_[at] = is_right && generation == generation_;
+    listed_.set(at, found == BlockFile::Found::Right);
+    proven_.set(at, listed_.has(at) && generation == generation_);
   }
   return true;
 }
@@ -90,14 +99,14 @@ FetchedBlocks::Parts FetchedBlocks::begin(Blocks blocks) const {
       at = std::prev(coming)->second->end;
       continue;
     }
-    if (is_listed_[at]) {
+    if (listed_.has(at)) {
       ++at;
       continue;
     }
     auto part = std::make_shared<Part>(Part{.first = at, .end = at + 1});
     const std::uint64_t limit = std::min(
         {blocks.end, at + kPartBytes / kBlockBytes, coming == coming_.end() ? blocks.end : coming->first});
-    while (part->end < limit && !is_listed_[part->end]) ++part->end;
+    while (part->end < limit && !listed_.has(part->end)) ++part->end;
     at = part->end;
     parts.push_back(std::move(part));
   }
@@ -120,7 +129,7 @@ void FetchedBlocks::post(const Parts& parts, bool is_needed) {
 
 bool FetchedBlocks::wait_for_others(Blocks blocks) const {
   // A program that is stopped holds its locks. Then each reader gets the bytes from the server.
-  constexpr std::chrono::seconds kPatience{60};
+  constexpr std::chrono::seconds kPatience{10};
   constexpr std::chrono::milliseconds kStep{20};
   const Deadline give_up = deadline_in(kPatience);
   while (!file_->try_lock(blocks)) {
@@ -149,8 +158,8 @@ Result<void> FetchedBlocks::fetch_missing(Blocks blocks, HttpConnection& connect
       }
       const MutexLock lock(mutex_);
       for (std::uint64_t block = run.first; block < run.end; ++block) {
-        is_listed_[block] = true;
-        if (!is_there(block)) is_proven_[block] = generation == generation_;
+        listed_.set(block, true);
+        if (!is_there(block)) proven_.set(block, generation == generation_);
       }
     }
     return {};
@@ -201,7 +210,7 @@ Result<void> FetchedBlocks::read(std::span<std::byte> to, std::uint64_t offset, 
     if (found == **is_kept && found != BlockFile::kDropping) return {};
     const MutexLock lock(mutex_);
     generation_ = found;
-    is_proven_.assign(is_proven_.size(), false);
+    proven_.clear();
   }
   return read_past(to, offset);
 }
@@ -215,7 +224,7 @@ Result<std::optional<std::uint64_t>> FetchedBlocks::bring(Blocks blocks, Blocks 
   // A failed guess says nothing: this read requests the blocks again, as needed ones.
   for (bool has_asked = false;;) {
     if (!prove(blocks)) return std::nullopt;
-    const bool has_space = has_room();
+    const bool has_space = is_any_missing(blocks, wanted) && has_room();
     std::shared_ptr<Part> coming;
     {
       const MutexLock lock(mutex_);
@@ -261,24 +270,23 @@ Result<void> FetchedBlocks::fetch(ByteRange range) {
 
 FetchedBlocks::Missing FetchedBlocks::missing(ByteRange range) const {
   const Blocks blocks = blocks_of(range);
+  const auto entries = file_->entries(blocks);
   Missing found;
-  const MutexLock lock(mutex_);
   std::uint64_t run_bytes = 0;  // of the request that ends before this block
   for (std::uint64_t at = blocks.first; at < blocks.end; ++at) {
-    if (is_listed_[at]) {
+    if (entries[at - blocks.first].hash != 0) {
       run_bytes = 0;
       continue;
     }
-    const std::uint64_t bytes = file_->bytes_of({at, at + 1}).size_bytes;
-    found.size_bytes += bytes;
     if (run_bytes == 0) ++found.requests;
+    found.size_bytes += file_->bytes_of({at, at + 1}).size_bytes;
     run_bytes = run_bytes + kBlockBytes >= kPartBytes ? 0 : run_bytes + kBlockBytes;
   }
   return found;
 }
 
-void FetchedBlocks::pin(ByteRange range) const {
-  file_->set_used_at(blocks_of(range), BlockFile::kPinned);
+bool FetchedBlocks::pin(ByteRange range) const {
+  return file_->set_pinned(blocks_of(range), true);
 }
 
 bool FetchedBlocks::is_given_up() const {

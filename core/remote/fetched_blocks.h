@@ -16,6 +16,7 @@
 #include "core/base/error.h"
 #include "core/base/mutex.h"
 #include "core/remote/block_file.h"
+#include "core/remote/block_set.h"
 #include "core/remote/remote_object.h"
 
 namespace stfs {
@@ -51,8 +52,9 @@ class FetchedBlocks : public std::enable_shared_from_this<FetchedBlocks> {
   [[nodiscard]] Missing missing(ByteRange range) const;
   /// Returns true if other programs find the blocks.
   [[nodiscard]] bool is_shared() const { return file_->is_shared(); }
-  /// Keeps the blocks of a range until a user drops them (block_cache.h). Call fetch() before.
-  void pin(ByteRange range) const;
+  /// Keeps the blocks of a range until a user drops them (block_cache.h).
+  /// @return false: some are not here.
+  [[nodiscard]] bool pin(ByteRange range) const;
   /// Ends all requests. Reads that wait fail (ECANCELED).
   void end();
 
@@ -70,6 +72,8 @@ class FetchedBlocks : public std::enable_shared_from_this<FetchedBlocks> {
   [[nodiscard]] std::uint64_t size_bytes() const { return object_->version().size_bytes; }
   [[nodiscard]] Blocks blocks_of(ByteRange range) const;
   [[nodiscard]] bool are_proven(Blocks blocks) const REQUIRES(mutex_);
+  /// Returns true if the blocks are not all proven, or if a wanted block would be fetched.
+  [[nodiscard]] bool is_any_missing(Blocks blocks, Blocks wanted) const;
   /// Returns true if a block is listed and not proven.
   [[nodiscard]] bool is_any_listed(Blocks blocks) const REQUIRES(mutex_);
   /// Proves the blocks that are listed. A block that is wrong must be fetched again.
@@ -105,9 +109,8 @@ class FetchedBlocks : public std::enable_shared_from_this<FetchedBlocks> {
   std::atomic<bool> is_ending_ = false;
   mutable Mutex mutex_;
   Condition part_ends_;
-  // By block:
-  std::vector<bool> is_listed_ GUARDED_BY(mutex_);  // the local file seems to have it
-  std::vector<bool> is_proven_ GUARDED_BY(mutex_);  // true since the file has generation_
+  BlockSet listed_ GUARDED_BY(mutex_);  // the local file seems to have them
+  BlockSet proven_ GUARDED_BY(mutex_);  // since the file has generation_
   std::uint64_t generation_ GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::shared_ptr<Part>> coming_ GUARDED_BY(mutex_);  // by first block
   pid_t owner_ GUARDED_BY(mutex_);  // the process whose workers fetch what is coming

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/base/cancellation.h"
+#include "core/base/printable.h"
 #include "core/base/unique_fd.h"
 #include "core/format/json_cursor.h"
 #include "core/format/json_string.h"
@@ -55,8 +56,10 @@ bool is_hub_word(std::string_view text) {
          std::ranges::all_of(text, [](unsigned char c) { return is_unreserved(c) && c != '~'; });
 }
 
-/// A path in a model: no part of it is empty or leads elsewhere.
+/// A path in a model: no part of it is empty or leads elsewhere, and no character disturbs a terminal, which
+/// may show the table of mounts.
 bool is_path_in_model(std::string_view path) {
+  if (printable(path) != path) return false;
   while (true) {
     const std::string_view part = path.substr(0, path.find('/'));
     if (part.empty() || part == "." || part == ".." || part.find('\0') != part.npos) return false;
@@ -115,7 +118,9 @@ std::string take_model(std::string_view& rest, std::string_view ends) {
 fs::path hub_home() {
   if (const std::string home = variable("HF_HOME"); !home.empty()) return home;
   const std::string cache = variable("XDG_CACHE_HOME");
-  return (cache.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(cache)) / "huggingface";
+  const fs::path above = cache.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(cache);
+  // Without a home directory, the working directory is not meant: it may be another user's.
+  return (above.is_absolute() ? above : fs::path("/.cache")) / "huggingface";
 }
 
 /// Returns a small file's text. Empty if it can't be read.
@@ -273,7 +278,8 @@ Result<void> take_siblings(JsonCursor& cursor, HubModel& model) {
 }
 
 /// Reads the Hub's answer: {"sha": COMMIT, "siblings": [{"rfilename": PATH, "size": N, ...}]}.
-Result<void> read_list(std::string_view json, HubModel& model) {
+/// @param revision  that was asked for. A commit must be the one of the answer.
+Result<void> read_list(std::string_view json, std::string_view revision, HubModel& model) {
   constexpr unsigned kMostDepth = 64;
   JsonCursor cursor(json);
   if (find_json_error(json, kMostDepth) || cursor.peek() != '{')
@@ -292,6 +298,9 @@ Result<void> read_list(std::string_view json, HubModel& model) {
   };
   RETURN_IF_ERROR(cursor.for_each_member(take_member));
   std::string_view name = model.model;
+  if (is_commit(revision) && model.commit != revision)
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                fmt::format("asked for commit {}, the Hub answers with {}", revision, model.commit));
   if (!is_commit(model.commit) || take_model(name, "/").empty() || !name.empty())
     return fail(ErrorCode::System, EIO, "the Hub's answer names no commit of the model");
   return {};
@@ -350,7 +359,7 @@ Result<void> ask_for_list(const std::string& question, const HubName& name, cons
   if (!answer) {
     const bool is_unreachable = answer.error().errno_value == ENETUNREACH;
     const auto kept = is_unreachable ? find_hub_list(question) : std::nullopt;
-    if (!kept || !read_list(kept->json, model))
+    if (!kept || !read_list(kept->json, name.revision, model))
       return tl::unexpected(std::move(answer).error().within(shown));
     add_remote_note(fmt::format("{}@{}: the Hub can't be reached: shows commit {}, as it was {}", shown,
                                 name.revision, model.commit, kept->written_at));
@@ -360,7 +369,8 @@ Result<void> ask_for_list(const std::string& question, const HubName& name, cons
     return tl::unexpected(refusal_of(*answer, name, endpoint, !model.authorization.empty()));
   const std::string_view json(reinterpret_cast<const char*>(text.data()),
                               static_cast<std::size_t>(answer->received_bytes));
-  if (auto read = read_list(json, model); !read) return tl::unexpected(std::move(read).error().within(shown));
+  if (auto read = read_list(json, name.revision, model); !read)
+    return tl::unexpected(std::move(read).error().within(shown));
   keep_hub_list(question, json);
   return {};
 }
@@ -431,7 +441,7 @@ Result<std::shared_ptr<const HubModel>> find_hub_model(const HubName& name, Http
     if (cached) return cached;
     model.is_offline = true;
     const auto kept = find_hub_list(question);
-    if (!kept || !read_list(kept->json, model)) return cached;
+    if (!kept || !read_list(kept->json, name.revision, model)) return cached;
   } else {
     RETURN_IF_ERROR(check_url(endpoint));
     RETURN_IF_ERROR(ask_for_list(question, name, endpoint, model, connection));

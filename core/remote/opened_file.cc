@@ -114,11 +114,12 @@ Result<std::shared_ptr<OpenedFile>> OpenedFile::open_listed(const Source& source
   // This Hub says that the file has the digest. Another server may say it of other bytes.
   const std::string version = listed_version(digest);
   auto file = BlockFile::share({fmt::format("{} {}", hub, version), version, size_bytes, source.shown});
-  if (file && file->has_first()) {
+  const bool is_in_git = digest.size() == kGitDigits && size_bytes > 0 && size_bytes <= kMostWholeBytes;
+  // The Hub may send a file in git only as a whole.
+  if (file && (is_in_git ? file->has_all() : file->has_first())) {
     auto object = RemoteObject::known(source.address, {digest, {}, size_bytes});
     return make(source, std::move(object), std::move(file), {});
   }
-  const bool is_in_git = digest.size() == kGitDigits && size_bytes > 0 && size_bytes <= kMostWholeBytes;
   std::vector<std::byte> first(is_in_git ? size_bytes : BlockFile::kBlockBytes);
   HttpConnection connection;
   auto object = RemoteObject::open(source.address, connection, first);
@@ -134,19 +135,20 @@ Result<std::shared_ptr<OpenedFile>> OpenedFile::open_unlisted(const Source& sour
   const std::string name = url.substr(0, url.find('?'));
   const std::string origin = origin_of(url);
   auto file = BlockFile::find(name);
-  if (file && file->has_first() && unreachable().is_noted(origin)) return open_kept(source, std::move(file));
+  // With other queries, an address may give other files, which may have the same short ETag.
+  const bool may_be_kept = file && file->has_first() && !source.has_query();
+  if (may_be_kept && unreachable().is_noted(origin)) return open_kept(source, std::move(file));
   // One byte shows which version the server has.
   const bool is_large = file && file->size_bytes() > BlockFile::kBlockBytes;
   std::vector<std::byte> first(is_large ? 1 : BlockFile::kBlockBytes);
   HttpConnection connection;
   auto object = RemoteObject::open(source.address, connection, first);
-  if (!object && object.error().errno_value == ENETUNREACH && file && file->has_first()) {
+  if (!object && object.error().errno_value == ENETUNREACH && may_be_kept) {
     unreachable().note(origin);
     return open_kept(source, std::move(file));
   }
   RETURN_IF_ERROR(object);
   const RemoteVersion& version = (*object)->version();
-  // With other queries, an address may give other files, which may have the same short ETag.
   const bool is_shared = is_of_bytes(version.etag) ||
                          (!version.etag.empty() && !source.has_query() && is_settled(version.last_modified));
   file = is_shared ? BlockFile::share({name, version.etag, version.size_bytes, source.shown}) : nullptr;
@@ -155,8 +157,8 @@ Result<std::shared_ptr<OpenedFile>> OpenedFile::open_unlisted(const Source& sour
 
 Result<std::shared_ptr<OpenedFile>> OpenedFile::open_kept(const Source& source,
                                                           std::unique_ptr<BlockFile> file) {
-  add_remote_note(fmt::format("{}: its server can't be reached: shows the version that this machine keeps",
-                              source.shown));
+  add_remote_note(fmt::format("{} can't be reached: shows the versions that this machine keeps",
+                              origin_of(source.address.url)));
   const BlockFile::Identity& kept = file->identity();
   auto object = RemoteObject::known(source.address, {kept.version, {}, kept.size_bytes});
   return make(source, std::move(object), std::move(file), {});
@@ -171,9 +173,10 @@ Result<std::shared_ptr<OpenedFile>> OpenedFile::make(const Source& source,
     RETURN_IF_ERROR(unnamed);
     file = std::move(*unnamed);
   }
+  // A query may be a signature. Blocks that once needed a token are shown to this user alone later, too.
+  if (source.address.is_private() || source.has_query()) file->note_private();
+  const mode_t mode = file->is_private() ? 0400 : 0444;
   auto blocks = FetchedBlocks::make(std::move(object), std::move(file), first);
-  // A query may be a signature.
-  const mode_t mode = source.address.is_private() || source.has_query() ? 0400 : 0444;
   return std::shared_ptr<OpenedFile>(new OpenedFile(source, std::move(blocks), mode));
 }
 
@@ -208,8 +211,17 @@ Result<void> OpenedFile::read(std::span<std::byte> to, std::uint64_t offset) {
 TensorPlan* OpenedFile::plan_for(ByteRange range) {
   {
     const MutexLock lock(mutex_);
-    if (plan_ || size_bytes() < kHeaderLengthBytes) return plan_.get();
+    if (plan_ || is_planning_ || size_bytes() < kHeaderLengthBytes) return plan_.get();
+    is_planning_ = true;
   }
+  auto made = guard_memory([&]() -> Result<std::unique_ptr<TensorPlan>> { return make_plan(range); });
+  const MutexLock lock(mutex_);
+  is_planning_ = false;
+  if (made) plan_ = std::move(*made);
+  return plan_.get();
+}
+
+std::unique_ptr<TensorPlan> OpenedFile::make_plan(ByteRange range) {
   std::array<std::byte, kHeaderLengthBytes> first{};
   if (!blocks_->read(first, 0, {0, first.size()})) return nullptr;
   const auto length = header_length(first, size_bytes());
@@ -217,10 +229,7 @@ TensorPlan* OpenedFile::plan_for(ByteRange range) {
   std::string json(static_cast<std::size_t>(*length), '\0');
   const auto bytes = std::as_writable_bytes(std::span(json));
   if (!blocks_->read(bytes, kHeaderLengthBytes, {kHeaderLengthBytes, json.size()})) return nullptr;
-  auto made = std::make_unique<TensorPlan>(json, size_bytes());
-  const MutexLock lock(mutex_);
-  if (!plan_) plan_ = std::move(made);
-  return plan_.get();
+  return std::make_unique<TensorPlan>(json, size_bytes());
 }
 
 }  // namespace stfs

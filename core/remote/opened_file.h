@@ -65,9 +65,11 @@ class OpenedFile {
   static Result<std::shared_ptr<OpenedFile>> make(const Source& source, std::unique_ptr<RemoteObject> object,
                                                   std::unique_ptr<BlockFile> file,
                                                   std::span<const std::byte> first);
-  /// Makes the plan when data are read for the first time. The header is read without a plan, and without the
-  /// lock: that may wait for the server.
+  /// Returns the plan, if it is made. Makes it when data are read for the first time.
   TensorPlan* plan_for(ByteRange range);
+  /// Reads the header without a plan, and without the lock: that may wait for the server. Null for the header
+  /// itself, and if it can't be read.
+  std::unique_ptr<TensorPlan> make_plan(ByteRange range);
 
   const std::string path_;
   const std::string query_;
@@ -78,6 +80,7 @@ class OpenedFile {
   const mode_t mode_;     // a file that needs a token is for this user alone
   Mutex mutex_;
   std::unique_ptr<TensorPlan> plan_ GUARDED_BY(mutex_);
+  bool is_planning_ GUARDED_BY(mutex_) = false;  // one thread makes the plan: a header may have 100 MB
 };
 
 }  // namespace stfs

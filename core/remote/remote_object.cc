@@ -127,7 +127,9 @@ Result<void> RemoteObject::check(const HttpAnswer& answer, const Part& part) con
   const ByteRange wanted = part.asked;
   auto range = parse_content_range(answer.content_range);
   const std::uint64_t whole_bytes = answer.status == kOk ? whole_size(answer) : 0;
-  if (!range && part.may_be_shorter && whole_bytes > 0 && whole_bytes <= wanted.size_bytes)
+  const bool is_whole_wanted = part.may_be_shorter ? whole_bytes <= wanted.size_bytes
+                                                   : whole_bytes == wanted.size_bytes && wanted.offset == 0;
+  if (!range && whole_bytes > 0 && is_whole_wanted)
     range = ContentRange{0, whole_bytes - 1, whole_bytes};  // it has sent the whole file
   if (!range) {
     return fail(ErrorCode::InvalidArgument, EINVAL,

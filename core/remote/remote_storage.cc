@@ -253,8 +253,9 @@ Result<void> pin_bytes(const std::filesystem::path& address, ByteRange range) {
   const auto there = the_storage().opened(address);
   if (!there || there->blocks() == nullptr) return {};
   if (there->blocks()->is_shared()) {
-    there->blocks()->pin(range);
-    return {};
+    if (there->blocks()->pin(range)) return {};
+    return fail_system(ENOSPC, address.native(),
+                       "keep all bytes: the disk or the limit has no room for them");
   }
   return fail(
       ErrorCode::InvalidArgument, EINVAL,

@@ -35,9 +35,10 @@ Result<std::filesystem::path> known_address(const std::filesystem::path& url);
 Result<void> fetch_bytes(const std::filesystem::path& address, ByteRange range);
 /// Returns the bytes and requests that fetch_bytes() would take.
 FetchedBlocks::Missing missing_bytes(const std::filesystem::path& address, ByteRange range);
-/// Keeps the bytes of a range, which have come, until the user drops them.
+/// Keeps the bytes of a range, which have come, until the user drops them. Does nothing for a file of the
+/// Hugging Face cache.
 /// @return EINVAL: other programs do not find the bytes, because the server gives the file no strong ETag, or
-///   because this machine has no directory for them.
+///   because this machine has no directory for them. ENOSPC: some were dropped again.
 Result<void> pin_bytes(const std::filesystem::path& address, ByteRange range);
 
 /// Returns the files beside a model of the Hub that known_address() has returned. Null for other addresses.

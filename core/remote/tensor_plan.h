@@ -36,7 +36,7 @@ class TensorPlan {
   Mutex mutex_;
   // Of the last read:
   std::size_t tensor_ GUARDED_BY(mutex_) = 0;
-  std::uint64_t end_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t end_ GUARDED_BY(mutex_) = UINT64_MAX / 2;  // at first, no read follows it
   /// The program has gone on from one tensor to the next.
   bool is_reading_on_ GUARDED_BY(mutex_) = false;
   std::uint64_t ahead_bytes_ GUARDED_BY(mutex_) = kLeastBytes;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/base/absolute_path.h"
+#include "core/base/hidden_arguments.h"
 #include "core/base/program_descriptors.h"
 #include "core/storage/bus_guard.h"
 #include "core/storage/foreign_mount.h"
@@ -160,6 +161,7 @@ int main(int argc, char** argv) {
   stfs::install_bus_guard();  // for slices of short runs (core/archive/slice_reader.h)
   try {
     stfs::CommandLine line = stfs::parse_command_line(argc, argv);
+    stfs::hide_queries(argc, argv);
     if (line.outcome != stfs::CommandLine::Outcome::Mount) return print(line);
     return mount(line.options);
   } catch (const std::exception& exception) {

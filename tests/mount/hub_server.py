@@ -48,6 +48,7 @@ class Hub(WebServer):
     def __init__(self, cdn):
         self.cdn = cdn
         self.models, self.tokens, self.gated, self.renamed = {}, {}, set(), {}
+        self.listed_sizes = {}  # {path: size} of the list
         self.wrong_digests = {}  # {path: digest} of the answers, not of the list
         self.quote = '"'  # around X-Linked-Etag
         self.wrong_files = {}  # {path: bytes, or a status} of the answers
@@ -107,10 +108,9 @@ class Hub(WebServer):
                     "Location": self.cdn.sign("/" + digest_of(data))}
         return self.reply(request, 302, headers)
 
-    @staticmethod
-    def list_of(model, commit, files):
+    def list_of(self, model, commit, files):
         def sibling(path, data):
-            entry = {"rfilename": path, "size": len(data), "blobId": hashlib.sha1(data).hexdigest()}
+            entry = {"rfilename": path, "size": self.listed_sizes.get(path, len(data)), "blobId": hashlib.sha1(data).hexdigest()}
             if len(data) < LARGE:
                 return entry | {"blobId": digest_of(data)}
             return entry | {"lfs": {"sha256": digest_of(data), "size": len(data), "pointerSize": 135}}

@@ -22,12 +22,12 @@ constexpr const char* kCacheExamples =
     "Mounts and verbs keep what they fetch in safetensorsfs/blocks of $XDG_CACHE_HOME or ~/.cache. What was\n"
     "not used for the longest time goes when the disk has less than a twentieth free, or when the limit is\n"
     "reached. A PATTERN is a name as this list shows it, its beginning up to a / or an @, or a pattern for\n"
-    "whole names with * and ?.\n"
+    "whole names with * and ?. Files of the Hub with one digest are kept once, under the first name.\n"
     "\n"
     "Examples:\n"
     "  stfs cache                                      what is kept\n"
     "  stfs cache --drop hf://ORG/MODEL                drop all files of a model\n"
-    "  stfs cache --drop '*'                           drop everything, also what is pinned\n"
+    "  stfs cache --drop '*'                           drop all blocks, also pinned ones\n"
     "  stfs cache --prove hf://ORG/MODEL               compare whole files with the digests that the Hub "
     "lists\n"
     "  stfs cache --limit 200G                         keep at most this much; `none` for no limit\n"
@@ -123,6 +123,8 @@ int set_limit(const std::string& text, Streams& streams) {
     return report_wrong_usage(streams, "--limit: " + text + ": is no size, as 200G is");
   if (const auto done = set_block_cache_limit(limit); !done)
     return report_failure(streams, done.error().message);
+  if (const std::uint64_t dropped = drop_over_limit(); dropped > 0)
+    streams.out << fmt::format("dropped {}\n", human_size(dropped));
   return kDone;
 }
 

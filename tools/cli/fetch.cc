@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <map>
 #include <ostream>
-#include <set>
 
 #include "core/base/absolute_path.h"
 #include "core/remote/remote_storage.h"
@@ -79,32 +78,59 @@ Result<std::vector<Piece>> select(const Target& target, const FetchRequest& requ
     return fail(ErrorCode::NotFound, ENOENT,
                 fmt::format("{}: {}", request.target, unmatched_text(unused.front(), {&tensors})));
   }
+  // In whole blocks, so that no block counts twice. Each piece is one request.
+  constexpr std::uint64_t kBlock = FetchedBlocks::kBlockBytes;
   constexpr std::uint64_t kPieceBytes = FetchedBlocks::kPartBytes;
   std::vector<Piece> pieces;
   for (auto& [archive, ranges] : chosen) {
     std::ranges::sort(ranges, {}, &ByteRange::offset);
-    ByteRange run{};
-    const auto end_run = [&, archive = archive] {
-      const auto missing = missing_bytes(archive->path(), run);
-      totals.missing.size_bytes += missing.size_bytes;
-      totals.missing.requests += missing.requests;
-      for (std::uint64_t at = run.offset; at < run.end(); at += kPieceBytes)
-        pieces.push_back({archive, {at, std::min(kPieceBytes, run.end() - at)}});
-    };
+    ranges.insert(ranges.begin(), {0, archive->data_offset()});
+    std::uint64_t done = 0;
     for (const ByteRange range : ranges) {
-      if (!run.empty() && range.offset == run.end()) {
-        run.size_bytes += range.size_bytes;
-        continue;
+      std::uint64_t at = std::max(done, range.offset / kBlock * kBlock);
+      done = std::max(done, (range.end() + kBlock - 1) / kBlock * kBlock);
+      while (at < done) {
+        const std::uint64_t end = std::min(done, at / kPieceBytes * kPieceBytes + kPieceBytes);
+        pieces.push_back({archive, {at, end - at}});
+        at = end;
       }
-      if (!run.empty()) end_run();
-      run = range;
     }
-    if (!run.empty()) end_run();
   }
   return pieces;
 }
 
-Result<void> bring(const std::vector<Piece>& pieces, const FetchRequest& request, Streams& streams) {
+FetchedBlocks::Missing missing_of(const std::vector<Piece>& pieces) {
+  FetchedBlocks::Missing all;
+  for (const Piece& piece : pieces) {
+    const auto missing = missing_bytes(piece.archive->path(), piece.range);
+    all.size_bytes += missing.size_bytes;
+    all.requests += missing.requests;
+  }
+  return all;
+}
+
+/// Pins what a model needs to come up: its index, and the header of each shard.
+Result<void> pin_frame(const Model& model) {
+  const auto pin = [](const std::filesystem::path& path, ByteRange range) -> Result<void> {
+    RETURN_IF_ERROR(fetch_bytes(path, range));
+    return pin_bytes(path, range);
+  };
+  if (model.is_sharded() && is_url(model.path())) {
+    const auto index = remote_storage().open(model.path(), Access::ReadOnly);
+    RETURN_IF_ERROR(index);
+    const auto size_bytes = (*index)->size_bytes();
+    RETURN_IF_ERROR(size_bytes);
+    RETURN_IF_ERROR(pin(model.path(), {0, *size_bytes}));
+  }
+  for (const Shard& shard : model.shards()) {
+    if (shard.archive && is_url(shard.path))
+      RETURN_IF_ERROR(pin(shard.path, {0, shard.archive->data_offset()}));
+  }
+  return {};
+}
+
+Result<void> bring(const Model& model, const std::vector<Piece>& pieces, const FetchRequest& request,
+                   Streams& streams) {
   // Each thread waits for one piece.
   constexpr std::uint64_t kThreads = 8;
   Work work(watch_on(streams));
@@ -114,20 +140,18 @@ Result<void> bring(const std::vector<Piece>& pieces, const FetchRequest& request
   const auto read = [&](std::size_t index, unsigned) -> Result<void> {
     const Piece& piece = pieces[index];
     RETURN_IF_ERROR(fetch_bytes(piece.archive->path(), piece.range));
+    if (request.is_pinning) RETURN_IF_ERROR(pin_bytes(piece.archive->path(), piece.range));
     work.advance(piece.range.size_bytes);
     return {};
   };
   RETURN_IF_ERROR(run_watched(pieces.size(), kThreads, work, read));
   if (work.is_stopped()) return fail_system(EINTR, request.target, "fetch");
-  if (!request.is_pinning) return {};
-  std::set<const ArchiveReader*> archives;
-  for (const Piece& piece : pieces) {
-    RETURN_IF_ERROR(pin_bytes(piece.archive->path(), piece.range));
-    archives.insert(piece.archive);
+  if (const auto missing = missing_of(pieces); missing.size_bytes > 0) {
+    return fail_system(
+        ENOSPC, request.target,
+        fmt::format("keep {} of them: the disk or the limit has no room", human_size(missing.size_bytes)));
   }
-  for (const ArchiveReader* archive : archives)
-    RETURN_IF_ERROR(pin_bytes(archive->path(), {0, archive->data_offset()}));
-  return {};
+  return request.is_pinning ? pin_frame(model) : Result<void>();
 }
 
 void print(const Totals& totals, const FetchRequest& request, std::ostream& out) {
@@ -174,8 +198,9 @@ int fetch(const Arguments& arguments, Streams& streams) {
   Totals totals;
   const auto pieces = select(*target, request, totals);
   if (!pieces) return report_failure(streams, pieces.error().message);
+  totals.missing = missing_of(*pieces);
   if (!request.is_dry_run) {
-    if (const auto done = bring(*pieces, request, streams); !done)
+    if (const auto done = bring(*target->model, *pieces, request, streams); !done)
       return report_failure(streams, done.error().message);
   }
   print(totals, request, streams.out);

@@ -7,6 +7,7 @@
 #include <clocale>
 #include <iostream>
 
+#include "core/base/hidden_arguments.h"
 #include "core/base/program_descriptors.h"
 #include "core/storage/bus_guard.h"
 #include "tools/cli/descriptor_stream.h"
@@ -55,6 +56,7 @@ int main(int argc, char** argv) {
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0) set_terminal_columns(out, window.ws_col);
   Streams streams{std::cin, out, std::cerr, isatty(STDOUT_FILENO) == 1, isatty(STDERR_FILENO) == 1};
   const Arguments arguments(argv + std::min(argc, 1), argv + argc);
+  stfs::hide_queries(argc, argv);
   const int code = dispatch(kVerbs, arguments, streams);
   return close_output(out, code, arguments.empty() ? "" : arguments.front(), std::cerr);
 }

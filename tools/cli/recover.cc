@@ -183,6 +183,10 @@ int recover(const Arguments& arguments, Streams& streams) {
     return report_failure(streams, request.target + ": is on a web server, so no commit was left there");
   const auto located = locate_target(request.target, Use::Model);
   if (!located) return report_failure(streams, located.error().message);
+  if (is_url(located->archive)) {
+    return report_failure(streams,
+                          located->archive.string() + ": is on a web server, so no commit was left there");
+  }
   const auto archives = archives_of(located->archive, streams);
   if (!archives) return report_failure(streams, archives.error().message);
   Reports reports;
