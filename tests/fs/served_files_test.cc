@@ -116,6 +116,9 @@ TEST_CASE("with a delta a file replaces no directory, and a directory nothing", 
   CHECK(refused.error().errno_value == EISDIR);
   CHECK(contains(refused.error().message, "/directory: replace: "));
   CHECK(errno_of_served(t.files.rename(t.root, "directory", t.root, "file", 0)) == EXDEV);
+  CHECK(t.files.rename(t.root, "file", t.root, "new", 0));
+  CHECK(content_of(t.copy_of("new")) == "text");
+  CHECK(errno_of_served(t.tree.find(SourceTree::kDirectory, "file")) == ENOENT);
   CHECK(content_of(t.at("file")) == "text");
 }
 
