@@ -2,11 +2,13 @@
 #include "core/storage/foreign_mount.h"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "core/storage/file.h"
 #include "core/storage/file_attributes.h"
@@ -51,6 +53,23 @@ TEST_CASE("a daemon enters no mount of another user anywhere on a path", "[core]
   CHECK(is_in_foreign_mount(root.get()));
   const UniqueFd above(::open(place.path().c_str(), O_PATH | O_CLOEXEC));
   CHECK_FALSE(is_in_foreign_mount(above.get()));
+}
+
+TEST_CASE("a user's daemon enters the user's own mounts", "[core][foreign_mount]") {
+  constexpr uid_t kAlice = 4242;
+  const TemporaryDirectory place;
+  std::filesystem::create_directory(place / "d");
+  const SilentMount own(place / "d", kAlice);
+  if (!own.is_made()) return note_skip("needs root, to mount as another user");
+  const UniqueFd root(::open((place / "d").c_str(), O_PATH | O_CLOEXEC));
+  CHECK(is_in_foreign_mount(root.get()));
+  bool is_foreign = true;
+  std::thread alices([&] {
+    // The system call itself changes only the user of this thread.
+    if (::syscall(SYS_setresuid, -1, kAlice, -1) == 0) is_foreign = is_in_foreign_mount(root.get());
+  });
+  alices.join();
+  CHECK_FALSE(is_foreign);
 }
 
 TEST_CASE("only another user's mount of FUSE is not entered", "[core][foreign_mount]") {

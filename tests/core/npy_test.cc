@@ -111,6 +111,7 @@ TEST_CASE("npy names the mistake of a dict", "[core][npy]") {
   CHECK(npy_failure(npy(dict("<f4", "()", "false"))).find("expected True or False") != std::string::npos);
   CHECK(npy_failure(npy(dict("<f4", "()") + "x")).find("expected the end of the header") !=
         std::string::npos);
+  CHECK(npy_failure(npy("{`descr`: '<f4'}")).find("expected a string") != std::string::npos);
   CHECK(npy_failure(npy("[]")) == "its header is damaged: expected '{' at byte 0 of the header");
   for (const char* type : {"f4", "<f", "<f4x", "", "<", "float32", "<f99999999999999999999"}) {
     CAPTURE(type);

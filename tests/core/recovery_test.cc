@@ -220,3 +220,24 @@ TEST_CASE_METHOD(Planted, "an archive opened read-only shows what is committed a
   // A reader's lock does not keep a writer from the recovery.
   CHECK(scene.recover_one().action == JournalAction::Applied);
 }
+
+TEST_CASE("a journal that another process removes before recovery has it is not applied",
+          "[core][recovery]") {
+  bool is_applied = false;
+  for (std::ptrdiff_t list = 1; !is_applied; ++list) {
+    const Scene scene;
+    const std::filesystem::path journal = scene.plant();
+    std::ptrdiff_t lists = 0;
+    WatchedStorage storage([&](const SeamCall& call) {
+      if (call.kind == FileCall::List && ++lists == list) std::filesystem::remove(journal);
+      return Verdict{};
+    });
+    const auto reports = scene.recover_all(storage);
+    CAPTURE(list);
+    REQUIRE(reports);
+    is_applied = lists < list;
+    CHECK(content_of(scene.path) == (is_applied ? scene.patched() : scene.before));
+    CHECK(reports->size() == (is_applied ? 1 : 0));
+    CHECK(list < 10);
+  }
+}

@@ -185,6 +185,22 @@ TEST_CASE("archives that others put into the directory are shown", "[fs][mount_r
   CHECK_FALSE(zoo.mount_root->check_for_change(directory).is_reopened);
 }
 
+TEST_CASE("a program whose working directory is a replaced model sees the new model", "[fs][mount_root]") {
+  const Zoo zoo;
+  static_cast<void>(zoo.directory.write("two.safetensors", zoo.two));
+  static_cast<void>(zoo.look());
+  const Ino two = zoo.ino("two");
+  std::filesystem::rename(zoo.directory.write("x.tmp", archive_of({{"added", "new"}})),
+                          zoo.directory / "two.safetensors");
+  for (const auto& file : zoo.mount_root->watched_files())
+    static_cast<void>(zoo.mount_root->check_for_change(file));
+  REQUIRE(zoo.ino("two") != two);
+  const auto sees = [&](const char* name) { return errno_of(zoo.mount_root->lookup(two, name)); };
+  CHECK(sees("added") == 0);
+  CHECK(sees("c") == ENOENT);
+  CHECK(sees("b") == ENOENT);  // of the other model
+}
+
 TEST_CASE("a model hides an entry of its name, as it does at the mount", "[fs][mount_root]") {
   const Zoo zoo;
   std::filesystem::create_directory(zoo.directory.path() / "one");

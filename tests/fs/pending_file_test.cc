@@ -3,6 +3,7 @@
 
 #include <mutex>
 
+#include "fs/base/requester.h"
 #include "fs/write/checkpoint_index.h"
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
@@ -177,4 +178,21 @@ TEST_CASE("a dropped patch leaves its group", "[fs][pending_file]") {
   file->drop();
   CHECK(group->is_empty());
   CHECK(pending_text(*file) == kPatchedTensor);
+}
+
+TEST_CASE("an index of a checkpoint that was emptied counts its bytes from the first one on",
+          "[fs][pending_file]") {
+  constexpr std::uint64_t kStepBytes = 1 << 20;
+  constexpr uid_t kUser = 12345;
+  const Requester requester(kUser, 1);
+  UserCounts counts("bytes", 10 * kStepBytes);
+  const auto index = std::make_unique<CheckpointIndex>(counts);
+  PendingBytes& bytes = *index;
+  REQUIRE(bytes.resize(1));
+  REQUIRE(bytes.resize(0));
+  CHECK(counts.count(kUser) == 0);
+  REQUIRE(bytes.resize(kStepBytes));
+  CHECK(counts.count(kUser) == kStepBytes);
+  REQUIRE(bytes.resize(kStepBytes + 1));
+  CHECK(counts.count(kUser) == 2 * kStepBytes);
 }

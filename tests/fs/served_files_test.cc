@@ -80,21 +80,84 @@ TEST_CASE("a directory keeps its number while it is the same", "[fs][served_file
   CHECK(t.files.remove(node, "file"));
 }
 
-TEST_CASE("with a delta a file replaces no directory, and a directory nothing", "[fs][served_files]") {
-  const TemporaryDirectory directory;
-  directory.write("file", "text");
-  std::filesystem::create_directory(directory.path() / "directory");
+namespace {
+
+/// A source directory with a delta, whose private directory gets the changes.
+struct Layered {
+  Node node(const std::string& name) { return tree.node(tree.find(SourceTree::kDirectory, name).value()); }
+  [[nodiscard]] std::filesystem::path at(const std::string& name) const { return directory / name; }
+  [[nodiscard]] std::filesystem::path copy_of(const std::string& name) const {
+    return at("delta.safetensors.pretrained/" + name);
+  }
+
+  TemporaryDirectory directory;
   const MountedModelOptions options;
-  SourceTree tree(directory.path(), {directory.path() / "delta.safetensors"},
-                  [](std::string_view) { return false; });
-  ServedFiles files(tree, options, {});
+  SourceTree tree{
+      directory.path(), {directory.write("delta.safetensors", "")}, [](std::string_view) { return false; }};
+  ServedFiles files{tree, options, {}};
   const Node root = tree.node(SourceTree::kDirectory);
-  const auto refused = files.rename(root, "file", root, "directory", 0);
+  const Maker maker{.uid = ::geteuid(), .gid = ::getegid(), .other_groups = {}};
+};
+
+struct stat status_at(const std::filesystem::path& path) {
+  struct stat st {};
+  REQUIRE(::stat(path.c_str(), &st) == 0);
+  return st;
+}
+
+}  // namespace
+
+TEST_CASE("with a delta a file replaces no directory, and a directory nothing", "[fs][served_files]") {
+  Layered t;
+  t.directory.write("file", "text");
+  std::filesystem::create_directory(t.at("directory"));
+  const auto refused = t.files.rename(t.root, "file", t.root, "directory", 0);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().errno_value == EISDIR);
   CHECK(contains(refused.error().message, "/directory: replace: "));
-  CHECK(errno_of_served(files.rename(root, "directory", root, "file", 0)) == EXDEV);
-  CHECK(content_of(directory.path() / "file") == "text");
+  CHECK(errno_of_served(t.files.rename(t.root, "directory", t.root, "file", 0)) == EXDEV);
+  CHECK(t.files.rename(t.root, "file", t.root, "new", 0));
+  CHECK(content_of(t.copy_of("new")) == "text");
+  CHECK(errno_of_served(t.tree.find(SourceTree::kDirectory, "file")) == ENOENT);
+  CHECK(content_of(t.at("file")) == "text");
+}
+
+TEST_CASE("a private directory has the mode of the directory that it hides", "[fs][served_files]") {
+  Layered t;
+  std::filesystem::create_directory(t.at("directory"));
+  REQUIRE(::chmod(t.at("directory").c_str(), 0751) == 0);
+  REQUIRE(t.files.create(t.node("directory"), "made", 0666, t.maker));
+  CHECK((status_at(t.copy_of("directory")).st_mode & 0777) == 0751);
+  CHECK_FALSE(std::filesystem::exists(t.at("directory") / "made"));
+}
+
+TEST_CASE("a private copy keeps the hole at the end of its file", "[fs][served_files]") {
+  Layered t;
+  constexpr off_t kBytes = off_t{8} << 20U;
+  t.directory.write("file", "text");
+  REQUIRE(::truncate(t.at("file").c_str(), kBytes) == 0);
+  const Node file = t.node("file");
+  REQUIRE(t.files.open(file, O_RDWR));
+  REQUIRE(t.files.write(file, bytes_of("T"), 0, 0));
+  const auto has_hole = [&](const std::filesystem::path& path) {
+    return status_at(path).st_blocks * 512 < kBytes / 2;
+  };
+  if (!has_hole(t.at("file"))) return note_skip("needs a file system with holes");
+  CHECK(has_hole(t.copy_of("file")));
+  CHECK(status_at(t.copy_of("file")).st_size == kBytes);
+  CHECK(content_of(t.copy_of("file")).starts_with("Text"));
+  CHECK(content_of(t.at("file")).starts_with("text"));
+}
+
+TEST_CASE("a deleted file that gets its name back is another file of the mount", "[fs][served_files]") {
+  Beside t;
+  t.directory.write("file", "text");
+  std::filesystem::create_hard_link(t.at("file"), t.at("other"));
+  const Node deleted = t.node("file");
+  t.tree.note_lookup(deleted.ino);
+  REQUIRE(t.files.remove(t.tree.node(SourceTree::kDirectory), "file"));
+  std::filesystem::create_hard_link(t.at("other"), t.at("file"));
+  CHECK(t.node("file").ino != deleted.ino);
 }
 
 TEST_CASE("without a delta a directory replaces an empty one, and a file gets a new name",

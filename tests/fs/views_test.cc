@@ -357,3 +357,13 @@ TEST_CASE("header.json is the text of the archive's own header", "[fs][views]") 
   CHECK(text_of(filesystem.read(header, 0, 1 << 20)->copy().value()) == json);
   CHECK(text_of(filesystem.read(header, 2, 3)->copy().value()) == json.substr(2, 3));
 }
+
+TEST_CASE("the log names each file of `.safetensors` by its name", "[fs][views]") {
+  const DrivenFilesystem mount(kThree);
+  const Ino views = mount.ino(".safetensors");
+  for (const std::string& name : list(mount, views)) {
+    CAPTURE(name);
+    const Ino file = mount.ino(name, views);
+    if (mount->file_type(file) == S_IFREG) CHECK(mount->label_of(file, "").ends_with("/" + name));
+  }
+}

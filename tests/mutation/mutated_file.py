@@ -41,6 +41,8 @@ class MutatedFile:
             self.put(self.original[at:first])
             is_on = f"stfs_mutation::is({number})"
             self.around.append(number)
+            # The new text has several lines, and an error may be at any of them.
+            self.line_starts.append((self.line + edit.before.startswith("\n"), tuple(self.around)))
             self.put(edit.before.replace(IS_ON, is_on))
             self.put_edits(edits[index + 1 : inner], first, last)
             self.put(edit.behind.replace(IS_ON, is_on))
@@ -53,6 +55,6 @@ class MutatedFile:
         """Returns the faults around a line, the outermost first."""
         at = bisect.bisect_right(self.line_starts, line, key=lambda one: one[0]) - 1
         # Several pieces may share a line.
-        found = [numbers for first, numbers in self.line_starts[max(0, at - 3) : at + 2] if first == line]
+        found = [numbers for first, numbers in self.line_starts[max(0, at - 6) : at + 2] if first == line]
         found.append(self.line_starts[at][1])
         return max(found, key=len)

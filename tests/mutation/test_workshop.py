@@ -47,3 +47,19 @@ def test_an_error_at_a_sound_line_is_the_headers():
 
 def test_in_the_end_all_faults_of_what_does_not_compile_go():
     assert blamed(AT_ITS_LINE + ELSEWHERE, everything=True) == {1, 2, 3}
+
+
+def test_the_step_after_a_failure_is_not_to_blame():
+    failure = "FAILED: c.o\ng++ ../source/core/c.cc\n../source/core/c.cc:9:1: error: no\n"
+    assert blamed(failure + "[2/9] g++ ../source/core/b.cc\n") == {3}
+
+
+def test_each_line_of_the_text_of_a_fault_is_the_faults():
+    begin = SOURCE.index("2")
+    edit = Edit(begin, begin + 1, "\n(on ? (\n0\n) : (\n", "\n))")
+    file = MutatedFile(SOURCE, {7: Candidate("core/c.cc", 2, "constant", "f", "2", "0", (edit,))})
+    lines = file.text.splitlines()
+    first = lines.index("(on ? (") + 1
+    assert [file.faults_at(line) for line in range(first, first + 5)] == [(7,)] * 5
+    assert lines[first + 3] == "));"
+    assert file.faults_at(first - 2) == ()

@@ -232,6 +232,7 @@ class Workshop:
         located: set[int] = set()
         elsewhere: list[set[int]] = []
         for block in re.split(r"^FAILED: ", output, flags=re.M)[1:]:
+            block = re.split(r"^\[\d+/\d+\] ", block, maxsplit=1, flags=re.M)[0]  # the next step may have succeeded
             found = self.located(block, touched)
             located |= found
             if everything or not found:

@@ -26,6 +26,7 @@ struct DeviceFaults {
   std::atomic<std::uint64_t> free_bytes = ~std::uint64_t{0};
   std::atomic<int> copies = 0;
   std::atomic<int> digests = 0;
+  std::atomic<int> queues = 0;
   std::atomic<int> arenas = 0;  // alive
   std::atomic<std::uint64_t> staging_bytes = 0;
 };
@@ -139,6 +140,7 @@ class FaultyBackend final : public device::Backend {
     if (faults_->fails_queues) return fail(ErrorCode::System, EIO, "device: open a stream: broken");
     auto queue = inner_->open_queue();
     if (!queue) return queue;
+    ++faults_->queues;
     return std::make_unique<FaultyQueue>(std::move(*queue), faults_);
   }
   Result<std::shared_ptr<device::Arena>> adopt(UniqueFd descriptor, std::uint64_t size_bytes) override {

@@ -43,6 +43,12 @@ TEST_CASE("set says which file of a value can't be read", "[tools][set]") {
   CHECK(missing.code == 1);
   CHECK(contains(missing.err, card.file + ": "));
   CHECK(contains(missing.err, "No such file"));
+  // A file of sysfs has fewer bytes than its size says.
+  if (const std::string cut = "/sys/kernel/fscaps"; std::filesystem::exists(cut)) {
+    const auto unread = run_verb(tools::set, {card.model, "--metadata", "card=@" + cut});
+    CHECK(unread.code == 1);
+    CHECK(contains(unread.err, cut + ": the file ends at byte "));
+  }
   CHECK(test::content_of(card.model) == test::archive_of({{"a", "ab"}}));
 }
 

@@ -238,6 +238,23 @@ TEST_CASE("a device that fails at any copy or wait fails the upload and keeps no
   CHECK(faulty.refused().errno_value == ENOMEM);
 }
 
+TEST_CASE("a GPU verifies in one queue, and the CPU in one for each reader with a tensor",
+          "[tools][upload]") {
+  const bool is_host = GENERATE(false, true);
+  const bool has_one_tensor = GENERATE(false, true);
+  int queues = 0;
+  for (const bool verifies : {true, false}) {
+    FaultyUpload faulty;
+    if (has_one_tensor) faulty.model.write({{"one", Dtype::U8, {100}}});
+    faulty.is_host = is_host;
+    faulty.options.readers = 3;
+    faulty.options.verify = verifies;
+    REQUIRE(run_upload(faulty.plan(), faulty.options));
+    queues = verifies ? faulty.faults->queues.load() : queues - faulty.faults->queues;
+  }
+  CHECK(queues == (is_host && !has_one_tensor ? 3 : 1));
+}
+
 TEST_CASE("a byte that arrives changed is found by verification", "[tools][upload]") {
   FaultyUpload faulty;
   faulty.options.verify = true;
