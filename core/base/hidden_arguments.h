@@ -1,4 +1,5 @@
-// The command line of a program is shown to all users (ps, /proc). The query of an address may be a signature.
+// The system shows the command line of a program to all users (ps, /proc). The query of an address may be a
+// signature.
 #pragma once
 
 namespace stfs {

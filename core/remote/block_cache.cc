@@ -20,7 +20,6 @@
 #include <utility>
 
 #include "core/base/deadline.h"
-#include "core/base/mutex.h"
 #include "core/remote/block_file.h"
 #include "core/remote/cache_directory.h"
 #include "core/remote/digest.h"
@@ -287,15 +286,16 @@ bool has_room_for_blocks(int file) {
   if (has_room()) return true;
   // A search for old blocks reads the tables of all files. Programs that find none go on without one.
   constexpr std::chrono::milliseconds kPause{10'000};
-  static Mutex mutex;  // one thread searches at a time
-  static Deadline next_try;
-  if (!mutex.try_lock()) return false;
-  const std::unique_lock<Mutex> lock(mutex, std::adopt_lock);
-  if (time_left(next_try).count() > 0) return has_room();
-  // A little more, so that the next blocks find room.
-  const std::uint64_t missing = disk.f_blocks / kShare - disk.f_bavail + disk.f_blocks / kShare / 4;
-  drop_least_recent(missing * disk.f_frsize);
-  next_try = deadline_in(kPause);
+  static std::atomic<bool> is_searching = false;
+  static Deadline next_try;  // for the thread that searches
+  if (is_searching.exchange(true)) return false;
+  if (time_left(next_try).count() == 0) {
+    // A little more, so that the next blocks find room.
+    const std::uint64_t missing = disk.f_blocks / kShare - disk.f_bavail + disk.f_blocks / kShare / 4;
+    drop_least_recent(missing * disk.f_frsize);
+    next_try = deadline_in(kPause);
+  }
+  is_searching = false;
   return has_room();
 }
 

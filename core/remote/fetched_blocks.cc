@@ -19,12 +19,13 @@ namespace stfs {
 FetchedBlocks::FetchedBlocks(std::unique_ptr<RemoteObject> object, std::unique_ptr<BlockFile> file)
     : object_(std::move(object)),
       file_(std::move(file)),
-      listed_(file_->count()),
+      listed_(0),
       proven_(file_->count()),
       generation_(file_->generation()),
       owner_(::getpid()) {
-  BlockSet& listed = listed_;
+  BlockSet listed(file_->count());
   file_->each_entry([&](std::uint64_t block, const BlockFile::Entry&) { listed.set(block, true); });
+  listed_ = std::move(listed);
 }
 
 std::shared_ptr<FetchedBlocks> FetchedBlocks::make(std::unique_ptr<RemoteObject> object,
