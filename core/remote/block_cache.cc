@@ -289,13 +289,15 @@ bool has_room_for_blocks(int file) {
   static std::atomic<bool> is_searching = false;
   static Deadline next_try;  // for the thread that searches
   if (is_searching.exchange(true)) return false;
+  const struct End {
+    ~End() { is_searching = false; }
+  } end;
   if (time_left(next_try).count() == 0) {
     // A little more, so that the next blocks find room.
     const std::uint64_t missing = disk.f_blocks / kShare - disk.f_bavail + disk.f_blocks / kShare / 4;
     drop_least_recent(missing * disk.f_frsize);
     next_try = deadline_in(kPause);
   }
-  is_searching = false;
   return has_room();
 }
 
