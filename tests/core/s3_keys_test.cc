@@ -10,6 +10,7 @@
 
 #include "core/remote/aws_settings.h"
 #include "core/remote/credential_process.h"
+#include "core/remote/http_connection.h"
 #include "core/remote/s3_credentials.h"
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
@@ -151,6 +152,17 @@ TEST_CASE("variables win over the profile", "[core][remote]") {
     CHECK_FALSE(contains(refused.error().message, "secret"));
     set[name] = name == std::string("AWS_PROFILE") ? "p" : "https://e3";
   }
+}
+
+TEST_CASE("the services of a cloud are near, unless there is no libcurl", "[core][remote]") {
+  const bool has_libcurl = errno_of(check_url("https://host/x")) != ENOSYS;
+  for (const char* url : {"http://169.254.169.254/latest", "http://127.0.0.1:1/x", "http://localhost"})
+    CHECK(is_near(url) == has_libcurl);
+  CHECK(is_loopback("http://[::1]/") == has_libcurl);
+  CHECK(has_same_origin("http://h/a", "http://h:80/b") == has_libcurl);
+  CHECK(redirected("http://h/a", "/b").has_value() == has_libcurl);
+  CHECK_FALSE(is_near("http://host/169.254.169.254"));
+  CHECK_FALSE(is_near("no address"));
 }
 
 TEST_CASE("without a home directory no file of the working directory is read", "[core][remote]") {

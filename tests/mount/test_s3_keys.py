@@ -5,12 +5,15 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from mounted import errno_of
 from s3_server import ACCESS, SECRET, S3Server, closed_at_the_end
 from s3_store import archive_of, arrays, libcurl, own_settings, reads, services, set_keys, stfs, store, unset_keys, url  # noqa: F401
 from web_server import make_certificate, served
+
+BUILD = Path(os.environ.get("STFS_BUILD_DIR", "build/release")).resolve()
 
 
 def test_a_session_token_is_signed(store, url, monkeypatch):
@@ -99,6 +102,29 @@ def test_a_role_is_given_to_the_bearer_of_a_token(store, url, unset_keys, servic
     services.refuses = "InvalidIdentityToken"
     refused = stfs("ls", url, status=1)
     assert "role/x: the token service answers with status 400 (InvalidIdentityToken)" in refused and "a.b+c" not in refused
+
+
+@pytest.fixture
+def no_libcurl(tmp_path, monkeypatch):
+    for name in ("libcurl.so.4", "libcurl-gnutls.so.4", "libcurl-nss.so.4"):
+        (tmp_path / name).write_bytes(b"")  # the loader refuses it, and looks no further
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+
+
+def test_without_libcurl_no_key_is_looked_for(store, url, unset_keys, tmp_path, monkeypatch, no_libcurl):
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/container")
+    ran = tmp_path / "ran"
+    write_profile(tmp_path, f"[default]\ncredential_process = touch {ran}\n")
+    assert "remote archives need libcurl" in stfs("ls", url, status=1)
+    assert not ran.exists()
+
+
+def test_addresses_are_compared_without_libcurl(no_libcurl):
+    tests = BUILD / "tests" / "core_tests"
+    if not tests.exists():
+        pytest.skip("core_tests is not built")
+    done = subprocess.run([tests, "the services of a cloud are near, unless there is no libcurl"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("as_file", [True, False])
