@@ -83,6 +83,24 @@ def test_a_program_in_a_file_that_others_may_write_is_not_run(store, url, unset_
     assert not ran.exists()
 
 
+@pytest.mark.parametrize("kind", ["a file as a token", "an endpoint with keys of the user", "a token to an endpoint"])
+def test_a_profile_that_others_may_write_leads_nothing_elsewhere(store, url, unset_keys, services, tmp_path, monkeypatch, kind):
+    (tmp_path / "private").write_text("the-secret")
+    text = f"endpoint_url = {services.address}\n"
+    if kind == "a file as a token":
+        text += f"web_identity_token_file = {tmp_path / 'private'}\nrole_arn = r\n"
+    elif kind == "an endpoint with keys of the user":
+        set_keys(monkeypatch)
+        monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    else:
+        monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "private"))
+        monkeypatch.setenv("AWS_ROLE_ARN", "r")
+    write_profile(tmp_path, "[default]\n" + text)
+    (tmp_path / "home" / ".aws" / "config").chmod(0o666)
+    assert "is not used, because others may write the file" in stfs("ls", url, status=1)
+    assert services.requests == [] and store.checked == 0
+
+
 @pytest.mark.parametrize("text", ["sso_session = s", "role_arn = arn:aws:iam::1:role/x\nsource_profile = q"])
 def test_a_profile_that_needs_a_login_says_how(store, url, unset_keys, tmp_path, text):
     write_profile(tmp_path, f"[default]\n{text}\n")
