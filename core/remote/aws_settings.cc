@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -70,6 +71,42 @@ Result<void> read_profile(AwsSettings& settings) {
                           files[0].first.native(), files[1].first.native()));
 }
 
+/// Refuses values that lead requests or files of this user elsewhere, if others may write the profile:
+/// credential_process, which ask_process() refuses, is one more of them.
+/// @param settings  with all of their values.
+Result<void> check_writers(const AwsSettings& settings) {
+  if (settings.is_own_config) return {};
+  const bool asks_token_service = settings.keys.access_key.empty() && !settings.identity_file.empty();
+  const bool has_general = !variable("AWS_ENDPOINT_URL").empty();
+  const bool names_store = !has_general && variable("AWS_ENDPOINT_URL_S3").empty();
+  const bool names_service = asks_token_service && !has_general && variable("AWS_ENDPOINT_URL_STS").empty();
+  struct Rule {
+    const char* value;
+    const char* instead;
+    bool is_used;
+  };
+  const Rule rules[] = {
+      {"endpoint_url", "AWS_ENDPOINT_URL", names_store || names_service},
+      {"ca_bundle", "AWS_CA_BUNDLE", variable("AWS_CA_BUNDLE").empty()},
+      {"web_identity_token_file", "AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN",
+       asks_token_service && variable("AWS_WEB_IDENTITY_TOKEN_FILE").empty()},
+  };
+  for (const Rule& rule : rules) {
+    if (!rule.is_used || settings.value(rule.value).empty()) continue;
+    return fail(ErrorCode::System, EACCES,
+                fmt::format("profile {}: its {} is not used, because others may write the file: let only "
+                            "yourself write it, or set {}",
+                            printable(settings.profile), rule.value, rule.instead));
+  }
+  return {};
+}
+
+/// Returns true if the region can be a part of a host's name and of a signature.
+bool is_region(std::string_view text) {
+  return std::ranges::all_of(text,
+                             [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_'; });
+}
+
 }  // namespace
 
 AwsProfiles read_aws_profiles(std::string_view text, bool is_config) {
@@ -108,9 +145,12 @@ std::string AwsSettings::value(const std::string& name) const {
 Result<AwsSettings> read_aws_settings() {
   AwsSettings settings;
   RETURN_IF_ERROR(read_profile(settings));
-  if (!variable("AWS_ACCESS_KEY_ID").empty() && !variable("AWS_SECRET_ACCESS_KEY").empty())
-    settings.keys = {variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY"),
-                     variable("AWS_SESSION_TOKEN")};
+  settings.keys = {variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY"),
+                   variable("AWS_SESSION_TOKEN")};
+  if (settings.keys.access_key.empty()) settings.keys = {};
+  if (!settings.keys.access_key.empty() && settings.keys.secret_key.empty())
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                "AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not: set both, or neither");
   settings.region = first_of(
       {variable("AWS_REGION"), variable("AWS_DEFAULT_REGION"), settings.value("region"), settings.region});
   settings.endpoint = first_of(
@@ -142,6 +182,10 @@ Result<AwsSettings> read_aws_settings() {
   if (!endpoint.empty() && (!is_web || endpoint.find_first_of("@?# ") != endpoint.npos))
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 "AWS_ENDPOINT_URL: is no address of a store: write https://HOST, without a password");
+  if (!is_region(settings.region))
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                fmt::format("AWS_REGION={}: is no name of a region", printable(settings.region)));
+  RETURN_IF_ERROR(check_writers(settings));
   return settings;
 }
 

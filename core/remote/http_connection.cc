@@ -88,7 +88,7 @@ Error no_libcurl() {
   return {ErrorCode::System, ENOSYS, "remote archives need libcurl: install it (Debian: libcurl4)"};
 }
 
-/// An address in parts.
+/// An address in parts. There must be a libcurl.
 class Url {
  public:
   Url() : handle_(curl()->url()) {}
@@ -126,6 +126,13 @@ Result<void> check(const Url& url, const std::string& shown) {
   if (url.get(CURLUPART_HOST).empty())
     return fail(ErrorCode::InvalidArgument, EINVAL, fmt::format("{}: names no host", shown));
   return {};
+}
+
+/// @return empty if the address has no host, or if there is no libcurl.
+std::string host_of(const std::string& url) {
+  if (!curl()) return {};
+  Url parts;
+  return parts.set(url) ? parts.get(CURLUPART_HOST) : std::string();
 }
 
 /// The state of one request. The callbacks of libcurl get it as their last argument.
@@ -355,17 +362,13 @@ bool has_same_origin(const std::string& one, const std::string& other) {
 }
 
 bool is_loopback(const std::string& url) {
-  if (!curl()) return false;
-  Url parts;
-  const std::string host = parts.set(url) ? parts.get(CURLUPART_HOST) : "";
+  const std::string host = host_of(url);
   return host == "127.0.0.1" || host == "[::1]" || host == "localhost";
 }
 
 bool is_near(const std::string& url) {
-  if (is_loopback(url)) return true;
-  Url parts;
-  const std::string host = parts.set(url) ? parts.get(CURLUPART_HOST) : "";
-  return host == "169.254.169.254" || host == "169.254.170.2" || host == "169.254.170.23" ||
+  const std::string host = host_of(url);
+  return is_loopback(url) || host == "169.254.169.254" || host == "169.254.170.2" || host == "169.254.170.23" ||
          host == "[fd00:ec2::23]" || host == "[fd00:ec2::254]";
 }
 

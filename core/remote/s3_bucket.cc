@@ -141,6 +141,7 @@ std::string S3Bucket::base() const {
 
 Result<RequestSigner::Signed> S3Bucket::sign(const What& what) {
   const MutexLock lock(mutex_);
+  RETURN_IF_ERROR(check_url(base()));  // before a search that may run a program
   RETURN_IF_ERROR(refresh());
   const std::string address = base();
   const AddressParts parts = parts_of(address);
@@ -238,7 +239,6 @@ Result<HttpAnswer> S3Bucket::get(const What& what, std::span<std::byte> to, Http
   for (unsigned lessons = 0;;) {
     auto made = sign(what);
     RETURN_IF_ERROR(made);
-    RETURN_IF_ERROR(check_url(made->request.url));
     HttpAnswer answer = connection.get(
         made->request, to,
         {.wants_body = [&](const HttpAnswer& head) { return head.status == 200 && !to.empty(); },

@@ -207,7 +207,10 @@ Found ask_profile(const AwsSettings& settings) {
                     source, kind));
   };
   if (!settings.value("role_arn").empty()) return advised("role_arn");
-  if (!settings.value("aws_access_key_id").empty() && !settings.value("aws_secret_access_key").empty()) {
+  if (!settings.value("aws_access_key_id").empty()) {
+    if (settings.value("aws_secret_access_key").empty())
+      return fail(ErrorCode::InvalidArgument, EINVAL,
+                  source + ": has an aws_access_key_id, but no aws_secret_access_key");
     return S3Credentials{
         .keys = {settings.value("aws_access_key_id"), settings.value("aws_secret_access_key"),
                  settings.value("aws_session_token")},

@@ -28,6 +28,7 @@ std::string parsed(const std::string& address) {
 HubModel model_with(std::initializer_list<const char*> files) {
   HubModel model{.model = "org/model",
                  .commit = std::string(40, 'a'),
+                 .endpoint = "https://hub",
                  .root = "https://hub/org/model/resolve/c/",
                  .authorization = "Bearer x"};
   for (const char* file : files) model.files[file] = {std::string(64, 'd'), 9};

@@ -10,6 +10,7 @@
 
 #include "core/remote/aws_settings.h"
 #include "core/remote/credential_process.h"
+#include "core/remote/http_connection.h"
 #include "core/remote/s3_credentials.h"
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
@@ -151,6 +152,74 @@ TEST_CASE("variables win over the profile", "[core][remote]") {
     CHECK_FALSE(contains(refused.error().message, "secret"));
     set[name] = name == std::string("AWS_PROFILE") ? "p" : "https://e3";
   }
+}
+
+TEST_CASE("a profile that others may write leads nothing elsewhere", "[core][remote]") {
+  const TemporaryDirectory directory;
+  const auto refused_with = [&](const std::string& text, std::map<std::string, std::string> set) {
+    set["AWS_CONFIG_FILE"] = directory.write("config", "[default]\n" + text);
+    std::filesystem::permissions(set["AWS_CONFIG_FILE"], std::filesystem::perms(0666));
+    const Environment environment(set);
+    const auto settings = read_aws_settings();
+    return settings ? std::string("nothing") : settings.error().message;
+  };
+  const std::string endpoint = "endpoint_url = https://evil\n";
+  const std::string token = "web_identity_token_file = /root/.ssh/id_rsa\nrole_arn = r\n";
+  const std::pair<std::string, std::string> access = {"AWS_ACCESS_KEY_ID", "A"};
+  const std::pair<std::string, std::string> secret = {"AWS_SECRET_ACCESS_KEY", "S"};
+  CHECK(contains(refused_with(endpoint, {access, secret}), "profile default: its endpoint_url is not used"));
+  CHECK(contains(refused_with(endpoint, {}), "endpoint_url is not used"));
+  CHECK(contains(refused_with("ca_bundle = /tmp/evil.pem\n", {}), "ca_bundle is not used"));
+  CHECK(contains(refused_with(token, {}), "web_identity_token_file is not used"));
+  CHECK(refused_with(token, {access, secret}) == "nothing");
+  CHECK(refused_with("region = r-1\n", {access, secret}) == "nothing");
+  CHECK(refused_with(endpoint, {access, secret, {"AWS_ENDPOINT_URL", "https://mine"}}) == "nothing");
+  CHECK(refused_with("ca_bundle = /x\n", {{"AWS_CA_BUNDLE", "/mine"}}) == "nothing");
+  SECTION("the token of the user is not sent to an endpoint of the profile") {
+    std::map<std::string, std::string> set = {{"AWS_WEB_IDENTITY_TOKEN_FILE", "/token"},
+                                              {"AWS_ROLE_ARN", "r"},
+                                              {"AWS_ENDPOINT_URL_S3", "https://mine"}};
+    CHECK(contains(refused_with(endpoint, set), "endpoint_url is not used"));
+    set["AWS_ENDPOINT_URL_STS"] = "https://mine";
+    CHECK(refused_with(endpoint + token, set) == "nothing");
+  }
+}
+
+TEST_CASE("half of a pair of keys is refused", "[core][remote]") {
+  {
+    const Environment environment(
+        std::map<std::string, std::string>{{"AWS_ACCESS_KEY_ID", "A"}, {"AWS_SESSION_TOKEN", "secret"}});
+    const auto refused = read_aws_settings();
+    CHECK(errno_of(refused) == EINVAL);
+    CHECK(contains(refused.error().message, "AWS_SECRET_ACCESS_KEY is not"));
+    CHECK_FALSE(contains(refused.error().message, "secret"));
+  }
+  {
+    const Environment environment(
+        std::map<std::string, std::string>{{"AWS_SECRET_ACCESS_KEY", "S"}, {"AWS_SESSION_TOKEN", "T"}});
+    CHECK(read_aws_settings().value().keys == S3Keys{});
+  }
+  CHECK(found_with(with_profile({{"aws_access_key_id", "A"}})) == std::to_string(EINVAL));
+}
+
+TEST_CASE("a region is a word", "[core][remote]") {
+  for (const char* region : {"evil.example/", "a.b", "a b"}) {
+    const Environment environment(std::map<std::string, std::string>{{"AWS_REGION", region}});
+    CHECK(errno_of(read_aws_settings()) == EINVAL);
+  }
+  const Environment environment(std::map<std::string, std::string>{{"AWS_REGION", "us-gov-west-1"}});
+  CHECK(read_aws_settings().value().region == "us-gov-west-1");
+}
+
+TEST_CASE("the services of a cloud are near, unless there is no libcurl", "[core][remote]") {
+  const bool has_libcurl = errno_of(check_url("https://host/x")) != ENOSYS;
+  for (const char* url : {"http://169.254.169.254/latest", "http://127.0.0.1:1/x", "http://localhost"})
+    CHECK(is_near(url) == has_libcurl);
+  CHECK(is_loopback("http://[::1]/") == has_libcurl);
+  CHECK(has_same_origin("http://h/a", "http://h:80/b") == has_libcurl);
+  CHECK(redirected("http://h/a", "/b").has_value() == has_libcurl);
+  CHECK_FALSE(is_near("http://host/169.254.169.254"));
+  CHECK_FALSE(is_near("no address"));
 }
 
 TEST_CASE("without a home directory no file of the working directory is read", "[core][remote]") {

@@ -5,12 +5,15 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from mounted import errno_of
 from s3_server import ACCESS, SECRET, S3Server, closed_at_the_end
 from s3_store import archive_of, arrays, libcurl, own_settings, reads, services, set_keys, stfs, store, unset_keys, url  # noqa: F401
 from web_server import make_certificate, served
+
+BUILD = Path(os.environ.get("STFS_BUILD_DIR", "build/release")).resolve()
 
 
 def test_a_session_token_is_signed(store, url, monkeypatch):
@@ -80,6 +83,24 @@ def test_a_program_in_a_file_that_others_may_write_is_not_run(store, url, unset_
     assert not ran.exists()
 
 
+@pytest.mark.parametrize("kind", ["a file as a token", "an endpoint with keys of the user", "a token to an endpoint"])
+def test_a_profile_that_others_may_write_leads_nothing_elsewhere(store, url, unset_keys, services, tmp_path, monkeypatch, kind):
+    (tmp_path / "private").write_text("the-secret")
+    text = f"endpoint_url = {services.address}\n"
+    if kind == "a file as a token":
+        text += f"web_identity_token_file = {tmp_path / 'private'}\nrole_arn = r\n"
+    elif kind == "an endpoint with keys of the user":
+        set_keys(monkeypatch)
+        monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    else:
+        monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "private"))
+        monkeypatch.setenv("AWS_ROLE_ARN", "r")
+    write_profile(tmp_path, "[default]\n" + text)
+    (tmp_path / "home" / ".aws" / "config").chmod(0o666)
+    assert "is not used, because others may write the file" in stfs("ls", url, status=1)
+    assert services.requests == [] and store.checked == 0
+
+
 @pytest.mark.parametrize("text", ["sso_session = s", "role_arn = arn:aws:iam::1:role/x\nsource_profile = q"])
 def test_a_profile_that_needs_a_login_says_how(store, url, unset_keys, tmp_path, text):
     write_profile(tmp_path, f"[default]\n{text}\n")
@@ -99,6 +120,29 @@ def test_a_role_is_given_to_the_bearer_of_a_token(store, url, unset_keys, servic
     services.refuses = "InvalidIdentityToken"
     refused = stfs("ls", url, status=1)
     assert "role/x: the token service answers with status 400 (InvalidIdentityToken)" in refused and "a.b+c" not in refused
+
+
+@pytest.fixture
+def no_libcurl(tmp_path, monkeypatch):
+    for name in ("libcurl.so.4", "libcurl-gnutls.so.4", "libcurl-nss.so.4"):
+        (tmp_path / name).write_bytes(b"")  # the loader refuses it, and looks no further
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+
+
+def test_without_libcurl_no_key_is_looked_for(store, url, unset_keys, tmp_path, monkeypatch, no_libcurl):
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/container")
+    ran = tmp_path / "ran"
+    write_profile(tmp_path, f"[default]\ncredential_process = touch {ran}\n")
+    assert "remote archives need libcurl" in stfs("ls", url, status=1)
+    assert not ran.exists()
+
+
+def test_addresses_are_compared_without_libcurl(no_libcurl):
+    tests = BUILD / "tests" / "core_tests"
+    if not tests.exists():
+        pytest.skip("core_tests is not built")
+    done = subprocess.run([tests, "the services of a cloud are near, unless there is no libcurl"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("as_file", [True, False])
