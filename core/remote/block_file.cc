@@ -20,6 +20,8 @@
 #include "core/base/deadline.h"
 #include "core/base/xxh3.h"
 #include "core/remote/cache_directory.h"
+#include "core/storage/foreign_mount.h"
+#include "core/storage/mount_record.h"
 
 namespace stfs {
 namespace {
@@ -101,6 +103,14 @@ std::string name_of(const std::string& address) {
   return sum.hex();
 }
 
+/// Returns the directory of files without a name. A program of another user may show other bytes than were
+/// written to it, so the file is in no mount of such a program.
+fs::path place_of_unnamed() {
+  const auto cache = cache_directory();
+  const UniqueFd opened(cache ? ::open(cache->c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC) : -1);
+  return opened && !is_in_foreign_mount(opened.get()) ? *cache : fs::path("/var/tmp");
+}
+
 /// A name that no other process takes.
 std::string temporary_name() {
   std::random_device random;
@@ -165,7 +175,7 @@ std::unique_ptr<BlockFile> BlockFile::open_named(int directory, const std::strin
     UniqueFd file(::openat(directory, name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     struct stat status {};
     if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
-        status.st_uid != ::geteuid())
+        owner_of(file.get(), status.st_uid) != ::geteuid())
       return nullptr;
     // A program that removes the file holds this lock alone.
     if (!set_lock(file.get(), F_RDLCK, {kUserByte, 1})) continue;
@@ -210,7 +220,7 @@ std::unique_ptr<BlockFile> BlockFile::share(const Identity& identity) {
 }
 
 Result<std::unique_ptr<BlockFile>> BlockFile::make_unnamed(std::uint64_t size_bytes) {
-  const fs::path directory = cache_directory().value_or("/var/tmp");
+  const fs::path directory = place_of_unnamed();
   UniqueFd file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (!file) {  // an old or a foreign file system
     std::string name = (directory / "stfs-XXXXXX").native();

@@ -18,6 +18,7 @@
 #include "core/base/cancellation.h"
 #include "core/remote/cache_directory.h"
 #include "core/remote/digest.h"
+#include "core/remote/hub_cache.h"
 #include "core/remote/remote_workers.h"
 
 namespace stfs {

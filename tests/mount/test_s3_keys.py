@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+from mirror_mount import mirror_mount
 from mounted import errno_of
 from s3_server import ACCESS, SECRET, S3Server, closed_at_the_end
 from s3_store import archive_of, arrays, libcurl, own_settings, reads, services, set_keys, stfs, store, unset_keys, url  # noqa: F401
@@ -77,6 +78,19 @@ def test_a_program_in_a_file_that_others_may_write_is_not_run(store, url, unset_
     write_profile(tmp_path, f"[default]\ncredential_process = touch {ran}\n")
     (tmp_path / "home" / ".aws" / "config").chmod(0o666)
     assert "is not run, because others may write the file" in stfs("ls", url, status=1)
+    assert not ran.exists()
+
+
+@pytest.mark.needs_root
+def test_a_program_in_a_file_in_another_users_mount_is_not_run(store, url, unset_keys, tmp_path):
+    """The mount's server reports root as the owner of the file."""
+    ran = tmp_path / "ran"
+    write_profile(tmp_path, f"[default]\ncredential_process = touch {ran}\n")
+    directory = tmp_path / "home" / ".aws"
+    directory.rename(tmp_path / "mirrored")
+    directory.mkdir()
+    with mirror_mount(directory, 45678, tmp_path / "mirrored"):
+        assert "is not run, because others may write the file" in stfs("ls", url, status=1)
     assert not ran.exists()
 
 
