@@ -62,7 +62,7 @@ Result<void> read_profile(AwsSettings& settings) {
     const auto found = profiles.find(settings.profile);
     if (found == profiles.end()) continue;
     is_there = true;
-    settings.is_own_config = settings.is_own_config && is_own(file->status);
+    settings.is_own_config = settings.is_own_config && file->is_own;
     for (auto& [name, value] : found->second) settings.values[name] = std::move(value);
   }
   if (is_there) return {};

@@ -21,6 +21,8 @@
 #include "core/base/deadline.h"
 #include "core/base/xxh3.h"
 #include "core/remote/cache_directory.h"
+#include "core/storage/foreign_mount.h"
+#include "core/storage/mount_record.h"
 #include "core/storage/unmappable_store.h"
 
 namespace stfs {
@@ -103,6 +105,14 @@ std::string name_of(const std::string& address) {
   Checksum sum;
   sum.update(std::as_bytes(std::span(address)));
   return sum.hex();
+}
+
+/// Returns the directory of files without a name. A program of another user may show other bytes than were
+/// written to it, so the file is in no mount of such a program.
+fs::path place_of_unnamed() {
+  const auto cache = cache_directory();
+  const UniqueFd opened(cache ? ::open(cache->c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC) : -1);
+  return opened && !is_in_foreign_mount(opened.get()) ? *cache : fs::path("/var/tmp");
 }
 
 /// A name that no other process takes.
@@ -195,7 +205,8 @@ std::unique_ptr<BlockFile> BlockFile::from(UniqueFd file) {
 std::unique_ptr<BlockFile> BlockFile::open_named(int directory, const std::string& name) {
   UniqueFd file(::openat(directory, name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
-  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != ::geteuid())
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
+      owner_of(file.get(), status.st_uid) != ::geteuid())
     return nullptr;
   // A program that removes the file has this lock alone.
   if (!set_lock(file.get(), F_RDLCK, {kUserByte, 1})) return nullptr;
@@ -242,7 +253,7 @@ void remove_block_file(int directory, const std::string& name) {
 
 Result<std::unique_ptr<BlockFile>> BlockFile::make_unnamed(std::uint64_t size_bytes) {
   if (size_bytes > kMostBytes) return fail_system(EFBIG, "the file for fetched bytes", "make");
-  const fs::path directory = cache_directory().value_or("/var/tmp");
+  const fs::path directory = place_of_unnamed();
   UniqueFd file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (!file) {  // an old or a foreign file system
     std::string name = (directory / "stfs-XXXXXX").native();

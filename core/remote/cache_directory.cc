@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "core/storage/mount_record.h"
 #include "core/storage/new_file.h"
 
 namespace stfs {
@@ -43,7 +44,7 @@ Result<UniqueFd> open_own_cache(const fs::path& path) {
     UniqueFd next(::openat(directory.get(), part.c_str(), kOpen | O_NOFOLLOW));
     struct stat status {};
     if (!next || ::fstat(next.get(), &status) != 0) return fail_system(errno, reached.native(), "open");
-    if (status.st_uid != ::geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    if (owner_of(next.get(), status.st_uid) != ::geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
       return fail(
           ErrorCode::System, EPERM,
           fmt::format("{}: another user may have made it or may write it: remove it", reached.native()));
@@ -53,8 +54,7 @@ Result<UniqueFd> open_own_cache(const fs::path& path) {
   return directory;
 }
 
-Result<void> put_in_cache(int directory, const std::string& name, std::span<const std::byte> bytes,
-                          mode_t mode) {
+Result<void> put_in_cache(int directory, const std::string& name, const MakePieces& make, mode_t mode) {
   constexpr std::uint64_t kFreeShare = 20;
   struct statvfs disk {};
   if (::fstatvfs(directory, &disk) == 0 && disk.f_bavail < disk.f_blocks / kFreeShare)
@@ -62,14 +62,18 @@ Result<void> put_in_cache(int directory, const std::string& name, std::span<cons
   const std::string temporary = new_temporary_file_name();
   const UniqueFd file(::openat(directory, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (!file) return fail_system(errno, name, "make");
-  const auto fill = [&]() -> Result<void> {
-    if (::fchmod(file.get(), mode) != 0) return fail_system(errno, name, "set its mode");
+  const TakePiece write = [&](std::span<const std::byte> bytes) -> Result<void> {
     while (!bytes.empty()) {
       const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
       if (written < 0 && errno == EINTR) continue;
       if (written <= 0) return fail_system(written < 0 ? errno : EIO, name, "write");
       bytes = bytes.subspan(static_cast<std::size_t>(written));
     }
+    return {};
+  };
+  const auto fill = [&]() -> Result<void> {
+    if (::fchmod(file.get(), mode) != 0) return fail_system(errno, name, "set its mode");
+    RETURN_IF_ERROR(make(write));
     if (::renameat(directory, temporary.c_str(), directory, name.c_str()) != 0)
       return fail_system(errno, name, "rename");
     return {};
@@ -77,6 +81,12 @@ Result<void> put_in_cache(int directory, const std::string& name, std::span<cons
   auto done = fill();
   if (!done) ::unlinkat(directory, temporary.c_str(), 0);
   return done;
+}
+
+Result<void> put_in_cache(int directory, const std::string& name, std::span<const std::byte> bytes,
+                          mode_t mode) {
+  return put_in_cache(
+      directory, name, [&](const TakePiece& take) { return take(bytes); }, mode);
 }
 
 }  // namespace stfs

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,12 +21,19 @@ std::optional<std::filesystem::path> cache_directory();
 
 /// Opens a directory below safetensorsfs/ in cache_directory(), and makes it. Only this user may enter it.
 /// @param path  relative.
-/// @return EPERM: another user may have made one of the directories, or may write it. ENOENT: there is no
-///   cache_directory().
+/// @return EPERM: another user may have made one of the directories, may write it, or serves it (FUSE).
+///   ENOENT: there is no cache_directory().
 Result<UniqueFd> open_own_cache(const std::filesystem::path& path);
 
+/// Takes the next bytes of a file.
+using TakePiece = std::function<Result<void>(std::span<const std::byte> piece)>;
+/// Makes all pieces of a file.
+using MakePieces = std::function<Result<void>(const TakePiece& take)>;
+
 /// Puts a whole file into a directory of the cache, in place of another one.
+/// @param make  calls its argument for each piece of the file. After a failure, nothing is put there.
 /// @return ENOSPC: less than a twentieth of the disk is free.
+Result<void> put_in_cache(int directory, const std::string& name, const MakePieces& make, mode_t mode);
 Result<void> put_in_cache(int directory, const std::string& name, std::span<const std::byte> bytes,
                           mode_t mode);
 

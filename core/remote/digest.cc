@@ -101,20 +101,30 @@ Result<std::string> hmac_sha256(std::string_view key, std::string_view text) {
   return std::string(reinterpret_cast<const char*>(found.data()), found_bytes);
 }
 
-Result<void> check_digest(std::span<const std::byte> bytes, std::string_view digest) {
+Result<DigestCheck> DigestCheck::begin(std::uint64_t size_bytes, std::string_view digest) {
   constexpr std::size_t kSha1Digits = 40;
   const bool is_blob = digest.size() == kSha1Digits;
   auto found = Digest::begin(is_blob ? Digest::Kind::Sha1 : Digest::Kind::Sha256);
   RETURN_IF_ERROR(found);
   if (is_blob) {
-    const std::string head = fmt::format("blob {}", bytes.size());
+    const std::string head = fmt::format("blob {}", size_bytes);
     found->update(std::as_bytes(std::span(head.c_str(), head.size() + 1)));  // with the zero
   }
-  found->update(bytes);
-  const std::string text = found->finish();
-  if (text == digest) return {};
+  return DigestCheck(std::move(*found), digest);
+}
+
+Result<void> DigestCheck::finish() {
+  const std::string text = digest_.finish();
+  if (text == listed_) return {};
   return fail(ErrorCode::ArchiveChanged, ESTALE,
-              fmt::format("the Hub lists this file as {}, and the bytes that came have {}", digest, text));
+              fmt::format("the Hub lists this file as {}, and the bytes that came have {}", listed_, text));
+}
+
+Result<void> check_digest(std::span<const std::byte> bytes, std::string_view digest) {
+  auto check = DigestCheck::begin(bytes.size(), digest);
+  RETURN_IF_ERROR(check);
+  check->update(bytes);
+  return check->finish();
 }
 
 }  // namespace stfs

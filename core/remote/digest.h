@@ -36,6 +36,22 @@ Result<std::string> sha256_of(std::string_view text);
 /// Returns the HMAC-SHA256 of a text (RFC 2104), as 32 bytes. ENOSYS: there is no libcrypto.
 Result<std::string> hmac_sha256(std::string_view key, std::string_view text);
 
+/// Compares a file whose bytes come in pieces with its digest. For one thread.
+class DigestCheck {
+ public:
+  /// @param digest  64 hexadecimal digits: the SHA-256 of a large file. 40: the SHA-1 of a git blob.
+  /// @return ENOSYS: there is no libcrypto.
+  static Result<DigestCheck> begin(std::uint64_t size_bytes, std::string_view digest);
+  void update(std::span<const std::byte> bytes) { digest_.update(bytes); }
+  /// Call it once. ESTALE (ArchiveChanged): the bytes have another digest.
+  Result<void> finish();
+
+ private:
+  DigestCheck(Digest digest, std::string_view listed) : digest_(std::move(digest)), listed_(listed) {}
+  Digest digest_;
+  std::string listed_;
+};
+
 /// Fails unless the bytes have the digest: the SHA-256 of a large file, or the SHA-1 of a git blob.
 /// @param digest  64 or 40 hexadecimal digits.
 /// @return ESTALE (ArchiveChanged): the bytes have another digest. ENOSYS: there is no libcrypto.

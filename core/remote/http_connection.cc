@@ -368,8 +368,8 @@ bool is_loopback(const std::string& url) {
 
 bool is_near(const std::string& url) {
   const std::string host = host_of(url);
-  return is_loopback(url) || host == "169.254.169.254" || host == "169.254.170.2" || host == "169.254.170.23" ||
-         host == "[fd00:ec2::23]" || host == "[fd00:ec2::254]";
+  return is_loopback(url) || host == "169.254.169.254" || host == "169.254.170.2" ||
+         host == "169.254.170.23" || host == "[fd00:ec2::23]" || host == "[fd00:ec2::254]";
 }
 
 Result<std::string> redirected(const std::string& url, const std::string& location) {

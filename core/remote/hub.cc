@@ -1,9 +1,6 @@
 #include "core/remote/hub.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -15,12 +12,12 @@
 
 #include "core/base/cancellation.h"
 #include "core/base/printable.h"
-#include "core/base/unique_fd.h"
 #include "core/format/json_cursor.h"
 #include "core/format/json_string.h"
 #include "core/format/json_syntax.h"
 #include "core/remote/escapes.h"
 #include "core/remote/http_answer.h"
+#include "core/remote/hub_cache.h"
 #include "core/remote/kept_hub_list.h"
 #include "core/remote/model_choice.h"
 #include "core/remote/remote_notes.h"
@@ -35,7 +32,6 @@ namespace fs = std::filesystem;
 constexpr std::string_view kScheme = "hf://";
 constexpr std::size_t kMostListBytes = 16 << 20;  // 40,000 files
 constexpr std::size_t kMostTokenBytes = 4096;
-constexpr std::size_t kCommitDigits = 40;
 
 // --- names ------------------------------------------------------------------------------------------------
 
@@ -66,20 +62,6 @@ bool is_path_in_model(std::string_view path) {
     if (part.size() == path.size()) return true;
     path.remove_prefix(part.size() + 1);
   }
-}
-
-bool is_hexadecimal(std::string_view text) {
-  const auto is_digit = [](unsigned char c) { return std::isdigit(c) != 0 || (c >= 'a' && c <= 'f'); };
-  return std::ranges::all_of(text, is_digit);
-}
-
-bool is_commit(std::string_view text) {
-  return text.size() == kCommitDigits && is_hexadecimal(text);
-}
-
-bool is_digest(std::string_view text) {
-  constexpr std::size_t kSha256Digits = 64;
-  return (text.size() == kSha256Digits || text.size() == kCommitDigits) && is_hexadecimal(text);
 }
 
 /// Takes the revision off the beginning of REVISION/FILE. A revision of a pull request has slashes.
@@ -114,14 +96,6 @@ std::string take_model(std::string_view& rest, std::string_view ends) {
 }
 
 // --- the token --------------------------------------------------------------------------------------------
-
-fs::path hub_home() {
-  if (const std::string home = variable("HF_HOME"); !home.empty()) return home;
-  const std::string cache = variable("XDG_CACHE_HOME");
-  const fs::path above = cache.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(cache);
-  // Without a home directory, the working directory is not meant: it may be another user's.
-  return (above.is_absolute() ? above : fs::path("/.cache")) / "huggingface";
-}
 
 /// Returns a small file's text. Empty if it can't be read.
 std::string small_text(const fs::path& path) {
@@ -306,49 +280,6 @@ Result<void> read_list(std::string_view json, std::string_view revision, HubMode
   return {};
 }
 
-// --- the Hugging Face cache -------------------------------------------------------------------------------
-
-fs::path hub_cache() {
-  for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
-    if (const std::string path = variable(name); !path.empty()) return path;
-  }
-  return hub_home() / "hub";
-}
-
-fs::path cached_model(std::string_view model) {
-  std::string name = "models--" + std::string(model);
-  name.replace(name.find('/'), 1, "--");
-  return hub_cache() / name;
-}
-
-/// Makes the list of a commit from the links of its snapshot in the cache.
-Result<std::shared_ptr<const HubModel>> find_cached(const HubName& name, HubModel model) {
-  const fs::path place = cached_model(name.model);
-  model.commit =
-      is_commit(name.revision) ? name.revision : trimmed_text(small_text(place / "refs" / name.revision));
-  const fs::path snapshot = place / "snapshots" / model.commit;
-  std::error_code failed;
-  if (is_commit(model.commit)) {
-    for (fs::recursive_directory_iterator at(snapshot, failed), end; !failed && at != end;
-         at.increment(failed)) {
-      const fs::path target = fs::read_symlink(at->path(), failed);
-      const std::uint64_t size_bytes = failed ? 0 : fs::file_size(at->path(), failed);
-      const std::string digest = target.filename();
-      if (!failed && is_digest(digest))
-        model.files[at->path().lexically_relative(snapshot).native()] = {digest, size_bytes};
-      failed.clear();
-    }
-  }
-  if (model.files.empty()) {
-    return fail(ErrorCode::System, ENETUNREACH,
-                fmt::format("hf://{}@{}: HF_HUB_OFFLINE is set, and {} does not have it", name.model,
-                            name.revision, hub_cache().native()));
-  }
-  model.root += model.commit + "/";
-  model.is_offline = true;
-  return std::make_shared<const HubModel>(std::move(model));
-}
-
 /// Asks the Hub for the list of a model. If the Hub can't be reached, the list of the last time counts.
 /// @param question  the address of the list.
 Result<void> ask_for_list(const std::string& question, const HubName& name, const std::string& endpoint,
@@ -437,11 +368,15 @@ Result<std::shared_ptr<const HubModel>> find_hub_model(const HubName& name, Http
   RETURN_IF_ERROR(authorization);
   model.authorization = std::move(*authorization);
   if (is_set("HF_HUB_OFFLINE") || is_set("TRANSFORMERS_OFFLINE")) {
-    auto cached = find_cached(name, model);
-    if (cached) return cached;
+    // The kept list has all files, and the Hugging Face cache only those that its users have asked for.
     model.is_offline = true;
     const auto kept = find_hub_list(question);
-    if (!kept || !read_list(kept->json, name.revision, model)) return cached;
+    HubModel listed = model;
+    if (kept && read_list(kept->json, name.revision, listed)) {
+      model = std::move(listed);
+    } else {
+      RETURN_IF_ERROR(find_in_hub_snapshots(name, model));
+    }
   } else {
     RETURN_IF_ERROR(check_url(endpoint));
     RETURN_IF_ERROR(ask_for_list(question, name, endpoint, model, connection));
@@ -467,25 +402,6 @@ Result<std::string> choose_hub_file(const HubModel& model, const HubName& name) 
     return tl::unexpected(several_archives(shown, fmt::format("hf://{}/FILE", model.model), choices));
   return fail(ErrorCode::NotFound, ENOENT,
               fmt::format("{}: has no .safetensors archive{}", shown, folder.empty() ? "" : " in " + folder));
-}
-
-std::optional<UniqueFd> find_in_hub_cache(const HubModel& model, const HubModel::File& file) {
-  constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
-  if (!is_digest(file.digest)) return std::nullopt;
-  const fs::path place = cached_model(model.model);
-  UniqueFd reached(::open(place.parent_path().c_str(), kDirectory));
-  struct stat status {};
-  for (const std::string& name : {place.filename().native(), std::string("blobs")}) {
-    if (!reached) return std::nullopt;
-    reached = UniqueFd(::openat(reached.get(), name.c_str(), kDirectory | O_NOFOLLOW));
-    if (!reached || ::fstat(reached.get(), &status) != 0 || !is_own(status)) return std::nullopt;
-  }
-  constexpr int kFile = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-  UniqueFd blob(::openat(reached.get(), file.digest.c_str(), kFile));
-  if (!blob || ::fstat(blob.get(), &status) != 0 || !is_own(status) ||
-      static_cast<std::uint64_t>(status.st_size) != file.size_bytes)
-    return std::nullopt;
-  return blob;
 }
 
 }  // namespace stfs

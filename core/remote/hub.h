@@ -14,7 +14,6 @@
 #include <string_view>
 
 #include "core/base/error.h"
-#include "core/base/unique_fd.h"
 #include "core/remote/http_connection.h"
 #include "core/remote/remote_object.h"
 
@@ -44,7 +43,7 @@ struct HubModel {
   std::string endpoint;       // the address of the Hub
   std::string root;           // the address of the commit's files, with a slash at the end
   std::string authorization;  // for requests to the Hub; empty: there is no token
-  bool is_offline = false;    // the list is from the Hugging Face cache, and the Hub is not asked
+  bool is_offline = false;    // the Hub is not asked
   std::map<std::string, File, std::less<>> files{};  // by path
 
   /// Returns the address of a file that is listed.
@@ -52,7 +51,8 @@ struct HubModel {
 };
 
 /// Asks the Hub for the commit of the revision. Sends the user's token, if there is one: of HF_TOKEN, or of
-/// the file that `hf auth login` has written. Offline (HF_HUB_OFFLINE) the Hugging Face cache is asked.
+/// the file that `hf auth login` has written. Offline (HF_HUB_OFFLINE), the last list of the Hub counts, or
+/// else the Hugging Face cache.
 /// @return ENOENT: no such model or revision. EACCES: the model is private, or its terms are not accepted.
 ///   ENETUNREACH: no network, or offline without a copy in the cache. EIO.
 Result<std::shared_ptr<const HubModel>> find_hub_model(const HubName& name, HttpConnection& connection);
@@ -61,9 +61,5 @@ Result<std::shared_ptr<const HubModel>> find_hub_model(const HubName& name, Http
 /// that transformers would load; else the only one.
 /// @return ENOENT: there is none, or FILE is not listed. EINVAL: there are several; the message lists them.
 Result<std::string> choose_hub_file(const HubModel& model, const HubName& name);
-
-/// Opens a file in the Hugging Face cache that has the size and, by its name, the digest. Nothing if there is
-/// none, or if another user may have written it.
-std::optional<UniqueFd> find_in_hub_cache(const HubModel& model, const HubModel::File& file);
 
 }  // namespace stfs

@@ -18,35 +18,67 @@
 #include "core/base/cancellation.h"
 #include "core/remote/cache_directory.h"
 #include "core/remote/digest.h"
+#include "core/remote/hub_cache.h"
 #include "core/remote/remote_workers.h"
 
 namespace stfs {
 namespace {
 
 constexpr std::uint64_t kMostFileBytes = 64 << 20;
+constexpr std::uint64_t kMostFolderBytes = 512 << 20;  // all files of a folder
+constexpr std::uint64_t kMostGitBytes = 16 << 20;      // such a file comes as a whole; the Hub takes 10 MB
+constexpr std::uint64_t kPieceBytes = 4 << 20;         // each of 16 threads has a piece in memory
 constexpr std::size_t kMostFiles = 200;
+
+bool is_in_git(const HubModel::File& file) {
+  constexpr std::size_t kSha1Digits = 40;
+  return file.digest.size() == kSha1Digits;
+}
 
 /// Returns true for the kinds of files that libraries load beside weights, and for texts without an ending.
 bool is_companion(std::string_view name, const HubModel::File& file) {
   constexpr std::array<std::string_view, 14> kEndings = {".json",  ".txt", ".model", ".tiktoken", ".py",
                                                          ".jinja", ".md",  ".yaml",  ".yml",      ".vocab",
                                                          ".spm",   ".bpe", ".tsv",   ".jsonl"};
-  if (name.starts_with('.') || name.find('/') != name.npos || file.size_bytes > kMostFileBytes) return false;
+  if (name.starts_with('.') || name.find('/') != name.npos ||
+      file.size_bytes > (is_in_git(file) ? kMostGitBytes : kMostFileBytes))
+    return false;
   if (name.ends_with(".safetensors.index.json") || name.ends_with(".bin.index.json")) return false;
   return name.find('.') == name.npos ||
          std::ranges::any_of(kEndings, [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-Result<std::vector<std::byte>> read_whole(int file, std::uint64_t size_bytes) {
-  std::vector<std::byte> bytes(static_cast<std::size_t>(size_bytes));
-  std::size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t taken = ::pread(file, bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+/// Calls `take` for each piece of a file on this machine.
+Result<void> each_local_piece(int file, std::uint64_t size_bytes, const TakePiece& take) {
+  std::vector<std::byte> piece(static_cast<std::size_t>(std::min(size_bytes, kPieceBytes)));
+  for (std::uint64_t done = 0; done < size_bytes;) {
+    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), size_bytes - done));
+    const ssize_t taken = ::pread(file, piece.data(), wanted, static_cast<off_t>(done));
     if (taken < 0 && errno == EINTR) continue;
     if (taken <= 0) return fail_system(taken < 0 ? errno : EIO, "the file", "read");
-    done += static_cast<std::size_t>(taken);
+    RETURN_IF_ERROR(take(std::span(piece).first(static_cast<std::size_t>(taken))));
+    done += static_cast<std::uint64_t>(taken);
   }
-  return bytes;
+  return {};
+}
+
+/// Calls `take` for each piece of a file of the Hub.
+Result<void> each_remote_piece(const HubModel& model, const std::string& path, HttpConnection& connection,
+                               const TakePiece& take) {
+  const HubModel::File& listed = model.files.find(path)->second;
+  if (listed.size_bytes == 0) return {};
+  // For a range of a file in git, the Hub may send the whole file.
+  std::vector<std::byte> piece(static_cast<std::size_t>(
+      is_in_git(listed) ? listed.size_bytes : std::min(listed.size_bytes, kPieceBytes)));
+  const auto object = RemoteObject::open(model.address_of(path), connection, piece);
+  RETURN_IF_ERROR(object);
+  RETURN_IF_ERROR(take(piece));
+  for (std::uint64_t done = piece.size(); done < listed.size_bytes; done += piece.size()) {
+    piece.resize(static_cast<std::size_t>(std::min(listed.size_bytes - done, kPieceBytes)));
+    RETURN_IF_ERROR((*object)->read(piece, done, connection, [] { return Cancellation::is_end(); }));
+    RETURN_IF_ERROR(take(piece));
+  }
+  return {};
 }
 
 /// Returns true if the directory has the file. A file with other bytes is not the one.
@@ -56,36 +88,43 @@ bool is_there(int directory, const std::string& name, const HubModel::File& list
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
       static_cast<std::uint64_t>(status.st_size) != listed.size_bytes)
     return false;
-  const auto bytes = read_whole(file.get(), listed.size_bytes);
+  auto check = DigestCheck::begin(listed.size_bytes, listed.digest);
+  const auto take = [&](std::span<const std::byte> piece) -> Result<void> {
+    check->update(piece);
+    return {};
+  };
   // A model may have become private since.
-  return bytes && check_digest(*bytes, listed.digest) && ::fchmod(file.get(), mode) == 0;
+  return check && each_local_piece(file.get(), listed.size_bytes, take) && check->finish() &&
+         ::fchmod(file.get(), mode) == 0;
 }
 
-Result<std::vector<std::byte>> bytes_of(const HubModel& model, const std::string& path,
-                                        const HubModel::File& listed, HttpConnection& connection) {
-  if (const auto local = find_in_hub_cache(model, listed)) {
-    auto bytes = read_whole(local->get(), listed.size_bytes);
-    if (bytes && check_digest(*bytes, listed.digest)) return bytes;
-  }
-  if (model.is_offline)
-    return fail_system(ENETUNREACH, path, "open a file that the Hugging Face cache lacks");
-  std::vector<std::byte> bytes(static_cast<std::size_t>(listed.size_bytes));
-  if (!bytes.empty()) {
-    const auto object = RemoteObject::open(model.address_of(path), connection, bytes);
-    RETURN_IF_ERROR(object);
-  }
-  RETURN_IF_ERROR(check_digest(bytes, listed.digest));
-  return bytes;
+/// Puts a file into the directory, if its bytes have the digest.
+Result<void> put_checked(int directory, const std::string& name, const HubModel::File& listed,
+                         const MakePieces& make, mode_t mode) {
+  const MakePieces make_checked = [&](const TakePiece& take) -> Result<void> {
+    auto check = DigestCheck::begin(listed.size_bytes, listed.digest);
+    RETURN_IF_ERROR(check);
+    RETURN_IF_ERROR(make([&](std::span<const std::byte> piece) {
+      check->update(piece);
+      return take(piece);
+    }));
+    return check->finish();
+  };
+  return put_in_cache(directory, name, make_checked, mode);
 }
 
 }  // namespace
 
 HubCompanions::HubCompanions(std::shared_ptr<const HubModel> model, std::string folder)
     : model_(std::move(model)), folder_(std::move(folder)) {
+  std::uint64_t all_bytes = 0;
   for (auto at = model_->files.lower_bound(folder_);
        at != model_->files.end() && at->first.starts_with(folder_) && files_.size() < kMostFiles; ++at) {
     std::string name = at->first.substr(folder_.size());
-    if (is_companion(name, at->second)) files_.emplace(std::move(name), at->second);
+    const std::uint64_t size_bytes = at->second.size_bytes;
+    if (!is_companion(name, at->second) || size_bytes > kMostFolderBytes - all_bytes) continue;
+    all_bytes += size_bytes;
+    files_.emplace(std::move(name), at->second);
   }
 }
 
@@ -160,9 +199,21 @@ Result<void> HubCompanions::bring(const std::string& name, HttpConnection& conne
   const auto directory = open();
   RETURN_IF_ERROR(directory);
   if (is_there(directory->get(), name, listed, mode)) return {};
-  auto bytes = bytes_of(*model_, folder_ + name, listed, connection);
-  if (!bytes) return tl::unexpected(std::move(bytes).error().within(name));
-  return put_in_cache(directory->get(), name, *bytes, mode);
+  const std::string path = folder_ + name;
+  if (const auto local = find_in_hub_cache(*model_, listed)) {
+    const auto make = [&](const TakePiece& take) {
+      return each_local_piece(local->get(), listed.size_bytes, take);
+    };
+    if (put_checked(directory->get(), name, listed, make, mode)) return {};
+  }
+  if (model_->is_offline)
+    return tl::unexpected(
+        Error(fail_system(ENETUNREACH, path, "open a file that the Hugging Face cache lacks").value())
+            .within(name));
+  const auto make = [&](const TakePiece& take) { return each_remote_piece(*model_, path, connection, take); };
+  auto done = put_checked(directory->get(), name, listed, make, mode);
+  if (!done) return tl::unexpected(std::move(done).error().within(name));
+  return {};
 }
 
 void HubCompanions::note_end(const std::string& name, Result<void> result) {

@@ -21,6 +21,7 @@ namespace stfs {
 /// Any thread may call.
 class HubCompanions : public std::enable_shared_from_this<HubCompanions> {
  public:
+  /// Has at most 200 files of the folder, of 512 MiB together. Further files are left out.
   /// @param folder  in the model, with a slash at the end; empty: the top.
   HubCompanions(std::shared_ptr<const HubModel> model, std::string folder);
 

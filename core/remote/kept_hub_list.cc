@@ -11,6 +11,7 @@
 
 #include "core/base/checksum.h"
 #include "core/remote/cache_directory.h"
+#include "core/storage/mount_record.h"
 
 namespace stfs {
 namespace {
@@ -43,7 +44,7 @@ std::optional<KeptHubList> find_hub_list(const std::string& question) {
       ::openat(directory->get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
-      status.st_uid != ::geteuid() || status.st_size > kMostListFileBytes)
+      owner_of(file.get(), status.st_uid) != ::geteuid() || status.st_size > kMostListFileBytes)
     return std::nullopt;
   std::string text(static_cast<std::size_t>(status.st_size), '\0');
   if (::pread(file.get(), text.data(), text.size(), 0) != status.st_size) return std::nullopt;

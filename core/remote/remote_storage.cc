@@ -8,12 +8,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/base/absolute_path.h"
 #include "core/base/mutex.h"
 #include "core/remote/fetched_blocks.h"
 #include "core/remote/hub.h"
+#include "core/remote/hub_cache.h"
 #include "core/remote/opened_file.h"
 #include "core/remote/s3.h"
 
@@ -194,14 +196,12 @@ Storage& remote_storage() {
 }
 
 Result<void> check_scheme(const std::filesystem::path& path) {
-  const std::string& text = path.native();
-  const std::size_t end = text.find("://");
-  const bool has_scheme = end != text.npos && end > 0 && text.find('/') > end && text.front() != '.';
-  if (!has_scheme || is_url(path)) return {};
+  const std::string_view scheme = scheme_of(path);
+  if (scheme.empty() || is_url(path)) return {};
   return fail(
       ErrorCode::InvalidArgument, EINVAL,
       fmt::format("{}: {}:// is not read: name an address that begins with https://, http://, hf:// or s3://",
-                  text, text.substr(0, end)));
+                  path.native(), scheme));
 }
 
 Result<std::filesystem::path> known_address(const std::filesystem::path& url) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/base/unique_fd.h"
+#include "core/storage/mount_record.h"
 
 namespace stfs {
 
@@ -32,8 +33,9 @@ std::string trimmed_text(std::string_view text) {
 
 std::optional<SmallFile> small_file(const std::filesystem::path& path, std::size_t most_bytes) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  SmallFile found;
-  if (!file || ::fstat(file.get(), &found.status) != 0 || !S_ISREG(found.status.st_mode)) return std::nullopt;
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  SmallFile found{.text = {}, .is_own = is_own(file.get(), status)};
   found.text.resize(most_bytes);
   std::size_t done_bytes = 0;
   while (done_bytes < most_bytes) {
@@ -46,8 +48,9 @@ std::optional<SmallFile> small_file(const std::filesystem::path& path, std::size
   return found;
 }
 
-bool is_own(const struct stat& status) {
-  if (status.st_uid != ::geteuid() && status.st_uid != 0) return false;
+bool is_own(int descriptor, const struct stat& status) {
+  const auto owner = owner_of(descriptor, status.st_uid);
+  if (!owner || (*owner != ::geteuid() && *owner != 0)) return false;
   const bool is_own_group = status.st_gid == status.st_uid;
   return (status.st_mode & (S_IWOTH | (is_own_group ? 0U : S_IWGRP))) == 0;
 }

@@ -20,10 +20,9 @@ bool is_set(const char* name);
 /// Returns the text without spaces and ends of lines around it.
 std::string trimmed_text(std::string_view text);
 
-/// A small file, with the status of its owner.
 struct SmallFile {
   std::string text;
-  struct stat status {};
+  bool is_own = false;  // see is_own()
 };
 
 /// Reads a regular file. Nothing if that is impossible.
@@ -31,7 +30,9 @@ struct SmallFile {
 std::optional<SmallFile> small_file(const std::filesystem::path& path, std::size_t most_bytes);
 
 /// Returns true if only this user or root may write the entry. Many systems give each user a group with the
-/// user's number, and a umask of 002: this group may write it, too.
-bool is_own(const struct stat& status);
+/// user's number, and a umask of 002: this group may write it, too. False for a file in another user's mount
+/// of FUSE, whose server may report any owner.
+/// @param status  of the open entry, by fstat(2).
+bool is_own(int descriptor, const struct stat& status);
 
 }  // namespace stfs

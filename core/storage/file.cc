@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/absolute_path.h"
 #include "core/base/mutex.h"
 #include "core/base/unique_fd.h"
 #include "core/base/xxh3.h"
@@ -96,6 +97,7 @@ class SystemStorage final : public Storage {
   }
 
   Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) override {
+    RETURN_IF_ERROR(check_local(path));
     const std::filesystem::path at = reached(path);
     auto opened = told(open_entry(at, flags_of(access)));
     if (!opened) return explain(std::move(opened).error(), at, path.string());
@@ -129,6 +131,7 @@ class SystemStorage final : public Storage {
   }
 
   Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) override {
+    RETURN_IF_ERROR(check_local(fallback));
     constexpr mode_t kOwnerOnly = 0600;
     const std::filesystem::path directory = fallback.parent_path();
     if (UniqueFd fd(::open(at(directory).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kOwnerOnly)); fd) {
@@ -148,17 +151,20 @@ class SystemStorage final : public Storage {
   }
 
   Result<void> remove(const std::filesystem::path& path) override {
+    RETURN_IF_ERROR(check_local(path));
     if (::unlink(at(path).c_str()) < 0) return fail_system(errno, path.string(), "remove");
     return {};
   }
 
   Result<void> check_replaceable(const std::filesystem::path& path) override {
+    RETURN_IF_ERROR(check_local(path));
     const std::filesystem::path directory = path.parent_path();
     if (::faccessat(AT_FDCWD, at(directory).c_str(), W_OK | X_OK, AT_EACCESS) == 0) return {};
     return fail_system(errno, directory.string(), "make a file in it");
   }
 
   Result<std::unique_ptr<File>> create(const std::filesystem::path& path, mode_t mode) override {
+    RETURN_IF_ERROR(check_local(path));
     UniqueFd fd(::open(at(path).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode));
     if (!fd) return fail_system(errno, path.string(), "create");
     return make_system_file(std::move(fd), path.string());
@@ -197,6 +203,7 @@ class SystemStorage final : public Storage {
   }
 
   Result<bool> make_directory(const std::filesystem::path& path) override {
+    RETURN_IF_ERROR(check_local(path));
     constexpr mode_t kForAll = 0777;  // before the umask
     if (::mkdir(at(path).c_str(), kForAll) == 0) return true;
     const int why = errno;
@@ -207,11 +214,13 @@ class SystemStorage final : public Storage {
   }
 
   Result<void> remove_directory(const std::filesystem::path& path) override {
+    RETURN_IF_ERROR(check_local(path));
     if (::rmdir(at(path).c_str()) < 0) return fail_system(errno, path.string(), "remove the directory");
     return {};
   }
 
   Result<std::optional<UniqueFd>> try_flock(const std::filesystem::path& path, LockKind kind) override {
+    RETURN_IF_ERROR(check_local(path));
     auto entry = open_entry(path, O_PATH);
     RETURN_IF_ERROR(entry);
     FollowedFile found{.fd = std::move(*entry)};
@@ -234,6 +243,7 @@ class SystemStorage final : public Storage {
 
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override {
+    RETURN_IF_ERROR(check_local(directory));
     const auto followed = follow_to_directory(reached(directory));
     if (!followed && followed.error().errno_value == EXDEV) return tl::unexpected(followed.error());
     if (!followed) return fail_system(followed.error().errno_value, directory.string(), "list");
@@ -253,10 +263,12 @@ class SystemStorage final : public Storage {
   }
 
   Result<FileStatus> status(const std::filesystem::path& path) override {
+    RETURN_IF_ERROR(check_local(path));
     return told(system_status(reached(path), path.string()));
   }
 
   Result<FileStatus> status_of_name(const std::filesystem::path& path) override {
+    RETURN_IF_ERROR(check_local(path));
     return told(system_status_of_name(reached(path)));
   }
 

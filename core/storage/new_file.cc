@@ -175,6 +175,7 @@ std::string new_temporary_file_name() {
 
 Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace, const NewFileMode& mode,
                                 Storage& storage) {
+  RETURN_IF_ERROR(check_local(path));
   const auto beside = storage_of_directory(storage, path);
   RETURN_IF_ERROR(beside);
   NewFile file(*beside, path);

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/absolute_path.h"
 #include "core/storage/file.h"
 #include "core/storage/foreign_mount.h"
 #include "core/storage/group_members.h"
@@ -194,6 +195,9 @@ class Walk {
 };
 
 Result<FollowedFile> follow(int directory, const std::string& path, OtherMounts mounts, Links followed) {
+  if (directory == AT_FDCWD) {
+    RETURN_IF_ERROR(check_local(path));
+  }
   if (mounts == OtherMounts::Entered && enters_no_foreign_mounts) mounts = OtherMounts::NotForeign;
   // Most paths have no links.
   constexpr std::uint64_t kNone = RESOLVE_NO_SYMLINKS;
@@ -236,11 +240,12 @@ Result<UniqueFd> follow_to_directory(const std::filesystem::path& path) {
   auto found = follow_all_links(path / "");
   if (found) return std::move(found->fd);
   const int why = found.error().errno_value;
-  return why == EXDEV ? Result<UniqueFd>(tl::unexpected(std::move(found).error()))
-                      : Result<UniqueFd>(fail_system(why, name, "open"));
+  return why == EXDEV || !check_local(path) ? Result<UniqueFd>(tl::unexpected(std::move(found).error()))
+                                            : Result<UniqueFd>(fail_system(why, name, "open"));
 }
 
 Result<UniqueFd> open_what_is_named(const std::filesystem::path& path, Links links) {
+  RETURN_IF_ERROR(check_local(path));
   std::filesystem::path named = path;
   const auto open_directory = [&](const std::filesystem::path& directory) -> Result<UniqueFd> {
     if (links == Links::All) return follow_to_directory(directory);

@@ -12,6 +12,8 @@
 //
 // The caller gets a descriptor, so later changes of the links have no effect.
 //
+// A path that has the form of an address is refused (check_local(), EINVAL).
+//
 // A chain has at most 40 links, as in the kernel, and their texts have at most PATH_MAX bytes together: a
 // user could make each link a path of thousands of names.
 //

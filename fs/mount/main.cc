@@ -109,12 +109,14 @@ int mount(stfs::Options& options) {
   stfs::SourceOptions how{
       .is_read_only = options.model.is_read_only, .is_strict = options.is_strict, .io = options.io};
   for (const std::filesystem::path& delta : options.deltas) {
+    if (auto local = stfs::check_local(delta); !local) return failed(local.error());
     // The process in the background has another working directory, and may open the model again.
     auto absolute = stfs::absolute_path(delta);
     if (!absolute) return failed(absolute.error());
     how.deltas.push_back(std::move(*absolute));
   }
   how.must_be_settled = options.model.fails_on_change;
+  if (auto local = stfs::check_local(options.mount_point); !local) return failed(local.error());
   auto mount_point = stfs::check_mount_point(options.mount_point, options.may_cover_files);
   if (!mount_point) return failed(mount_point.error());
   options.mount_point = mount_point->path;
@@ -122,6 +124,7 @@ int mount(stfs::Options& options) {
   std::vector<std::filesystem::path> named = how.deltas;
   named.push_back(options.source);
   if (!options.log.empty()) {
+    if (auto local = stfs::check_local(options.log); !local) return failed(local.error());
     auto absolute = stfs::absolute_path(options.log);
     if (!absolute) return failed(absolute.error());
     named.push_back(std::move(*absolute));

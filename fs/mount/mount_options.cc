@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/base/absolute_path.h"
 #include "core/format/json_string.h"
 #include "core/model/delta.h"
 
@@ -63,6 +64,7 @@ constexpr std::array kMountOptions = {
         "Show SOURCE with the changes of FILE, a delta. All changes go to FILE, and SOURCE stays as it is. "
         "FILE is made if it does not exist. FILE:FILE2 shows FILE2 on top of FILE, and changes FILE2 only.",
         [](std::string_view value, Options& options) -> std::string_view {
+          if (!check_local(value)) return "a path, and no address: a delta must be on this machine";
           for (std::filesystem::path& delta : split_deltas(value)) {
             if (delta.empty()) return "the path of a delta";
             options.deltas.push_back(std::move(delta));

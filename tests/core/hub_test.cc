@@ -2,10 +2,12 @@
 #include "core/remote/hub.h"
 
 #include <chrono>
+#include <memory>
 #include <string>
 
 #include "core/remote/digest.h"
 #include "core/remote/http_answer.h"
+#include "core/remote/hub_companions.h"
 #include "core/remote/retries.h"
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
@@ -167,4 +169,23 @@ TEST_CASE("files are compared with the digests that git and Git LFS give them", 
   pieces.update(bytes_of("hel"));
   pieces.update(bytes_of("lo"));
   CHECK(pieces.finish() == sha256);
+}
+
+TEST_CASE("the files beside a model have a limit together", "[core][remote]") {
+  HubModel model = model_with({"model.safetensors"});
+  model.is_offline = true;
+  const auto add = [&](const std::string& name, std::uint64_t size_mib, std::size_t digits = 64) {
+    model.files[name] = {std::string(digits, 'd'), size_mib << 20U};
+  };
+  for (const char* name : {"a.json", "b.json", "c.json", "d.json", "e.json", "f.json", "g.json"})
+    add(name, 64);
+  add("h.json", 50);
+  add("i.json", 50);
+  add("j.json", 14);
+  add("k.json", 65);
+  add("l.json", 17, 40);
+  const auto companions = std::make_shared<HubCompanions>(std::make_shared<const HubModel>(model), "");
+  // Offline, a file that the folder has is an error, and a file that is left out is not looked for.
+  for (const char* name : {"a.json", "g.json", "h.json", "j.json"}) CHECK_FALSE(companions->fetch(name));
+  for (const char* name : {"i.json", "k.json", "l.json", "model.safetensors"}) CHECK(companions->fetch(name));
 }

@@ -1,26 +1,23 @@
 // core/remote/remote_storage.h, http_connection.h: addresses, without a server.
+#include <fcntl.h>
+
 #include <string>
 
 #include "core/base/absolute_path.h"
 #include "core/remote/http_connection.h"
 #include "core/remote/remote_storage.h"
+#include "core/storage/file.h"
+#include "core/storage/new_file.h"
+#include "core/storage/trusted_links.h"
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
+#include "tests/support/remote_libraries.h"
 #include "tests/support/skip.h"
 
 using namespace stfs;
 using namespace stfs::test;
 
-namespace {
-
-/// Returns false, and reports the test as skipped, without libcurl.
-bool has_libcurl() {
-  const bool has = errno_of(check_url("https://host/x")) != ENOSYS;
-  if (!has) note_skip("this build has no libcurl");
-  return has;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("an address is a path of its own kind", "[core][remote]") {
   CHECK(is_url("https://host/x"));
@@ -42,6 +39,22 @@ TEST_CASE("an address of another scheme is refused, and no path is taken for one
   CHECK(check_scheme("gs://bucket/key").error().message ==
         "gs://bucket/key: gs:// is not read: name an address that begins with https://, http://, hf:// or "
         "s3://");
+}
+
+TEST_CASE("an address names no file of this machine", "[core][remote]") {
+  for (const char* address : {"https://host/x", "hf://org/model", "s3://bucket/key", "gs://x"}) {
+    CHECK(errno_of(check_local(address)) == EINVAL);
+    CHECK(errno_of(system_storage().open(address, Access::ReadOnly)) == EINVAL);
+    CHECK(errno_of(system_storage().status(address)) == EINVAL);
+    CHECK(errno_of(NewFile::create(address, true)) == EINVAL);
+    CHECK(errno_of(follow_trusted_links(AT_FDCWD, address)) == EINVAL);
+    CHECK(errno_of(open_what_is_named(address)) == EINVAL);
+  }
+  for (const char* path : {"", "x", "./https://host/x", "/https://x", "a/b://c", "https:/host/x"})
+    CHECK(check_local(path));
+  CHECK(errno_of(absolute_path("gs://x")) == EINVAL);
+  CHECK(check_local("https://x").error().message ==
+        "https://x: is an address, and this file must be on this machine: ./ before it names a local path");
 }
 
 TEST_CASE("an address is known without its query, and has no password", "[core][remote]") {

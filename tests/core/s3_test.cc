@@ -16,6 +16,7 @@
 #include "core/remote/xml_text.h"
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
+#include "tests/support/remote_libraries.h"
 #include "tests/support/skip.h"
 
 using namespace stfs;
@@ -25,18 +26,6 @@ namespace {
 
 const S3Keys kExampleKeys = {"AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", ""};
 const S3Time kExampleTime = std::chrono::sys_days(std::chrono::year(2013) / 5 / 24);
-
-bool s3_has_libcrypto() {
-  const bool has = errno_of(sha256_of("")) != ENOSYS;
-  if (!has) note_skip("there is no libcrypto");
-  return has;
-}
-
-bool s3_has_libcurl() {
-  const bool has = errno_of(check_url("https://host/x")) != ENOSYS;
-  if (!has) note_skip("this build has no libcurl");
-  return has;
-}
 
 std::string header(const std::vector<std::string>& headers, const std::string& name) {
   for (const std::string& line : headers) {
@@ -72,7 +61,7 @@ std::string url_of(AwsSettings settings, const std::string& bucket, const std::s
 }  // namespace
 
 TEST_CASE("a request is signed as in the examples of AWS", "[core][remote]") {
-  if (!s3_has_libcrypto()) return;
+  if (!has_libcrypto()) return;
   CHECK(example_signature("/test.txt", "", ByteRange{0, 10}) ==
         "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41");
   CHECK(example_signature("/", canonical_query({{"prefix", "J"}, {"max-keys", "2"}})) ==
@@ -82,7 +71,7 @@ TEST_CASE("a request is signed as in the examples of AWS", "[core][remote]") {
 }
 
 TEST_CASE("a signed request names what the signature covers", "[core][remote]") {
-  if (!s3_has_libcrypto()) return;
+  if (!has_libcrypto()) return;
   const S3Request request{.host = "h:8000", .path = "/b/k", .range = ByteRange{5, 3}};
   auto headers = signed_headers(request, {"AK", "S", "token"}, "eu-west-1", kExampleTime).value();
   CHECK(header(headers, "Host") == "h:8000");
@@ -120,7 +109,7 @@ TEST_CASE("a name of S3 has a bucket and a key", "[core][remote]") {
 }
 
 TEST_CASE("a bucket has the address of its region or of the endpoint", "[core][remote]") {
-  if (!s3_has_libcurl()) return;
+  if (!has_libcurl()) return;
   CHECK(url_of({.region = "eu-west-1"}, "my-bucket", "a b") ==
         "https://my-bucket.s3.eu-west-1.amazonaws.com/a%20b my-bucket.s3.eu-west-1.amazonaws.com");
   CHECK(url_of({.region = "cn-north-1"}, "b-1", "k") ==
@@ -137,7 +126,7 @@ TEST_CASE("a bucket has the address of its region or of the endpoint", "[core][r
 }
 
 TEST_CASE("a session token is sent over https only, or to this host", "[core][remote]") {
-  if (!s3_has_libcurl() || !s3_has_libcrypto()) return;
+  if (!has_libcurl() || !has_libcrypto()) return;
   const auto signs = [](const std::string& endpoint, const std::string& token) {
     S3Bucket bucket("b", {.endpoint = endpoint}, [&] {
       return Result<S3Credentials>(S3Credentials{.keys = {"A", "s", token}, .source = "x"});
@@ -151,7 +140,7 @@ TEST_CASE("a session token is sent over https only, or to this host", "[core][re
 }
 
 TEST_CASE("a bucket learns its region, the store's clock and new keys, each once", "[core][remote]") {
-  if (!s3_has_libcurl() || !s3_has_libcrypto()) return;
+  if (!has_libcurl() || !has_libcrypto()) return;
   std::string access = "A";
   S3Bucket bucket("b", {}, [&] {
     return Result<S3Credentials>(S3Credentials{.keys = {access, "s", ""}, .source = "profile p"});
@@ -203,7 +192,7 @@ TEST_CASE("a bucket learns its region, the store's clock and new keys, each once
 }
 
 TEST_CASE("keys are replaced five minutes before they end", "[core][remote]") {
-  if (!s3_has_libcurl() || !s3_has_libcrypto()) return;
+  if (!has_libcurl() || !has_libcrypto()) return;
   const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
   int searches = 0;
   auto life = std::chrono::minutes(60);

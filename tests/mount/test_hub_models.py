@@ -10,12 +10,14 @@ import pytest
 import safetensors.numpy
 from delta_variants import STFS
 from hub_server import commit_of, digest_of, hub_served
+from mirror_mount import mirror_mount
 from mounted import MountFailed, errno_of
 from web_server import Page, needs_libcurl, served
 
 MODEL = "org/model"
 CONFIG = json.dumps({"model_type": "llama"}).encode()
 TOKENIZER = b"t" * 10_000
+MALLORY = 45678
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -451,6 +453,22 @@ def test_a_file_that_cannot_be_kept_leaves_nothing(hub, mounts, tmp_path):
     assert sorted(os.listdir(place)) == ["config.json", "tokenizer.json"]
 
 
+def test_a_large_file_comes_in_pieces_and_is_compared(hub, mounts, tmp_path):
+    data = bytes(range(251)) * 40_000
+    hub.add_model(MODEL, sharded() | {"tokenizer.json": data, "vocab.json": data + b"x"})
+    page = hub.cdn.pages["/" + digest_of(data + b"x")]
+    hub.cdn.pages["/" + digest_of(data + b"x")] = Page.of(page.read(0, len(data)) + b"y", '"cdn"')
+    mount = mounts(f"hf://{MODEL}")
+    pretrained = mount / ".safetensors" / "pretrained"
+    hub.cdn.requests.clear()
+    assert (pretrained / "tokenizer.json").read_bytes() == data
+    ranges = [asked.removeprefix("bytes=").split("-") for _, asked, _ in hub.cdn.requests]
+    assert len(ranges) == 3 and all(int(last) - int(first) < 4 << 20 for first, last in ranges)
+    assert errno_of(open, pretrained / "vocab.json") == errno.ESTALE
+    place, = (tmp_path / "cache" / "safetensorsfs" / "hub" / "org@model").iterdir()
+    assert "vocab.json" not in os.listdir(place) and not any(name.startswith(".stfs") for name in os.listdir(place))
+
+
 def test_the_kept_files_of_another_hub_are_not_used(hub, mounts, monkeypatch):
     hub.add_model(MODEL, sharded())
     with hub_served() as other:
@@ -630,6 +648,50 @@ def test_offline_what_the_cache_lacks_is_said_at_once(hub, tmp_path, monkeypatch
     put_in_cache(tmp_path, MODEL, commit, {name: data for name, data in files.items() if "00002-of" not in name})
     assert "model-00002-of-00002.safetensors" in stfs("cat", f"hf://{MODEL}", "h.1.w", status=1)
     assert hub.requests == []
+
+
+@pytest.mark.parametrize("which", ["hub", "hub/models--org--model", "refs", "refs/main", "blobs", "snapshots", "commit", "inner"])
+@pytest.mark.parametrize("way", ["mode", pytest.param("owner", marks=pytest.mark.needs_root)])
+def test_offline_a_cache_that_another_user_may_write_names_no_commit(hub, tmp_path, monkeypatch, which, way):
+    commit = hub.add_model(MODEL, {"model.safetensors": archive_of()})
+    place = put_in_cache(tmp_path, MODEL, commit, {"model.safetensors": archive_of()})
+    (place / "snapshots" / commit / "inner").mkdir()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert stfs("cat", f"hf://{MODEL}", "h.1.w") == arrays()["h.1.w"].tobytes()
+    spoilt = {"commit": place / "snapshots" / commit, "inner": place / "snapshots" / commit / "inner"}.get(
+        which, place.parent.parent / which if which.startswith("hub") else place / which)
+    if way == "mode":
+        spoilt.chmod(0o777 if spoilt.is_dir() else 0o666)
+    else:
+        os.chown(spoilt, MALLORY, MALLORY)
+    assert f"another user may have made {spoilt}, or may write it" in stfs("ls", f"hf://{MODEL}", status=1)
+
+
+def test_offline_a_link_names_no_commit(hub, tmp_path, monkeypatch):
+    commit = hub.add_model(MODEL, {"model.safetensors": archive_of()})
+    place = put_in_cache(tmp_path, MODEL, commit, {"model.safetensors": archive_of()})
+    (place / "snapshots").rename(tmp_path / "elsewhere")
+    (place / "snapshots").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "HF_HUB_OFFLINE is set" in stfs("ls", f"hf://{MODEL}", status=1)
+
+
+@pytest.mark.needs_root
+def test_the_cache_in_another_users_mount_is_not_used(hub, model, tmp_path, monkeypatch):
+    """Its server reports root as the owner of a file with other bytes."""
+    wrong = bytearray(archive_of())
+    wrong[-200] ^= 1
+    place = put_in_cache(tmp_path, MODEL, model, {"model.safetensors": archive_of()})
+    (place / "blobs" / digest_of(archive_of())).write_bytes(wrong)
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    with mirror_mount(mirror, MALLORY, place.parent):
+        monkeypatch.setenv("HF_HUB_CACHE", str(mirror))
+        for name, array in arrays().items():
+            assert stfs("cat", f"hf://{MODEL}", name) == array.tobytes()
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))  # without the kept list
+        assert f"another user may have made {mirror}" in stfs("ls", f"hf://{MODEL}", status=1)
 
 
 def test_offline_nothing_is_asked_for_beside_the_model(hub, mounts, tmp_path, monkeypatch):

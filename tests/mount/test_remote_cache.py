@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from delta_variants import STFS
-from hub_server import hub_served
+from hub_server import commit_of, digest_of, hub_served
+from mirror_mount import CREATE, mirror_mount
 from mounted import errno_of, eventually
 from web_server import Page, needs_libcurl, served
 
@@ -441,6 +442,36 @@ def test_a_directory_of_another_user_is_no_cache(url, server, cache):
     assert "another user may have made it" in stfs("cache", status=1)
 
 
+@pytest.mark.needs_root
+def test_the_cache_in_another_users_mount_is_not_used(url, server, tmp_path, monkeypatch):
+    """The mount's server reports root as the owner of directories, and has blocks of other bytes with true hashes."""
+    forged, place = tmp_path / "forged", tmp_path / "place"
+    place.mkdir()
+    server.add("/m.safetensors", safetensors.numpy.save(arrays(2)), DIGEST)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(forged))
+    stfs("fetch", url)
+    server.add("/m.safetensors", safetensors.numpy.save(arrays()), DIGEST)
+    assert stfs("cat", url, "embed") == arrays(2)["embed"].tobytes()
+    with mirror_mount(place, 45678, forged) as written:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+        assert stfs("cat", url, "embed") == arrays()["embed"].tobytes()
+        assert "or may write it" in stfs("cache", status=1)
+        assert not [path for _, path in written if "safetensorsfs/" in path]
+
+
+@pytest.mark.needs_root
+def test_no_bytes_are_kept_in_another_users_mount(server, tmp_path, monkeypatch):
+    """Without a strong ETag, a file without a name has the bytes."""
+    url = server.add("/m.safetensors", safetensors.numpy.save(arrays()), "")
+    place = tmp_path / "place"
+    for directory in (place, tmp_path / "cached"):
+        directory.mkdir()
+    with mirror_mount(place, 45678, tmp_path / "cached") as written:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+        assert stfs("cat", url, "embed") == arrays()["embed"].tobytes()
+        assert not [what for what, _ in written if what == CREATE]
+
+
 def shown_offline(source, mounts, note, server):
     """What is here is shown, what is not here fails at once."""
     command = subprocess.run([STFS, "cat", source, "h.0.w"], capture_output=True)
@@ -618,3 +649,16 @@ def test_recover_asks_no_server(url, server, mounts):
     del server.requests[:]
     assert "is on a web server, so no commit was left there" in stfs("recover", mount.path, status=1)
     assert not server.requests
+
+
+def test_offline_the_kept_list_counts_before_an_incomplete_hugging_face_cache(hub, tmp_path, monkeypatch):
+    stfs("fetch", "--pin", "hf://org/model", "h.*")
+    place = tmp_path / "cache" / "huggingface" / "hub" / "models--org--model"
+    commit = commit_of("org/modelmain")
+    for name in ("blobs", "refs", f"snapshots/{commit}"):
+        (place / name).mkdir(parents=True)
+    (place / "refs" / "main").write_text(commit)
+    (place / "blobs" / digest_of(b"{}")).write_bytes(b"{}")
+    (place / "snapshots" / commit / "config.json").symlink_to(f"../../blobs/{digest_of(b'{}')}")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert stfs("cat", "hf://org/model", "h.0.w") == arrays()["h.0.w"].tobytes()

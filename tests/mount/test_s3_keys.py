@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from mirror_mount import mirror_mount
 from mounted import errno_of
 from s3_server import ACCESS, SECRET, S3Server, closed_at_the_end
 from s3_store import archive_of, arrays, libcurl, own_settings, reads, services, set_keys, stfs, store, unset_keys, url  # noqa: F401
@@ -99,6 +100,19 @@ def test_a_profile_that_others_may_write_leads_nothing_elsewhere(store, url, uns
     (tmp_path / "home" / ".aws" / "config").chmod(0o666)
     assert "is not used, because others may write the file" in stfs("ls", url, status=1)
     assert services.requests == [] and store.checked == 0
+
+
+@pytest.mark.needs_root
+def test_a_program_in_a_file_in_another_users_mount_is_not_run(store, url, unset_keys, tmp_path):
+    """The mount's server reports root as the owner of the file."""
+    ran = tmp_path / "ran"
+    write_profile(tmp_path, f"[default]\ncredential_process = touch {ran}\n")
+    directory = tmp_path / "home" / ".aws"
+    directory.rename(tmp_path / "mirrored")
+    directory.mkdir()
+    with mirror_mount(directory, 45678, tmp_path / "mirrored"):
+        assert "is not run, because others may write the file" in stfs("ls", url, status=1)
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize("text", ["sso_session = s", "role_arn = arn:aws:iam::1:role/x\nsource_profile = q"])

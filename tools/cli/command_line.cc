@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/base/absolute_path.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/text/json_document.h"
 #include "tools/text/near_names.h"
@@ -144,6 +145,7 @@ struct CommandLine::Parser {
   CLI::App app;
   std::vector<std::string*> ones;
   std::vector<std::vector<std::string>*> lists;
+  std::vector<const std::string*> files;  // among `ones`
   std::vector<std::string> usages;
 };
 
@@ -179,6 +181,12 @@ CommandLine::Option CommandLine::text(std::string& to, const std::string& name, 
                                       const std::string& description) {
   parser_->ones.push_back(&to);
   return Option(parser_->app.add_option(name, to, description)->option_text(value));
+}
+
+CommandLine::Option CommandLine::file(std::string& to, const std::string& name, const std::string& value,
+                                      const std::string& description) {
+  parser_->files.push_back(&to);
+  return text(to, name, value, description);
 }
 
 CommandLine::Option CommandLine::choice(std::string& to, const std::string& name, const std::string& value,
@@ -222,6 +230,11 @@ void CommandLine::positional(std::string& to, const std::string& name, const std
   parser_->app.add_option(name, to, description)->required()->option_text(" ");
 }
 
+void CommandLine::positional_file(std::string& to, const std::string& name, const std::string& description) {
+  parser_->files.push_back(&to);
+  positional(to, name, description);
+}
+
 void CommandLine::positionals(std::vector<std::string>& to, const std::string& name,
                               const std::string& description) {
   parser_->lists.push_back(&to);
@@ -254,6 +267,9 @@ std::optional<int> CommandLine::parse(const Arguments& arguments, Streams& strea
   }
   for (std::string* one : parser_->ones) *one = unguarded(*one);
   for (auto* list : parser_->lists) std::transform(list->begin(), list->end(), list->begin(), unguarded);
+  for (const std::string* path : parser_->files) {
+    if (const auto local = check_local(*path); !local) return report_failure(streams, local.error().message);
+  }
   return std::nullopt;
 }
 

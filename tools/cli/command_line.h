@@ -47,6 +47,9 @@ class CommandLine {
   /// An option with any text as its value. The help shows `value` in place of the text.
   Option text(std::string& to, const std::string& name, const std::string& value,
               const std::string& description);
+  /// An option whose value names a file of this machine, or a directory. parse() refuses an address.
+  Option file(std::string& to, const std::string& name, const std::string& value,
+              const std::string& description);
   /// An option whose value is one of `words`.
   Option choice(std::string& to, const std::string& name, const std::string& value,
                 const std::string& description, std::vector<std::string> words);
@@ -59,6 +62,8 @@ class CommandLine {
 
   /// The first positional argument, which is required.
   void positional(std::string& to, const std::string& name, const std::string& description);
+  /// Does the same for a file of this machine, or a directory. parse() refuses an address.
+  void positional_file(std::string& to, const std::string& name, const std::string& description);
   /// All positional arguments after the first.
   void positionals(std::vector<std::string>& to, const std::string& name, const std::string& description);
 

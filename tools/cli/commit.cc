@@ -214,7 +214,7 @@ int commit(const Arguments& arguments, Streams& streams) {
   line.positional(request.delta, "DELTA", "Archive that stfs diff --out or a mount has written.");
   line.text(request.base, "--base", "TARGET",
             "The base: archive, sharded model, or root of a mount. Default: the one that DELTA names.");
-  line.text(request.into, "--into", "OUT", "Write base and delta as the new archive OUT. Change neither.");
+  line.file(request.into, "--into", "OUT", "Write base and delta as the new archive OUT. Change neither.");
   line.flag(request.is_replacing, "-f,--force", "With --into: replace a file that exists.");
   add_edit_options(line, request.options);
   add_keep_space(line, request.options.keeps_space);

@@ -135,7 +135,7 @@ int diff(const Arguments& arguments, Streams& streams) {
             "Print only the summary. Stop comparing a tensor at its first difference.");
   line.number(request.threads, "--threads", "N", "Use N threads. Default: the number of processors.", 1,
               kMostWorkers);
-  line.text(request.out, "--out", "OUT", "Write an archive of what leads from A to B, a delta.");
+  line.file(request.out, "--out", "OUT", "Write an archive of what leads from A to B, a delta.");
   declare_plot_options(line, request.plot, "a map of the layers by relative change, in place of the tables");
   line.flag(request.plot.is_replacing, "-f,--force", "Replace OUT, or FILE of --svg, if it exists.");
   declare_publish_options(line, request.publish);

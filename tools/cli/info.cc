@@ -5,6 +5,7 @@
 #include <array>
 #include <ostream>
 
+#include "core/base/absolute_path.h"
 #include "core/base/shell_word.h"
 #include "core/model/scratch_directory.h"
 #include "tools/cli/command_line.h"
@@ -237,7 +238,10 @@ int info(const Arguments& arguments, Streams& streams) {
   if (!target) return report_failure(streams, target.error().message);
   auto summary = summarize(*target->model);
   if (!summary) return report_failure(streams, summary.error().message);
-  const auto version = sync::read_sync_state(target->model->path().parent_path());
+  // An address has no directory on this machine.
+  const std::filesystem::path& path = target->model->path();
+  const auto version = is_url(path) ? Result<std::optional<sync::VersionNumber>>(std::nullopt)
+                                    : sync::read_sync_state(path.parent_path());
   if (version && *version) summary->version = (*version)->text;
   summary->scratch = scratch_files_of(*target->model);
   if (json) {

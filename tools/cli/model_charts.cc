@@ -146,7 +146,7 @@ Chart histogram_of(const ValueSpectrum& spectrum, std::size_t left_out) {
 
 void declare_plot_options(CommandLine& line, PlotRequest& request, const std::string& picture) {
   line.flag(request.is_wanted, "--plot", fmt::format("Draw {}.", picture));
-  line.text(request.svg, "--svg", "FILE", "Write the same picture to FILE.");
+  line.file(request.svg, "--svg", "FILE", "Write the same picture to FILE.");
 }
 
 std::optional<std::string> mistake_in(const CommandLine& line, const PlotRequest& request) {

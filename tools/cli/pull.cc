@@ -281,8 +281,9 @@ int pull(const Arguments& arguments, Streams& streams) {
   CommandLine line("pull", "Apply the versions of a weight sync that a model lacks.", kPullExamples);
   line.usage("MODEL PUBLISHED");
   line.usage("--status [--json] MODEL PUBLISHED");
-  line.positional(request.model, "MODEL", "Archive, index, or directory of the model. A directory is made.");
-  line.positional(request.published, "PUBLISHED", "Directory of the published versions.");
+  line.positional_file(request.model, "MODEL",
+                       "Archive, index, or directory of the model. A directory is made.");
+  line.positional_file(request.published, "PUBLISHED", "Directory of the published versions.");
   line.text(request.to, "--to", "N", "Pull up to version N. Default: the newest version that is whole.");
   line.flag(request.follows, "--follow", "Do not end: wait for the next version.");
   line.number(request.interval_s, "--interval", "SECONDS",

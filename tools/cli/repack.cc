@@ -253,8 +253,8 @@ void print_json(const RepackRequest& request, const Model& model, const RepackPl
 
 void declare(CommandLine& line, RepackRequest& request) {
   line.positional(request.source, "SOURCE", "Archive, sharded model, or root of a mount.");
-  line.positional(request.out, "OUT", "Archive to write; or index, whose shards are written beside it.");
-  line.text(request.delta, "--delta", "DELTA",
+  line.positional_file(request.out, "OUT", "Archive to write; or index, whose shards are written beside it.");
+  line.file(request.delta, "--delta", "DELTA",
             "Write SOURCE with the changes of DELTA, which stfs diff --out or a mount has written.");
   line.texts(request.options.keep, "--keep", "GLOB", "Write only tensors whose name matches a GLOB.");
   line.texts(request.options.drop, "--drop", "GLOB", "Leave out tensors whose name matches.");

@@ -132,7 +132,7 @@ std::string mistake_in(SampleRequest& request, bool hidden_given) {
 int sample(const Arguments& arguments, Streams& streams) {
   SampleRequest request;
   CommandLine line("sample", "Write a model like a small language model, for experiments.", kSampleExamples);
-  line.positional(request.path, "PATH", "Archive to write.");
+  line.positional_file(request.path, "PATH", "Archive to write.");
   line.number(request.size.layers, "--layers", "N", "Number of layers. Default: 2.", 1, 100000);
   line.number(request.size.hidden, "--hidden", "N", "Width of a layer, a multiple of 8. Default: 64.", 8,
               65536);

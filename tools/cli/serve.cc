@@ -232,11 +232,11 @@ int serve(const Arguments& arguments, Streams& streams) {
   line.usage("--device --socket SOURCE...");
   line.usage("--status [--json]");
   add_upload_options(line, request);
-  line.text(request.socket, "--socket", "PATH", "Unix socket for clients, created with mode 0600.");
+  line.file(request.socket, "--socket", "PATH", "Unix socket for clients, created with mode 0600.");
   line.flag(request.is_verified, "--verify",
             "Read all data again and compare them with the memory of the devices.");
   line.flag(request.is_frozen, "--no-follow", "Keep the first upload: ignore later changes of the archive.");
-  line.text(request.status, "--status", "SOCKET", "Ask the server at SOCKET for its generations and leases.")
+  line.file(request.status, "--status", "SOCKET", "Ask the server at SOCKET for its generations and leases.")
       .excludes("--socket")
       .excludes("--device");
   line.flag(request.json, "--json", "Print events, or the status, as JSON: an object in each line.");

@@ -220,7 +220,7 @@ int slice(const Arguments& arguments, Streams& streams) {
   line.positional(request.target, "TARGET", "Archive, sharded model, or path inside a mount.");
   line.positional(request.selected, "NAME[TEXT]",
                   "Tensor and its selected elements. Only [TEXT] if TARGET is a tensor's file.");
-  line.text(request.output, "-o,--output", "FILE", "Write to FILE once all is read. - is standard output.");
+  line.file(request.output, "-o,--output", "FILE", "Write to FILE once all is read. - is standard output.");
   line.flag(request.is_npy, "--npy", "Write the header of a NumPy file before the elements.");
   line.flag(request.is_raw, "--raw", "Write only the elements, even if the name of FILE ends in .npy.")
       .excludes("--npy");

@@ -262,7 +262,8 @@ int top(const Arguments& arguments, Streams& streams) {
   CommandLine line("top", "Show the reads, writes and commits of a mount while they happen.", kTopExamples);
   line.usage("MOUNT");
   line.usage("--once [--json] MOUNT");
-  line.positional(request.named, "MOUNT", "A mount of safetensorsfs, or the directory of one model in it.");
+  line.positional_file(request.named, "MOUNT",
+                       "A mount of safetensorsfs, or the directory of one model in it.");
   line.flag(request.is_once, "--once", "Print the figures of one interval, and end.");
   line.number(request.interval_s, "--interval", "SECONDS", "Look again after SECONDS. Default: 1.", 1, 3600);
   line.flag(request.json, "--json", "With --once: print a JSON object.");

@@ -227,11 +227,11 @@ int verify(const Arguments& arguments, Streams& streams) {
                    kVerifyExamples);
   line.positional(request.target, "TARGET", "Archive, sharded model, or path inside a mount.");
   line.positionals(request.names, "NAME", "Verify these tensors only.");
-  line.text(request.record, "--record", "FILE", "Write a record of dtypes, shapes and checksums (JSON).");
+  line.file(request.record, "--record", "FILE", "Write a record of dtypes, shapes and checksums (JSON).");
   declare_plot_options(line, request.plot,
                        "a histogram of the values, and the outliers and NaNs of each layer");
   line.flag(request.plot.is_replacing, "-f,--force", "With --record or --svg: replace FILE if it exists.");
-  line.text(request.against, "--against", "FILE", "Compare with a record.").excludes("--record");
+  line.file(request.against, "--against", "FILE", "Compare with a record.").excludes("--record");
   line.flag(request.is_finite, "--finite", "Report NaNs and infinities as problems.");
   line.number(request.threads, "--threads", "N",
               "Read N tensors at a time. Default: the number of processors.", 1, kMostWorkers);

@@ -14,6 +14,7 @@
 #include <charconv>
 #include <string>
 
+#include "core/base/absolute_path.h"
 #include "core/base/unique_fd.h"
 #include "core/storage/group_members.h"
 #include "core/storage/trusted_links.h"
@@ -174,6 +175,7 @@ Result<DeviceRules> DeviceRules::parse(std::string_view text, const std::string&
 }
 
 Result<DeviceRules> DeviceRules::read_file(const std::filesystem::path& path) {
+  RETURN_IF_ERROR(check_local(path));
   const auto found = follow_trusted_links(AT_FDCWD, path);
   const int why = found ? 0 : found.error().errno_value;
   if (why == EXDEV || why == EACCES) return tl::unexpected(found.error());  // it names the link

@@ -15,6 +15,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/base/absolute_path.h"
 #include "core/base/unique_fd.h"
 #include "core/storage/trusted_links.h"
 #include "tools/target/daemons.h"
@@ -131,6 +132,7 @@ Result<MountEntry> served_mount_at(const fs::path& named) {
 }
 
 Result<PlaceInMount> place_in_mount(const fs::path& named, Links links) {
+  RETURN_IF_ERROR(check_local(named));
   const auto root = open_what_is_named(named, links);
   const int why = root ? 0 : root.error().errno_value;
   if (why == EXDEV || (links == Links::Trusted && why == EACCES)) return tl::unexpected(root.error());
