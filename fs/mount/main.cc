@@ -12,6 +12,7 @@
 #include "core/base/absolute_path.h"
 #include "core/base/hidden_arguments.h"
 #include "core/base/program_descriptors.h"
+#include "core/remote/remote_storage.h"
 #include "core/storage/bus_guard.h"
 #include "core/storage/foreign_mount.h"
 #include "core/storage/trusted_links.h"
@@ -116,6 +117,7 @@ int mount(stfs::Options& options) {
     how.deltas.push_back(std::move(*absolute));
   }
   how.must_be_settled = options.model.fails_on_change;
+  if (auto known = stfs::check_scheme(options.source); !known) return failed(known.error());
   if (auto local = stfs::check_local(options.mount_point); !local) return failed(local.error());
   auto mount_point = stfs::check_mount_point(options.mount_point, options.may_cover_files);
   if (!mount_point) return failed(mount_point.error());
