@@ -1,4 +1,4 @@
-// core/remote/block_file.h, block_set.h, block_cache.h: blocks of remote files on the local disk, without a server.
+// core/remote/block_file.h, block_set.h, block_cache.h: blocks of remote files on the local disk.
 #include "core/remote/block_file.h"
 
 #include <unistd.h>
