@@ -42,9 +42,9 @@ struct AwsSettings {
   [[nodiscard]] std::string value(const std::string& name) const;
 };
 
-/// EINVAL: AWS_PROFILE names a profile that is not there, AWS_ACCESS_KEY_ID has no secret key, the endpoint is
-/// no address, or the region is no word. EACCES: a profile that others may write names an endpoint, a file of
-/// certificates or a file with a token, and this would be used.
+/// EINVAL: AWS_PROFILE names a profile that is not there, AWS_ACCESS_KEY_ID has no secret key, the endpoint
+/// is no address, or the region is no word. EACCES: a profile that others may write names an endpoint, a file
+/// of certificates or a file with a token, and this would be used.
 Result<AwsSettings> read_aws_settings();
 
 }  // namespace stfs

@@ -397,9 +397,10 @@ bool BlockFile::set_pinned(Blocks blocks, bool is_pinned) const {
   return are_here;
 }
 
-void BlockFile::note_private() const {
-  std::uint64_t yes = 1;
-  (void)write_at(file_.get(), bytes_of_value(yes), offsetof(Fixed, is_private));
+void BlockFile::set_private(bool is_private) const {
+  if (is_private == this->is_private()) return;
+  std::uint64_t value = is_private ? 1 : 0;
+  (void)write_at(file_.get(), bytes_of_value(value), offsetof(Fixed, is_private));
 }
 
 bool BlockFile::is_private() const {

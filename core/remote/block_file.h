@@ -107,8 +107,8 @@ class BlockFile {
   /// Pins those of the blocks that are here, or ends that.
   /// @return false: some are not here, or can't be pinned.
   bool set_pinned(Blocks blocks, bool is_pinned) const;
-  /// Notes that the file is read with a token, keys or a signature. Once noted, it stays so.
-  void note_private() const;
+  /// Notes whether the file is read with a token, keys or a signature.
+  void set_private(bool is_private) const;
   [[nodiscard]] bool is_private() const;
 
   /// Keeps other programs from fetching the blocks at the same time. The lock ends with the program.

@@ -292,6 +292,7 @@ Result<void> ask_for_list(const std::string& question, const HubName& name, cons
     const auto kept = is_unreachable ? find_hub_list(question) : std::nullopt;
     if (!kept || !read_list(kept->json, name.revision, model))
       return tl::unexpected(std::move(answer).error().within(shown));
+    model.is_kept = true;
     add_remote_note(fmt::format("{}@{}: the Hub can't be reached: shows commit {}, as it was {}", shown,
                                 name.revision, model.commit, kept->written_at));
     return {};
@@ -350,6 +351,7 @@ RemoteAddress HubModel::address_of(std::string_view file) const {
   return {.url = root + escaped_part(file, "/"),
           .authorization = authorization,
           .listed = RemoteAddress::Listed{endpoint, listed.digest, listed.size_bytes},
+          .is_kept = is_kept,
           .is_offline = is_offline};
 }
 
@@ -374,6 +376,7 @@ Result<std::shared_ptr<const HubModel>> find_hub_model(const HubName& name, Http
     HubModel listed = model;
     if (kept && read_list(kept->json, name.revision, listed)) {
       model = std::move(listed);
+      model.is_kept = true;
     } else {
       RETURN_IF_ERROR(find_in_hub_snapshots(name, model));
     }

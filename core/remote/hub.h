@@ -43,6 +43,7 @@ struct HubModel {
   std::string endpoint;       // the address of the Hub
   std::string root;           // the address of the commit's files, with a slash at the end
   std::string authorization;  // for requests to the Hub; empty: there is no token
+  bool is_kept = false;       // the list is one that this machine has kept
   bool is_offline = false;    // the Hub is not asked
   std::map<std::string, File, std::less<>> files{};  // by path
 

@@ -118,7 +118,7 @@ Result<std::shared_ptr<OpenedFile>> OpenedFile::open_listed(const Source& source
   // The Hub may send a file in git only as a whole.
   if (file && (is_in_git ? file->has_all() : file->has_first())) {
     auto object = RemoteObject::known(source.address, {digest, {}, size_bytes});
-    return make(source, std::move(object), std::move(file), {});
+    return make(source, std::move(object), std::move(file), {}, !source.address.is_kept);
   }
   std::vector<std::byte> first(is_in_git ? size_bytes : BlockFile::kBlockBytes);
   HttpConnection connection;
@@ -127,7 +127,7 @@ Result<std::shared_ptr<OpenedFile>> OpenedFile::open_listed(const Source& source
   if (first.size() == size_bytes) {
     RETURN_IF_ERROR(check_digest(first, digest));
   }
-  return make(source, std::move(*object), std::move(file), first);
+  return make(source, std::move(*object), std::move(file), first, true);
 }
 
 Result<std::shared_ptr<OpenedFile>> OpenedFile::open_unlisted(const Source& source) {
@@ -152,7 +152,7 @@ Result<std::shared_ptr<OpenedFile>> OpenedFile::open_unlisted(const Source& sour
   const bool is_shared = is_of_bytes(version.etag) ||
                          (!version.etag.empty() && !source.has_query() && is_settled(version.last_modified));
   file = is_shared ? BlockFile::share({name, version.etag, version.size_bytes, source.shown}) : nullptr;
-  return make(source, std::move(*object), std::move(file), first);
+  return make(source, std::move(*object), std::move(file), first, true);
 }
 
 Result<std::shared_ptr<OpenedFile>> OpenedFile::open_kept(const Source& source,
@@ -161,21 +161,23 @@ Result<std::shared_ptr<OpenedFile>> OpenedFile::open_kept(const Source& source,
                               origin_of(source.address.url)));
   const BlockFile::Identity& kept = file->identity();
   auto object = RemoteObject::known(source.address, {kept.version, {}, kept.size_bytes});
-  return make(source, std::move(object), std::move(file), {});
+  return make(source, std::move(object), std::move(file), {}, false);
 }
 
 Result<std::shared_ptr<OpenedFile>> OpenedFile::make(const Source& source,
                                                      std::unique_ptr<RemoteObject> object,
                                                      std::unique_ptr<BlockFile> file,
-                                                     std::span<const std::byte> first) {
+                                                     std::span<const std::byte> first, bool is_asked) {
   if (!file) {
     auto unnamed = BlockFile::make_unnamed(object->version().size_bytes);
     RETURN_IF_ERROR(unnamed);
     file = std::move(*unnamed);
   }
-  // A query may be a signature. Blocks that once needed a token are shown to this user alone later, too.
-  if (source.address.is_private() || source.has_query()) file->note_private();
-  const mode_t mode = file->is_private() ? 0400 : 0444;
+  // A query may be a signature.
+  const bool is_private = source.address.is_private() || source.has_query();
+  // A file that needed a token is still private when nobody is asked.
+  if (is_private || is_asked) file->set_private(is_private);
+  const mode_t mode = is_private || file->is_private() ? 0400 : 0444;
   auto blocks = FetchedBlocks::make(std::move(object), std::move(file), first);
   return std::shared_ptr<OpenedFile>(new OpenedFile(source, std::move(blocks), mode));
 }

@@ -62,9 +62,10 @@ class OpenedFile {
   /// Opens the version of a file of the cache. Its server can't be reached.
   static Result<std::shared_ptr<OpenedFile>> open_kept(const Source& source, std::unique_ptr<BlockFile> file);
   /// @param file  null: programs can't share the blocks.
+  /// @param is_asked  a server has shown now that this user may read the file.
   static Result<std::shared_ptr<OpenedFile>> make(const Source& source, std::unique_ptr<RemoteObject> object,
                                                   std::unique_ptr<BlockFile> file,
-                                                  std::span<const std::byte> first);
+                                                  std::span<const std::byte> first, bool is_asked);
   /// Returns the plan, if it is made. Makes it when data are read for the first time.
   TensorPlan* plan_for(ByteRange range);
   /// Reads the header without a plan, and without the lock: that may wait for the server. Null for the header

@@ -48,6 +48,7 @@ struct RemoteAddress {
   /// no request is signed.
   std::shared_ptr<RequestSigner> signer{};
 
+  bool is_kept = false;  // the facts are from a list that this machine has kept
   /// No request is sent: each fails with ENETUNREACH.
   bool is_offline = false;
 

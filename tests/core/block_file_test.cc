@@ -213,13 +213,15 @@ TEST_CASE("one program at a time fetches a block", "[core][remote]") {
   CHECK(two->try_lock({1, 2}));
 }
 
-TEST_CASE("a file stays private once it was", "[core][remote]") {
+TEST_CASE("a file is private for all programs of its user", "[core][remote]") {
   const OwnCache cache;
   const auto file = BlockFile::share(identity_of(kBlock));
   REQUIRE(file);
   CHECK_FALSE(file->is_private());
-  file->note_private();
+  file->set_private(true);
   CHECK(BlockFile::share(identity_of(kBlock))->is_private());
+  file->set_private(false);
+  CHECK_FALSE(BlockFile::share(identity_of(kBlock))->is_private());
 }
 
 TEST_CASE("the list of the cache says what is kept and how it is known", "[core][remote]") {
