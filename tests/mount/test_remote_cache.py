@@ -1,10 +1,6 @@
 # Blocks of remote archives stay on this disk: for the next program, for programs at the same time, and through kills.
-import contextlib
 import email.utils
-import errno
-import hashlib
 import itertools
-import json
 import mmap
 import os
 import random
@@ -18,95 +14,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from delta_variants import STFS
-from hub_server import commit_of, digest_of, hub_served
 from mirror_mount import CREATE, mirror_mount
-from mounted import errno_of, eventually
-from web_server import Page, needs_libcurl, served
-
-BLOCK = 256 << 10
-DIGEST, OTHER_DIGEST = '"0123456789abcdef0123456789abcdef"', '"fedcba9876543210fedcba9876543210"'  # ETags
-OLD = "Mon, 06 Jul 2026 10:00:00 GMT"
-HEADER, ENTRY = 4096, 16
-
-
-@pytest.fixture(autouse=True, scope="module")
-def libcurl():
-    needs_libcurl(STFS)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """The directory of the shared files."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "safetensorsfs" / "blocks"
-
-
-@pytest.fixture
-def server():
-    with served() as server:
-        yield server
-
-
-def arrays(seed=1):
-    rng = np.random.default_rng(seed)
-    return {"embed": rng.integers(0, 256, 3_000_000, "u1"), "h.0.w": rng.normal(size=(300, 500)).astype("f4"),
-            "h.1.w": rng.normal(size=(17, 3)).astype("f2")}
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with hub_served() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.address)
-        hub.add_model("org/model", {"model.safetensors": safetensors.numpy.save(arrays()), "config.json": b"{}"})
-        yield hub
-
-
-@pytest.fixture
-def url(server):
-    return server.add("/m.safetensors", safetensors.numpy.save(arrays()), DIGEST)
-
-
-def stfs(*words, status=0, **more):
-    result = subprocess.run([STFS, *map(str, words)], capture_output=True, **more)
-    assert result.returncode == status, result.stderr
-    return result.stdout if status == 0 else result.stderr.decode()
-
-
-def cached_file(cache):
-    (path,) = [path for path in cache.iterdir() if len(path.name) == 32]
-    return path
-
-
-class Table:
-    """The table of a shared file: its entries can be read and changed."""
-
-    def __init__(self, path, size):
-        self.path, self.count = path, -(-size // BLOCK)
-        self.data_at = HEADER + -(-self.count * ENTRY // 4096) * 4096
-
-    def __getitem__(self, block):
-        """(hash, the minute of the last use, whether it is pinned)"""
-        with open(self.path, "rb") as file:
-            file.seek(HEADER + block * ENTRY)
-            return struct.unpack("<QII", file.read(ENTRY))
-
-    def set_used_at(self, block, minute):
-        with open(self.path, "r+b") as file:
-            file.seek(HEADER + block * ENTRY + 8)
-            file.write(struct.pack("<I", minute))
-
-    def flip(self, block, at=100):
-        with open(self.path, "r+b") as file:
-            file.seek(self.data_at + block * BLOCK + at)
-            byte = file.read(1)
-            file.seek(-1, os.SEEK_CUR)
-            file.write(bytes([byte[0] ^ 1]))
-
-    def blocks(self):
-        return [block for block in range(self.count) if self[block][0]]
+from mounted import eventually
+from remote_cache import (  # noqa: F401
+    BLOCK, DIGEST, ENTRY, HEADER, OLD, OTHER_DIGEST, arrays, cache, cached_file, hub, libcurl, server, stfs, Table, url
+)
+from web_server import Page, served
 
 
 def test_a_second_program_asks_for_no_byte_again(url, server, mounts, cache):
@@ -304,125 +217,6 @@ def test_a_planted_file_of_the_cache_is_not_used(url, cache, tmp_path, plant):
     assert victim.read_bytes() == b"precious"
 
 
-def fetched(*words):
-    return json.loads(stfs("fetch", "--json", *words))
-
-
-def test_fetch_brings_tensors_before_they_are_read(url, server):
-    plan = fetched("-n", url, "h.*")
-    assert plan["dry_run"] and plan["tensors"] == 2 and 0 < plan["missing_bytes"] <= 600_102 + 2 * BLOCK and plan["requests"] == 1
-    sent = server.sent_bytes
-    assert stfs("fetch", url, "h.*").decode() == f"2 tensors, 586.0 KiB: fetched {plan['missing_bytes'] / 1024:.1f} KiB\n"
-    assert server.sent_bytes - sent <= plan["missing_bytes"] + 2
-    del server.requests[:]
-    assert stfs("cat", url, "h.0.w") == arrays()["h.0.w"].tobytes()
-    assert [wanted for _, wanted, _ in server.requests] == ["bytes=0-0"]
-    assert "all bytes are on this machine" in stfs("fetch", url, "h.*").decode()
-
-
-def test_fetch_refuses_what_it_can_not_bring(url, tmp_path):
-    (tmp_path / "m.safetensors").write_bytes(safetensors.numpy.save(arrays()))
-    assert "is on this machine" in stfs("fetch", tmp_path / "m.safetensors", status=1)
-    assert "no tensor matches, did you mean" in stfs("fetch", url, "embd", status=1)
-
-
-def test_fetch_pins_only_what_other_programs_find(server, cache):
-    url = server.add("/m.safetensors", safetensors.numpy.save(arrays()), 'W/"1"')
-    assert "no strong ETag" in stfs("fetch", "--pin", url, status=1)
-
-
-@contextlib.contextmanager
-def small_disk(place, size):
-    place.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "none", place], capture_output=True, text=True)
-    if made.returncode != 0:
-        pytest.skip(f"needs root: no mount of tmpfs: {made.stderr}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
-
-
-def make_old(cache, server, minute=1000):
-    table = Table(cached_file(cache), server.pages["/m.safetensors"].size)
-    for block in table.blocks():
-        table.set_used_at(block, minute + block)
-    return table
-
-
-def test_the_least_recent_blocks_go_when_the_limit_is_reached(url, server, cache):
-    stfs("fetch", "--pin", url, "h.1.w")
-    stfs("fetch", url)
-    table = make_old(cache, server)
-    before = table.blocks()
-    pinned = [block for block in before if table[block][2]]
-    assert before == list(range(table.count)) and pinned == [0, 2]
-    assert stfs("cache", "--limit", "2M").decode().startswith("dropped ")
-    assert len(table.blocks()) <= 8
-    other = server.add("/other.safetensors", safetensors.numpy.save({"a": np.ones(10, "u1")}), OTHER_DIGEST)
-    stfs("cat", other, "a")
-    left = table.blocks()
-    assert set(pinned) <= set(left) and len(left) <= 8
-    assert left[2:] == list(range(left[2], table.count)), "the oldest went"
-    assert stfs("cat", url, "embed") == arrays()["embed"].tobytes()
-
-
-def test_a_nearly_full_disk_gives_old_blocks_up(url, server, tmp_path, monkeypatch):
-    with small_disk(tmp_path / "disk", "8m") as disk:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(disk))
-        cache = disk / "safetensorsfs" / "blocks"
-        stfs("fetch", url)
-        table = make_old(cache, server)
-        (disk / "other").write_bytes(bytes(os.statvfs(disk).f_bavail * 4096 - (200 << 10)))
-        other = server.add("/other.safetensors", safetensors.numpy.save({"a": np.ones(600_000, "u1")}), OTHER_DIGEST)
-        assert stfs("cat", other, "a") == bytes([1]) * 600_000
-        assert len(table.blocks()) < table.count
-        del server.requests[:]
-        assert stfs("cat", other, "a") == bytes([1]) * 600_000
-        assert [wanted for _, wanted, _ in server.requests] == ["bytes=0-0"], "there was room for it"
-
-
-def test_the_cache_is_listed_and_dropped_by_names(url, server, cache):
-    stfs("fetch", "--pin", url, "h.1.w")
-    shown = stfs("cache").decode()
-    assert url in shown and "by TLS only" in shown and "1 file, " in shown
-    assert "nothing of this name" in stfs("cache", "--drop", "https://other", status=1)
-    assert "nothing of this name" in stfs("cache", "--drop", url[:-1], status=1)
-    assert "no size" in stfs("cache", "--limit", "much", status=2)
-    stfs("cache", "--unpin", url)
-    (row,) = json.loads(stfs("cache", "--json"))["files"]
-    assert row["name"] == url and row["pinned_bytes"] == 0 and row["kept_bytes"] > 0 and row["used_at"] and not row["in_use"]
-    assert "dropped" in stfs("cache", "--drop", server.address).decode()
-    assert not list(cache.glob("?" * 32))
-    assert stfs("cache").decode() == "nothing is kept\n"
-
-
-def test_a_whole_file_of_the_hub_is_proven_by_its_digest(hub, cache):
-    name = "hf://org/model"
-    stfs("fetch", name, "h.*")
-    assert "`stfs fetch` brings the rest" in stfs("cache", "--prove", name, status=1)
-    assert "partly" in stfs("cache").decode()
-    stfs("fetch", name)
-    assert "proven" in stfs("cache", "--prove", name).decode()
-    assert " proven " in stfs("cache").decode()
-    Table(cached_file(cache), len(safetensors.numpy.save(arrays()))).flip(2)
-    assert "1 of 14 blocks were damaged: `stfs fetch` brings them again" in stfs("cache", "--prove", name, status=1)
-    assert "partly" in stfs("cache").decode()
-    stfs("fetch", name)
-    assert "proven" in stfs("cache", "--prove", name).decode()
-
-
-def test_a_file_of_the_hub_with_other_bytes_than_its_digest_is_dropped(hub, cache):
-    """The server has sent them, so each block fits its hash."""
-    data = safetensors.numpy.save(arrays())
-    (path,) = [path for path in hub.cdn.pages if path.endswith(hashlib.sha256(data).hexdigest())]
-    stfs("fetch", "hf://org/model", "h.0.w")
-    hub.cdn.pages[path] = Page.of(safetensors.numpy.save(arrays(2)), '"cdn"')
-    stfs("fetch", "hf://org/model")
-    assert "the Hub lists" in stfs("cache", "--prove", "hf://org/model", status=1)
-    assert stfs("cache").decode().endswith("1 file, 0 B kept\n")
-
-
 def test_files_of_two_servers_share_nothing(url, server):
     """The ETag is the same. One server must not choose the bytes of the other one's file."""
     stfs("fetch", url)
@@ -472,100 +266,6 @@ def test_no_bytes_are_kept_in_another_users_mount(server, tmp_path, monkeypatch)
         assert not [what for what, _ in written if what == CREATE]
 
 
-def shown_offline(source, mounts, note, server):
-    """What is here is shown, what is not here fails at once."""
-    command = subprocess.run([STFS, "cat", source, "h.0.w"], capture_output=True)
-    assert command.returncode == 0 and command.stdout == arrays()["h.0.w"].tobytes()
-    assert note in command.stderr.decode()
-    mount = mounts(source)
-    assert note in mount.log()
-    assert (mount / "h.0.w").read_bytes() == arrays()["h.0.w"].tobytes()
-    assert errno_of((mount / "embed").read_bytes) == errno.ENETUNREACH
-    return mount
-
-
-def test_without_a_network_the_cached_version_is_shown_and_a_note_says_so(mounts, cache):
-    with served() as server:
-        url = server.add("/m.safetensors", safetensors.numpy.save(arrays()), DIGEST)
-        stfs("fetch", "--pin", url, "h.*")
-    shown_offline(url, mounts, "can't be reached: shows the versions that this machine keeps", server)
-    assert stfs("fetch", "-n", url, "h.*").decode().endswith("all bytes are on this machine\n")
-
-
-def test_without_a_network_a_model_of_the_hub_is_shown_as_it_was(hub, mounts):
-    stfs("fetch", "--pin", "hf://org/model", "h.*")
-    hub.close()
-    hub.cdn.close()
-    shown_offline("hf://org/model", mounts, "the Hub can't be reached: shows commit ", hub)
-
-
-@pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
-def test_offline_the_hub_is_not_asked(hub, mounts, monkeypatch, name):
-    stfs("fetch", "--pin", "hf://org/model", "h.*")
-    monkeypatch.setenv(name, "1")
-    del hub.requests[:]
-    shown_offline("hf://org/model", mounts, "", hub)
-    assert not hub.requests
-    assert "org/other" in stfs("ls", "hf://org/other", status=1)
-
-
-def test_a_planted_list_of_the_hub_is_not_read(hub, tmp_path, monkeypatch):
-    stfs("fetch", "--pin", "hf://org/model", "h.*")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    (lists,) = (tmp_path / "cache" / "safetensorsfs" / "hub" / "lists").iterdir()
-    data = lists.read_bytes()
-    lists.write_bytes(data.replace(b"org/model", b"org/other", 1))  # of another question
-    assert "HF_HUB_OFFLINE is set" in stfs("ls", "hf://org/model", status=1)
-    lists.write_bytes(data[:len(data) // 2])
-    assert "HF_HUB_OFFLINE is set" in stfs("ls", "hf://org/model", status=1)
-    lists.unlink()
-    (tmp_path / "elsewhere").write_bytes(data)
-    lists.symlink_to(tmp_path / "elsewhere")
-    assert "HF_HUB_OFFLINE is set" in stfs("ls", "hf://org/model", status=1)
-
-
-def test_pinned_tensors_stay_whatever_the_limit_is(url, server, cache):
-    stfs("fetch", "--pin", url)
-    table = make_old(cache, server)
-    stfs("cache", "--limit", "1M")
-    assert len(table.blocks()) == table.count
-    stfs("cache", "--unpin", url)
-    assert stfs("cache", "--limit", "1M").decode().startswith("dropped ")
-
-
-def test_a_pin_survives_damage(url, server, cache):
-    stfs("fetch", "--pin", url)
-    table = Table(cached_file(cache), server.pages["/m.safetensors"].size)
-    table.flip(5)
-    stfs("fetch", url)
-    assert all(table[block][2] for block in range(table.count))
-
-
-@pytest.mark.parametrize("words", [(), ("--pin",)])
-def test_fetch_fails_if_the_disk_has_no_room_for_all(server, tmp_path, monkeypatch, words):
-    with small_disk(tmp_path / "disk", "4m") as disk:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(disk))
-        url = server.add("/m.safetensors", safetensors.numpy.save({"a": np.ones(9_000_000, "u1")}), DIGEST)
-        assert "less than a twentieth is free" in stfs("fetch", *words, url, status=1)
-        assert stfs("cat", url, "a") == bytes([1]) * 9_000_000
-
-
-def test_without_a_network_an_address_with_another_query_shows_nothing(cache):
-    with served() as server:
-        url = server.add("/m.safetensors", safetensors.numpy.save(arrays()), DIGEST)
-        stfs("fetch", url + "?id=1")
-    assert "Failed to connect" in stfs("ls", url + "?id=2", status=1)
-
-
-def test_a_file_without_a_sound_header_goes(url, cache):
-    stfs("fetch", url)
-    path = cached_file(cache)
-    with open(path, "r+b") as file:
-        file.write(b"\0" * HEADER)
-    assert stfs("cache").decode() == "nothing is kept\n"
-    assert not path.exists()
-
-
 def test_a_server_of_whole_files_is_asked_again_for_a_dropped_block(server, cache):
     data = safetensors.numpy.save({"a": np.ones(100_000, "u1")})
     url = server.add("/m.safetensors", data, DIGEST)
@@ -573,14 +273,6 @@ def test_a_server_of_whole_files_is_asked_again_for_a_dropped_block(server, cach
     assert stfs("cat", url, "a") == bytes([1]) * 100_000
     Table(cached_file(cache), len(data)).flip(0)
     assert stfs("cat", url, "a") == bytes([1]) * 100_000
-
-
-def test_offline_a_private_model_stays_private(hub, mounts, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    stfs("fetch", "hf://org/model")
-    monkeypatch.delenv("HF_TOKEN")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert (mounts("hf://org/model") / "embed").stat().st_mode & 0o777 == 0o400
 
 
 def test_files_behind_a_signature_are_for_this_user_alone(server, mounts):
@@ -649,16 +341,3 @@ def test_recover_asks_no_server(url, server, mounts):
     del server.requests[:]
     assert "is on a web server, so no commit was left there" in stfs("recover", mount.path, status=1)
     assert not server.requests
-
-
-def test_offline_the_kept_list_counts_before_an_incomplete_hugging_face_cache(hub, tmp_path, monkeypatch):
-    stfs("fetch", "--pin", "hf://org/model", "h.*")
-    place = tmp_path / "cache" / "huggingface" / "hub" / "models--org--model"
-    commit = commit_of("org/modelmain")
-    for name in ("blobs", "refs", f"snapshots/{commit}"):
-        (place / name).mkdir(parents=True)
-    (place / "refs" / "main").write_text(commit)
-    (place / "blobs" / digest_of(b"{}")).write_bytes(b"{}")
-    (place / "snapshots" / commit / "config.json").symlink_to(f"../../blobs/{digest_of(b'{}')}")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert stfs("cat", "hf://org/model", "h.0.w") == arrays()["h.0.w"].tobytes()

@@ -5,7 +5,7 @@ import random
 
 import pytest
 from delta_variants import STFS
-from mounted import eventually
+from mounted import eventually, is_sanitized
 from web_server import Page, needs_libcurl, served
 
 BLOCK = 256 << 10
@@ -56,6 +56,7 @@ def read_some(mount, count, numbers):
             assert file.read(4096) == bytes(4096)
 
 
+@pytest.mark.skipif(is_sanitized(), reason="a sanitizer has memory of its own")
 def test_a_model_of_2_tib_takes_little_more_memory_than_on_this_disk(server, mounts, tmp_path):
     count, size = 100_000, 21 << 20
     head = head_of(count, size)
