@@ -66,23 +66,20 @@ std::uint64_t size_of(const BlockFile& file, std::uint64_t block) {
 /// Drops the blocks whose entries `is_chosen` takes. Returns their bytes. Nothing: a program that is stopped
 /// is dropping blocks.
 template <class IsChosen>
-std::optional<std::uint64_t> drop_blocks(const BlockFile& file, const IsChosen& is_chosen) {
+std::optional<std::uint64_t> drop_blocks(const BlockFile& file, BlockFile::Pins pins,
+                                         const IsChosen& is_chosen) {
   std::uint64_t bytes = 0;
   std::vector<Blocks> runs;
   file.each_entry([&](std::uint64_t block, const BlockFile::Entry& entry) {
-    if (!is_chosen(entry)) return;
+    if (!is_chosen(block, entry)) return;
     bytes += size_of(file, block);
     if (runs.empty() || runs.back().end != block) runs.push_back({block, block});
     runs.back().end = block + 1;
   });
-  return file.drop(runs) ? std::optional(bytes) : std::nullopt;
+  return file.drop(runs, pins) ? std::optional(bytes) : std::nullopt;
 }
 
-bool is_empty(const BlockFile& file) {
-  bool is_empty = true;
-  file.each_entry([&](std::uint64_t, const BlockFile::Entry&) { is_empty = false; });
-  return is_empty;
-}
+constexpr auto every_block = [](std::uint64_t, const BlockFile::Entry&) { return true; };
 
 /// Calls act(name, file) for each file. Removes the files that a crash has left without a header.
 template <class Act>
@@ -91,10 +88,28 @@ void each_file(int directory, const Act& act) {
     if (const auto file = BlockFile::open_named(directory, name)) {
       act(name, *file);
     } else {
-      remove_block_file(directory, name);
+      BlockFile::remove_useless(directory, name);
     }
   }
 }
+
+/// One program at a time looks for blocks to drop. The lock ends with the owner, also for a child process that
+/// has a copy of the descriptor.
+class OneSearch {
+ public:
+  explicit OneSearch(int directory)
+      : directory_(directory), is_held_(::flock(directory, LOCK_EX | LOCK_NB) == 0) {}
+  ~OneSearch() {
+    if (is_held_) ::flock(directory_, LOCK_UN);
+  }
+  OneSearch(const OneSearch&) = delete;
+  OneSearch& operator=(const OneSearch&) = delete;
+  explicit operator bool() const { return is_held_; }
+
+ private:
+  const int directory_;
+  const bool is_held_;
+};
 
 /// Returns the digest that the Hub lists for a version "sha256:..."; empty for an ETag.
 std::string_view listed_digest(std::string_view version) {
@@ -145,34 +160,47 @@ Result<std::vector<CachedFile>> list_block_cache() {
 
 std::uint64_t drop_least_recent(std::uint64_t bytes) {
   const auto directory = open_block_directory();
-  if (!directory || ::flock(directory->get(), LOCK_EX | LOCK_NB) != 0) return 0;
+  if (!directory) return 0;
+  const OneSearch search(directory->get());
+  if (!search) return 0;
   const std::uint32_t now = minutes_now();
-  const auto may_go = [now](const BlockFile::Entry& entry) {
-    return entry.is_pinned == 0 && entry.used_at < now - 1;
+  // A time that has not come yet is wrong.
+  const auto time_of = [now](const BlockFile::Entry& entry) {
+    return entry.used_at > now + 1 ? 0 : entry.used_at;
+  };
+  const auto may_go = [&](const BlockFile::Entry& entry) {
+    return entry.is_pinned == 0 && time_of(entry) < now - 1;
   };
   std::map<std::uint32_t, std::uint64_t> bytes_of_minute;
   each_file(directory->get(), [&](const std::string&, const BlockFile& file) {
     file.each_entry([&](std::uint64_t block, const BlockFile::Entry& entry) {
-      if (may_go(entry)) bytes_of_minute[entry.used_at] += size_of(file, block);
+      if (may_go(entry)) bytes_of_minute[time_of(entry)] += size_of(file, block);
     });
   });
-  std::uint64_t chosen = 0;
+  // One minute may have many blocks. Of the last minute, only as many blocks go as are needed.
+  std::uint64_t of_last_minute = bytes;
   std::optional<std::uint32_t> last;
   for (const auto& [minute, there] : bytes_of_minute) {
-    if (chosen >= bytes) break;
-    chosen += there;
+    if (last && bytes_of_minute[*last] >= of_last_minute) break;
+    if (last) of_last_minute -= bytes_of_minute[*last];
     last = minute;
   }
-  if (!last) return 0;
+  if (!last || bytes == 0) return 0;
   std::uint64_t dropped = 0;
-  std::vector<std::string> empty;
+  std::vector<std::string> names;
   each_file(directory->get(), [&](const std::string& name, const BlockFile& file) {
-    const auto gone = drop_blocks(
-        file, [&](const BlockFile::Entry& entry) { return may_go(entry) && entry.used_at <= *last; });
+    const auto gone =
+        drop_blocks(file, BlockFile::Pins::Spare, [&](std::uint64_t block, const BlockFile::Entry& entry) {
+          if (!may_go(entry) || time_of(entry) > *last) return false;
+          if (time_of(entry) < *last) return true;
+          if (of_last_minute == 0) return false;
+          of_last_minute -= std::min(of_last_minute, size_of(file, block));
+          return true;
+        });
     dropped += gone.value_or(0);
-    if (is_empty(file)) empty.push_back(name);
+    names.push_back(name);
   });
-  for (const std::string& name : empty) remove_block_file(directory->get(), name);
+  for (const std::string& name : names) BlockFile::remove_useless(directory->get(), name);
   return dropped;
 }
 
@@ -183,10 +211,10 @@ Result<std::uint64_t> drop_cached_file(const std::string& name) {
   {
     const auto file = BlockFile::open_named(directory->get(), name);
     if (!file) return fail_system(ENOENT, name, "open");
-    dropped = drop_blocks(*file, [](const BlockFile::Entry&) { return true; });
+    dropped = drop_blocks(*file, BlockFile::Pins::Go, every_block);
   }
   if (!dropped) return fail_system(EAGAIN, "a program that is stopped", "drop blocks of it");
-  remove_block_file(directory->get(), name);
+  BlockFile::remove_useless(directory->get(), name);
   return *dropped;
 }
 
@@ -223,6 +251,8 @@ Result<void> prove_cached_file(const std::string& name) {
       sum->update(piece);
     }
   }
+  if (generation == BlockFile::kDropping || file->generation() != generation)
+    return fail(ErrorCode::System, EAGAIN, "a program has dropped blocks of it meanwhile: try again");
   if (!wrong.empty()) {
     file->drop(wrong, BlockFile::Pins::Stay);
     return fail(ErrorCode::System, ENODATA,
@@ -230,14 +260,11 @@ Result<void> prove_cached_file(const std::string& name) {
                             file->count()));
   }
   const std::string found = sum->finish();
-  if (file->generation() != generation) {
-    return fail(ErrorCode::System, EAGAIN, "a program has dropped blocks of it meanwhile: try again");
-  }
   if (found == digest) {
     file->note_whole_proven(generation);
     return {};
   }
-  (void)drop_blocks(*file, [](const BlockFile::Entry&) { return true; });
+  (void)drop_blocks(*file, BlockFile::Pins::Go, every_block);
   return fail(ErrorCode::ArchiveChanged, ESTALE,
               fmt::format("has the digest {}, the Hub lists {}: it is dropped", found, digest));
 }
@@ -247,9 +274,7 @@ Result<void> unpin_cached_file(const std::string& name) {
   RETURN_IF_ERROR(directory);
   const auto file = BlockFile::open_named(directory->get(), name);
   if (!file) return fail_system(ENOENT, name, "open");
-  file->each_entry([&](std::uint64_t block, const BlockFile::Entry& entry) {
-    if (entry.is_pinned != 0) (void)file->set_pinned({block, block + 1}, false);
-  });
+  (void)file->set_pinned({0, file->count()}, false);
   return {};
 }
 
@@ -273,7 +298,8 @@ Result<void> set_block_cache_limit(std::optional<std::uint64_t> limit) {
     return fail_system(errno, kLimitName, "remove");
   }
   const std::string text = fmt::format("{}\n", *limit);
-  return put_in_cache(directory->get(), kLimitName, std::as_bytes(std::span(text)), S_IRUSR | S_IWUSR);
+  return put_in_cache(directory->get(), kLimitName, std::as_bytes(std::span(text)), S_IRUSR | S_IWUSR,
+                      KeepsFree::No);
 }
 
 bool has_room_for_blocks(int file) {

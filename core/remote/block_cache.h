@@ -11,7 +11,7 @@
 
 namespace stfs {
 
-/// How far the bytes of a file are compared with a digest.
+/// Says whether the bytes of a file were compared with a digest.
 enum class Proof : std::uint8_t {
   Server,  // the server has sent the bytes: TLS proves the server alone
   Blocks,  // the Hub lists a digest, and the whole file was never compared with it

@@ -121,19 +121,62 @@ std::string temporary_name() {
   return fmt::format(".{:08x}{:08x}", random(), random());
 }
 
+/// Returns true if no drop of blocks is under way.
+bool is_settled(std::uint64_t generation) {
+  return generation != BlockFile::kDropping && generation % 2 == 0;
+}
+
+/// Keeps other programs from dropping blocks. False: a program that is stopped has the lock, or there are no
+/// locks.
+class DropLock {
+ public:
+  DropLock(int file, std::chrono::milliseconds patience) : file_(file) {
+    constexpr std::chrono::milliseconds kStep{1};
+    const Deadline give_up = deadline_in(patience);
+    while (!(is_held_ = set_lock(file_, F_WRLCK, {kDropByte, 1}))) {
+      if ((errno != EAGAIN && errno != EACCES) || time_left(give_up).count() == 0) return;
+      std::this_thread::sleep_for(kStep);
+    }
+  }
+  ~DropLock() {
+    if (is_held_) set_lock(file_, F_UNLCK, {kDropByte, 1});
+  }
+  DropLock(const DropLock&) = delete;
+  DropLock& operator=(const DropLock&) = delete;
+  explicit operator bool() const { return is_held_; }
+
+ private:
+  const int file_;
+  bool is_held_ = false;
+};
+
 /// Locks the names of the shared files. Invalid: a program that is stopped has the lock.
-UniqueFd lock_names(int directory) {
-  constexpr std::chrono::milliseconds kPatience{2'000};
+/// The lock ends with the owner, also for a child process that has a copy of the descriptor.
+class NamesLock {
+ public:
+  explicit NamesLock(UniqueFd file) : file_(std::move(file)) {}
+  NamesLock(NamesLock&&) = default;
+  NamesLock& operator=(NamesLock&&) = delete;
+  ~NamesLock() {
+    if (file_) set_lock(file_.get(), F_UNLCK, {0, 1});
+  }
+  explicit operator bool() const { return static_cast<bool>(file_); }
+
+ private:
+  UniqueFd file_;
+};
+
+NamesLock lock_names(int directory) {
   constexpr std::chrono::milliseconds kStep{1};
   UniqueFd file(
       ::openat(directory, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, S_IRUSR | S_IWUSR));
-  if (!file) return {};
-  const Deadline give_up = deadline_in(kPatience);
+  if (!file) return NamesLock(UniqueFd());
+  const Deadline give_up = deadline_in(BlockFile::kDropPatience);
   while (!set_lock(file.get(), F_WRLCK, {0, 1})) {
-    if ((errno != EAGAIN && errno != EACCES) || time_left(give_up).count() == 0) return {};
+    if ((errno != EAGAIN && errno != EACCES) || time_left(give_up).count() == 0) return NamesLock(UniqueFd());
     std::this_thread::sleep_for(kStep);
   }
-  return file;
+  return NamesLock(std::move(file));
 }
 
 /// Returns true for a store that other hosts may use as well, whose changes this host sees later.
@@ -210,7 +253,7 @@ std::unique_ptr<BlockFile> BlockFile::open_named(int directory, const std::strin
     return nullptr;
   // A program that removes the file has this lock alone.
   if (!set_lock(file.get(), F_RDLCK, {kUserByte, 1})) return nullptr;
-  if (::fstat(file.get(), &status) != 0 || status.st_nlink != 1) return nullptr;
+  if (::fstat(file.get(), &status) != 0 || status.st_nlink == 0) return nullptr;
   return from(std::move(file));
 }
 
@@ -225,7 +268,7 @@ std::unique_ptr<BlockFile> BlockFile::share(const Identity& identity) {
   if (identity.size_bytes > kMostBytes) return nullptr;
   const auto directory = open_block_directory();
   if (!directory || is_elsewhere(directory->get())) return nullptr;
-  const UniqueFd names = lock_names(directory->get());
+  const NamesLock names = lock_names(directory->get());
   if (!names) return nullptr;
   const std::string name = name_of(identity.address);
   if (auto there = open_named(directory->get(), name)) {
@@ -244,11 +287,29 @@ std::unique_ptr<BlockFile> BlockFile::share(const Identity& identity) {
   return nullptr;
 }
 
-void remove_block_file(int directory, const std::string& name) {
-  const UniqueFd names = lock_names(directory);
+void BlockFile::remove_useless(int directory, const std::string& name) {
+  const NamesLock names = lock_names(directory);
   if (!names) return;
-  const UniqueFd file(::openat(directory, name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (file && set_lock(file.get(), F_WRLCK, {kUserByte, 1})) ::unlinkat(directory, name.c_str(), 0);
+  UniqueFd file(::openat(directory, name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat status {};
+  std::array<std::byte, kHeaderBytes> header{};
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
+      !set_lock(file.get(), F_WRLCK, {kUserByte, 1}))
+    return;
+  const auto expected = std::min<std::uint64_t>(header.size(), static_cast<std::uint64_t>(status.st_size));
+  if (read_at(file.get(), header, 0) != expected) return;
+  const auto sound = from(std::move(file));
+  if (!sound || sound->is_empty()) ::unlinkat(directory, name.c_str(), 0);
+}
+
+bool BlockFile::is_empty() const {
+  for (auto next = next_entry(0); next && *next < count();) {
+    const std::uint64_t end = std::min(*next + kStepBlocks, count());
+    for (const Entry& entry : entries({*next, end}))
+      if (entry.hash != 0 || entry.is_pinned != 0) return false;
+    next = next_entry(end);
+  }
+  return true;
 }
 
 Result<std::unique_ptr<BlockFile>> BlockFile::make_unnamed(std::uint64_t size_bytes) {
@@ -288,13 +349,16 @@ bool BlockFile::store_generation(std::uint64_t generation) const {
 
 std::uint64_t BlockFile::generation() const {
   const std::uint64_t found = stored_generation();
-  if (found % 2 == 0) return found;
-  // A program drops blocks, or it was killed meanwhile: then nobody has the lock.
+  if (is_settled(found)) return found;
+  // A program drops blocks, or it was killed while it did. Nobody has the lock of a killed program.
   const MutexLock lock(dropping_);
-  if (!set_lock(file_.get(), F_WRLCK, {kDropByte, 1})) return kDropping;
+  const DropLock drops(file_.get(), std::chrono::milliseconds(0));
+  if (!drops) return kDropping;
   std::uint64_t next = stored_generation();
-  if (next % 2 != 0 && !store_generation(++next)) next = kDropping;
-  set_lock(file_.get(), F_UNLCK, {kDropByte, 1});
+  if (!is_settled(next)) {
+    next = (next | 1U) + 1;
+    if (!store_generation(next)) next = kDropping;
+  }
   return next;
 }
 
@@ -309,7 +373,7 @@ std::optional<std::uint64_t> BlockFile::next_entry(std::uint64_t block) const {
 bool BlockFile::is_whole_proven() const {
   std::array<std::uint64_t, 2> both{};
   read_at(file_.get(), std::as_writable_bytes(std::span(both)), offsetof(Fixed, generation));
-  return both[0] != 0 && both[0] % 2 == 0 && both[0] == both[1];
+  return is_settled(both[0]) && both[0] == both[1];
 }
 
 void BlockFile::note_whole_proven(std::uint64_t generation) const {
@@ -356,41 +420,57 @@ Result<void> BlockFile::read(std::span<std::byte> to, std::uint64_t offset) cons
 }
 
 bool BlockFile::drop(std::span<const Blocks> runs, Pins pins) const {
-  constexpr std::chrono::milliseconds kPatience{2'000};
-  constexpr std::chrono::milliseconds kStep{1};
   if (runs.empty()) return true;
   const MutexLock lock(dropping_);
-  const Deadline give_up = deadline_in(kPatience);
-  while (!set_lock(file_.get(), F_WRLCK, {kDropByte, 1})) {
-    if (time_left(give_up).count() == 0) return false;
-    std::this_thread::sleep_for(kStep);
-  }
+  const DropLock drops(file_.get(), kDropPatience);
+  if (!drops) return false;
   // The generation is odd while blocks go. Readers take no byte for sound until it is even and the one for
   // which they have proven their blocks.
   const std::uint64_t odd = stored_generation() | 1U;
-  bool is_dropped = store_generation(odd);
-  for (const Blocks run : runs) {
-    auto none = entries(run);
-    for (Entry& entry : none) entry = {.is_pinned = pins == Pins::Stay ? entry.is_pinned : 0};
-    is_dropped =
-        is_dropped && write_at(file_.get(), std::as_bytes(std::span(none)), entry_at(run.first)).has_value();
-    const ByteRange range = bytes_of(run);
-    if (is_dropped)
+  if (!store_generation(odd)) return false;
+  const auto dropped = guard_memory([&]() -> Result<void> {
+    for (const Blocks run : runs) {
+      RETURN_IF_ERROR(empty(run, pins));
+    }
+    return {};
+  });
+  return store_generation(odd + 1) && dropped.has_value();
+}
+
+Result<void> BlockFile::empty(Blocks run, Pins pins) const {
+  for (Blocks step{run.first, run.first}; step.end < run.end; step.first = step.end) {
+    step.end = std::min(step.first + kStepBlocks, run.end);
+    auto left = entries(step);
+    for (std::uint64_t at = step.first; at < step.end; ++at) {
+      Entry& entry = left[at - step.first];
+      const bool is_pinned = entry.is_pinned != 0;
+      if (is_pinned && pins == Pins::Spare) continue;
+      entry = {.is_pinned = is_pinned && pins == Pins::Stay ? 1U : 0U};
+    }
+    RETURN_IF_ERROR(write_at(file_.get(), std::as_bytes(std::span(left)), entry_at(step.first)));
+    for (std::uint64_t at = step.first; at < step.end;) {
+      Blocks gone{at, at};
+      while (gone.end < step.end && left[gone.end - step.first].hash == 0) ++gone.end;
+      at = std::max(gone.end, at + 1);
+      const ByteRange range = bytes_of(gone);
+      if (range.empty()) continue;
       ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   static_cast<off_t>(data_at_ + range.offset), static_cast<off_t>(range.size_bytes));
+    }
   }
-  store_generation(odd + 1);
-  set_lock(file_.get(), F_UNLCK, {kDropByte, 1});
-  return is_dropped;
+  return {};
 }
 
 bool BlockFile::set_pinned(Blocks blocks, bool is_pinned) const {
+  const MutexLock lock(dropping_);
+  const DropLock drops(file_.get(), kDropPatience);
+  if (!drops) return false;
   bool are_here = true;
   std::uint32_t value = is_pinned ? 1 : 0;
   const auto found = entries(blocks);
   for (std::size_t at = 0; at < found.size(); ++at) {
     are_here = are_here && found[at].hash != 0;
-    if (found[at].hash == 0 || found[at].is_pinned == value) continue;
+    if ((is_pinned && found[at].hash == 0) || found[at].is_pinned == value) continue;
     const std::uint64_t place = entry_at(blocks.first + at) + offsetof(Entry, is_pinned);
     are_here = write_at(file_.get(), bytes_of_value(value), place).has_value() && are_here;
   }

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
@@ -66,6 +67,8 @@ class BlockFile {
   static std::unique_ptr<BlockFile> share(const Identity& identity);
   /// Makes a file without a name, which vanishes with its descriptor.
   static Result<std::unique_ptr<BlockFile>> make_unnamed(std::uint64_t size_bytes);
+  /// Removes a shared file that is_empty(), or whose header a crash has damaged, unless a program has it open.
+  static void remove_useless(int directory, const std::string& name);
   /// Opens a shared file by its name in the directory.
   static std::unique_ptr<BlockFile> open_named(int directory, const std::string& name);
 
@@ -78,10 +81,14 @@ class BlockFile {
   /// Returns true if the first block, with the start of the header, seems to be here.
   [[nodiscard]] bool has_first() const { return count() > 0 && entries({0, 1}).front().hash != 0; }
   [[nodiscard]] bool has_all() const;
+  /// Returns true if no block is here, and none is pinned.
+  [[nodiscard]] bool is_empty() const;
   /// Changes when a program drops blocks. Bytes that read() returned before the change are sound.
   /// @return kDropping: a program drops blocks now.
   [[nodiscard]] std::uint64_t generation() const;
   static constexpr std::uint64_t kDropping = 0;
+  /// A program that drops blocks for longer is stopped.
+  static constexpr std::chrono::milliseconds kDropPatience{2'000};
   /// Reads the table. Entries that can't be read are 0.
   [[nodiscard]] std::vector<Entry> entries(Blocks blocks) const;
   /// Calls `take(block, entry)` for each block that has an entry.
@@ -99,12 +106,13 @@ class BlockFile {
   [[nodiscard]] Result<void> write(std::uint64_t first, std::span<const std::byte> bytes) const;
   /// @return EIO: the local file ends before the range does.
   [[nodiscard]] Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
-  enum class Pins : std::uint8_t { Go, Stay };
+  /// The pins of dropped blocks. Go: a drop ends them. Stay: the blocks are pinned when they come again. Spare:
+  /// pinned blocks are not dropped.
+  enum class Pins : std::uint8_t { Go, Stay, Spare };
   /// Frees the space of blocks, and empties their entries.
-  /// @param pins  whether blocks that come again are pinned as before.
   /// @return false: a program that is stopped is dropping blocks. Nothing is dropped.
   bool drop(std::span<const Blocks> runs, Pins pins = Pins::Go) const;
-  /// Pins those of the blocks that are here, or ends that.
+  /// Pins the blocks that are here, or ends their pins.
   /// @return false: some are not here, or can't be pinned.
   bool set_pinned(Blocks blocks, bool is_pinned) const;
   /// Notes whether the file is read with a token, keys or a signature.
@@ -129,6 +137,9 @@ class BlockFile {
   [[nodiscard]] std::optional<std::uint64_t> next_entry(std::uint64_t block) const;
   [[nodiscard]] std::uint64_t stored_generation() const;
   bool store_generation(std::uint64_t generation) const REQUIRES(dropping_);
+  Result<void> empty(Blocks run, Pins pins) const;
+
+  static constexpr std::uint64_t kStepBlocks = 4096;  // whose entries are in memory at a time
 
   const UniqueFd file_;
   const Identity identity_;
@@ -141,16 +152,13 @@ std::uint32_t minutes_now();
 
 /// The directory of the shared files, in cache_directory().
 Result<UniqueFd> open_block_directory();
-/// Removes a shared file, unless a program has it open.
-void remove_block_file(int directory, const std::string& name);
 
 template <class Take>
 void BlockFile::each_entry(const Take& take) const {
-  constexpr std::uint64_t kStep = 4096;
   // Most of the table of a large file is a hole.
-  for (auto next = next_entry(0); next && *next < count(); next = next_entry(*next + kStep)) {
+  for (auto next = next_entry(0); next && *next < count(); next = next_entry(*next + kStepBlocks)) {
     const std::uint64_t at = *next;
-    const auto some = entries({at, std::min(at + kStep, count())});
+    const auto some = entries({at, std::min(at + kStepBlocks, count())});
     for (std::size_t index = 0; index < some.size(); ++index) {
       if (some[index].hash != 0) take(at + index, some[index]);
     }

@@ -54,10 +54,12 @@ Result<UniqueFd> open_own_cache(const fs::path& path) {
   return directory;
 }
 
-Result<void> put_in_cache(int directory, const std::string& name, const MakePieces& make, mode_t mode) {
+Result<void> put_in_cache(int directory, const std::string& name, const MakePieces& make, mode_t mode,
+                          KeepsFree keeps_free) {
   constexpr std::uint64_t kFreeShare = 20;
   struct statvfs disk {};
-  if (::fstatvfs(directory, &disk) == 0 && disk.f_bavail < disk.f_blocks / kFreeShare)
+  if (keeps_free == KeepsFree::Yes && ::fstatvfs(directory, &disk) == 0 &&
+      disk.f_bavail < disk.f_blocks / kFreeShare)
     return fail_system(ENOSPC, name, "keep it in the cache, whose disk is nearly full");
   const std::string temporary = new_temporary_file_name();
   const UniqueFd file(::openat(directory, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
@@ -84,9 +86,9 @@ Result<void> put_in_cache(int directory, const std::string& name, const MakePiec
 }
 
 Result<void> put_in_cache(int directory, const std::string& name, std::span<const std::byte> bytes,
-                          mode_t mode) {
+                          mode_t mode, KeepsFree keeps_free) {
   return put_in_cache(
-      directory, name, [&](const TakePiece& take) { return take(bytes); }, mode);
+      directory, name, [&](const TakePiece& take) { return take(bytes); }, mode, keeps_free);
 }
 
 }  // namespace stfs

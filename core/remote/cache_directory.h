@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -30,11 +31,15 @@ using TakePiece = std::function<Result<void>(std::span<const std::byte> piece)>;
 /// Makes all pieces of a file.
 using MakePieces = std::function<Result<void>(const TakePiece& take)>;
 
+/// Whether a twentieth of the disk must stay free.
+enum class KeepsFree : std::uint8_t { No, Yes };
+
 /// Puts a whole file into a directory of the cache, in place of another one.
 /// @param make  calls its argument for each piece of the file. After a failure, nothing is put there.
 /// @return ENOSPC: less than a twentieth of the disk is free.
-Result<void> put_in_cache(int directory, const std::string& name, const MakePieces& make, mode_t mode);
+Result<void> put_in_cache(int directory, const std::string& name, const MakePieces& make, mode_t mode,
+                          KeepsFree keeps_free = KeepsFree::Yes);
 Result<void> put_in_cache(int directory, const std::string& name, std::span<const std::byte> bytes,
-                          mode_t mode);
+                          mode_t mode, KeepsFree keeps_free = KeepsFree::Yes);
 
 }  // namespace stfs

@@ -50,7 +50,7 @@ std::shared_ptr<FetchedBlocks> FetchedBlocks::make(std::unique_ptr<RemoteObject>
 
 Blocks FetchedBlocks::blocks_of(ByteRange range) const {
   const std::uint64_t end = std::min(range.end(), size_bytes());
-  return {range.offset / kBlockBytes, (end + kBlockBytes - 1) / kBlockBytes};
+  return {std::min(range.offset, end) / kBlockBytes, (end + kBlockBytes - 1) / kBlockBytes};
 }
 
 bool FetchedBlocks::are_proven(Blocks blocks) const {
@@ -207,13 +207,27 @@ Result<void> FetchedBlocks::read(std::span<std::byte> to, std::uint64_t offset, 
     auto is_kept = guard_memory([&] { return bring(blocks, blocks_of(wanted)); });
     RETURN_IF_ERROR(is_kept);
     if (!*is_kept || !file_->read(to, offset)) break;
-    const std::uint64_t found = file_->generation();
+    std::uint64_t found = file_->generation();
     if (found == **is_kept && found != BlockFile::kDropping) return {};
-    const MutexLock lock(mutex_);
-    generation_ = found;
-    proven_.clear();
+    const Deadline give_up = deadline_in(BlockFile::kDropPatience);
+    while (found == BlockFile::kDropping && time_left(give_up).count() > 0) {
+      if (is_given_up()) return fail_system(EINTR, "the read", "wait for another program");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      found = file_->generation();
+    }
+    adopt(found);
   }
   return read_past(to, offset);
+}
+
+void FetchedBlocks::adopt(std::uint64_t generation) {
+  BlockSet listed(file_->count());
+  file_->each_entry([&](std::uint64_t block, const BlockFile::Entry&) { listed.set(block, true); });
+  const MutexLock lock(mutex_);
+  if (generation == generation_) return;
+  generation_ = generation;
+  listed_ = std::move(listed);
+  proven_.clear();
 }
 
 std::uint64_t FetchedBlocks::known_generation() const {
@@ -244,7 +258,7 @@ Result<std::optional<std::uint64_t>> FetchedBlocks::bring(Blocks blocks, Blocks 
         return entry.second->first < blocks.end && entry.second->end > blocks.first;
       });
       if (there == coming_.end()) {
-        if (is_any_listed(blocks)) continue;  // it has just come
+        if (is_any_listed(blocks) && !is_given_up()) continue;  // it has just come
         return std::nullopt;
       }
       coming = there->second;

@@ -88,6 +88,8 @@ class FetchedBlocks : public std::enable_shared_from_this<FetchedBlocks> {
   /// @return the generation for which they are proven. Nothing: the disk has no room for them.
   Result<std::optional<std::uint64_t>> bring(Blocks blocks, Blocks wanted);
   [[nodiscard]] std::uint64_t known_generation() const;
+  /// Takes another generation for the known one: all blocks must be proven again.
+  void adopt(std::uint64_t generation);
   /// Returns true if the caller's read must end: the file is closed, or the reader has been killed.
   [[nodiscard]] bool is_given_up() const;
   void fetch_part(Part& part, HttpConnection& connection);

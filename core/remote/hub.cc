@@ -252,7 +252,7 @@ Result<void> take_siblings(JsonCursor& cursor, HubModel& model) {
 }
 
 /// Reads the Hub's answer: {"sha": COMMIT, "siblings": [{"rfilename": PATH, "size": N, ...}]}.
-/// @param revision  that was asked for. A commit must be the one of the answer.
+/// @param revision  of the question. If this is a commit, the answer must name the same one.
 Result<void> read_list(std::string_view json, std::string_view revision, HubModel& model) {
   constexpr unsigned kMostDepth = 64;
   JsonCursor cursor(json);
@@ -370,7 +370,7 @@ Result<std::shared_ptr<const HubModel>> find_hub_model(const HubName& name, Http
   RETURN_IF_ERROR(authorization);
   model.authorization = std::move(*authorization);
   if (is_set("HF_HUB_OFFLINE") || is_set("TRANSFORMERS_OFFLINE")) {
-    // The kept list has all files, and the Hugging Face cache only those that its users have asked for.
+    // The kept list has all files. The Hugging Face cache has the files that its users have asked for.
     model.is_offline = true;
     const auto kept = find_hub_list(question);
     HubModel listed = model;

@@ -82,7 +82,8 @@ Result<void> each_remote_piece(const HubModel& model, const std::string& path, H
 }
 
 /// Returns true if the directory has the file. A file with other bytes is not the one.
-bool is_there(int directory, const std::string& name, const HubModel::File& listed, mode_t mode) {
+bool is_there(int directory, const std::string& name, const HubModel::File& listed, mode_t mode,
+              bool is_asked) {
   const UniqueFd file(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
@@ -93,7 +94,8 @@ bool is_there(int directory, const std::string& name, const HubModel::File& list
     check->update(piece);
     return {};
   };
-  // A model may have become private since.
+  // A model may have become private since. A file that was private stays so while the Hub is not asked.
+  if (!is_asked) mode &= status.st_mode;
   return check && each_local_piece(file.get(), listed.size_bytes, take) && check->finish() &&
          ::fchmod(file.get(), mode) == 0;
 }
@@ -195,16 +197,17 @@ Result<void> HubCompanions::wait(const std::string& name) {
 
 Result<void> HubCompanions::bring(const std::string& name, HttpConnection& connection) {
   const HubModel::File& listed = files_.find(name)->second;
+  const bool is_asked = !model_->is_kept && !model_->is_offline;
   const mode_t mode = model_->authorization.empty() ? 0644 : 0600;
   const auto directory = open();
   RETURN_IF_ERROR(directory);
-  if (is_there(directory->get(), name, listed, mode)) return {};
+  if (is_there(directory->get(), name, listed, mode, is_asked)) return {};
   const std::string path = folder_ + name;
   if (const auto local = find_in_hub_cache(*model_, listed)) {
     const auto make = [&](const TakePiece& take) {
       return each_local_piece(local->get(), listed.size_bytes, take);
     };
-    if (put_checked(directory->get(), name, listed, make, mode)) return {};
+    if (put_checked(directory->get(), name, listed, make, is_asked ? mode : 0600)) return {};
   }
   if (model_->is_offline)
     return tl::unexpected(

@@ -44,7 +44,8 @@ std::optional<KeptHubList> find_hub_list(const std::string& question) {
       ::openat(directory->get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
-      owner_of(file.get(), status.st_uid) != ::geteuid() || status.st_size > kMostListFileBytes)
+      owner_of(file.get(), status.st_uid) != ::geteuid() ||
+      status.st_size > kMostListFileBytes + static_cast<off_t>(question.size()) + 1)
     return std::nullopt;
   std::string text(static_cast<std::size_t>(status.st_size), '\0');
   if (::pread(file.get(), text.data(), text.size(), 0) != status.st_size) return std::nullopt;

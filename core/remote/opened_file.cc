@@ -118,7 +118,8 @@ Result<std::shared_ptr<OpenedFile>> OpenedFile::open_listed(const Source& source
   // The Hub may send a file in git only as a whole.
   if (file && (is_in_git ? file->has_all() : file->has_first())) {
     auto object = RemoteObject::known(source.address, {digest, {}, size_bytes});
-    return make(source, std::move(object), std::move(file), {}, !source.address.is_kept);
+    return make(source, std::move(object), std::move(file), {},
+                !source.address.is_kept && !source.address.is_offline);
   }
   std::vector<std::byte> first(is_in_git ? size_bytes : BlockFile::kBlockBytes);
   HttpConnection connection;
@@ -175,7 +176,7 @@ Result<std::shared_ptr<OpenedFile>> OpenedFile::make(const Source& source,
   }
   // A query may be a signature.
   const bool is_private = source.address.is_private() || source.has_query();
-  // A file that needed a token is still private when nobody is asked.
+  // A file that needed a token stays private while its server is not asked.
   if (is_private || is_asked) file->set_private(is_private);
   const mode_t mode = is_private || file->is_private() ? 0400 : 0444;
   auto blocks = FetchedBlocks::make(std::move(object), std::move(file), first);

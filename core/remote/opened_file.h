@@ -23,7 +23,7 @@ namespace stfs {
 /// Any thread may call.
 class OpenedFile {
  public:
-  /// How a file is found.
+  /// The names of a file, and its address.
   struct Source {
     std::string path;   // in the storage
     std::string shown;  // how people name the file

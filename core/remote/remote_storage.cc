@@ -74,6 +74,7 @@ class RemoteStorage final : public Storage {
         RETURN_IF_ERROR(made);
         // The query is no part of the path, so the path can name only one file at a time.
         if (there && ((*made)->version().empty() || (*made)->version() != there->version())) {
+          keep_query(path.native(), there->query());
           return fail(ErrorCode::InvalidArgument, EINVAL,
                       fmt::format("{}: is open with another query, as another file", path.native()));
         }
@@ -261,6 +262,12 @@ Result<void> pin_bytes(const std::filesystem::path& address, ByteRange range) {
       ErrorCode::InvalidArgument, EINVAL,
       fmt::format("{}: can't be kept: its server gives no strong ETag, or there is no directory for it",
                   address.native()));
+}
+
+Result<std::filesystem::path> named_address(const std::filesystem::path& url) {
+  auto address = known_address(url);
+  if (address && *address == url) the_storage().keep_query(address->native(), "");
+  return address;
 }
 
 std::shared_ptr<HubCompanions> companions_at(const std::filesystem::path& directory) {

@@ -41,6 +41,10 @@ FetchedBlocks::Missing missing_bytes(const std::filesystem::path& address, ByteR
 ///   because this machine has no directory for them. ENOSPC: some were dropped again.
 Result<void> pin_bytes(const std::filesystem::path& address, ByteRange range);
 
+/// Does the same for an address as a person has written it. One without a query means no query that another
+/// call has kept.
+Result<std::filesystem::path> named_address(const std::filesystem::path& url);
+
 /// Returns the files beside a model of the Hub that known_address() has returned. Null for other addresses.
 /// @param directory  the address without the last part and its slash.
 std::shared_ptr<HubCompanions> companions_at(const std::filesystem::path& directory);

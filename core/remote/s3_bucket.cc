@@ -145,7 +145,7 @@ Result<RequestSigner::Signed> S3Bucket::sign(const What& what) {
   RETURN_IF_ERROR(refresh());
   const std::string address = base();
   const AddressParts parts = parts_of(address);
-  // A signature shows no secret key. Whoever sees a session token has a part of the keys.
+  // A signature shows no secret key. A session token is a part of the keys.
   const bool has_token = !credentials_->keys.session_token.empty();
   if (has_token && parts.scheme != "https://" && !is_loopback(address)) {
     return fail(

@@ -328,7 +328,7 @@ Result<Source> open_source(const std::filesystem::path& source, const SourceOpti
   RETURN_IF_ERROR(absolute);
   opened.path = std::move(*absolute);
   if (is_url(opened.path)) {
-    auto address = known_address(opened.path);
+    auto address = named_address(opened.path);
     RETURN_IF_ERROR(address);
     opened.path = std::move(*address);
   }

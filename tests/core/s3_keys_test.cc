@@ -164,7 +164,7 @@ TEST_CASE("a profile that others may write leads nothing elsewhere", "[core][rem
     return settings ? std::string("nothing") : settings.error().message;
   };
   const std::string endpoint = "endpoint_url = https://evil\n";
-  const std::string token = "web_identity_token_file = /root/.ssh/id_rsa\nrole_arn = r\n";
+  const std::string token = "web_identity_token_file = /home/u/.ssh/id_rsa\nrole_arn = r\n";
   const std::pair<std::string, std::string> access = {"AWS_ACCESS_KEY_ID", "A"};
   const std::pair<std::string, std::string> secret = {"AWS_SECRET_ACCESS_KEY", "S"};
   CHECK(contains(refused_with(endpoint, {access, secret}), "profile default: its endpoint_url is not used"));

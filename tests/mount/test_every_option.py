@@ -1,5 +1,6 @@
 # Runs every verb of stfs with every option that its --help lists, in each spelling, and with every kind of target.
 # The library that parses command lines differs from system to system; what stfs understands must not.
+import os
 import re
 import shutil
 import subprocess
@@ -8,8 +9,10 @@ import archive_file
 import mounted
 import numpy as np
 import pytest
+from hub_server import hub_served
 from lease_client import Server
 from sharded_model import ShardedModel
+from web_server import needs_libcurl
 
 pytestmark = [pytest.mark.once, pytest.mark.library]
 
@@ -98,6 +101,10 @@ COMMANDS = [
     ("sample --force --size 1M --json new.safetensors", r'"size_bytes"'),
     ("serve --status socket", r"^socket .*\nprocess "),
     ("serve --status socket --json", r'"generation":1,'),
+    ("fetch --dry-run --json hf://org/model", r'"tensors": ?2'),
+    ("fetch --pin hf://org/model w", r"^1 tensor, 48 B: "),
+    ("cache --json", r'"kept_bytes": ?\d'),
+    ("cache --limit none --unpin hf://org/model --prove hf://org/model --drop hf://org/model", r"proven\ndropped "),
 ]
 # Targets with the same tensors. The mount's file archive.safetensors can only be read.
 TARGETS = ["sharded", "sharded/model.safetensors.index.json", "one", "mnt", "mnt/.safetensors/archive.safetensors"]
@@ -180,8 +187,22 @@ def check(directory, words, pattern):
     assert re.search(pattern, done.stdout, re.DOTALL if "NUMPY" in pattern else 0), (words, done.stdout)
 
 
+@pytest.fixture
+def hub(directory, monkeypatch):
+    """Has the model that commands name."""
+    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))]:
+        monkeypatch.delenv(name)
+    with hub_served() as hub:
+        for name, value in (("HF_ENDPOINT", hub.address), ("HOME", directory), ("XDG_CACHE_HOME", directory / "cache")):
+            monkeypatch.setenv(name, str(value))
+        hub.add_model("org/model", {"model.safetensors": (directory / "m.safetensors").read_bytes()})
+        yield hub
+
+
 @pytest.mark.parametrize("command, pattern", COMMANDS, ids=[command for command, _ in COMMANDS])
-def test_a_command_in_every_spelling(directory, mounts, command, pattern):
+def test_a_command_in_every_spelling(directory, mounts, hub, command, pattern):
+    if command.startswith(("fetch", "cache")):
+        needs_libcurl(STFS)
     if command.endswith(" mnt"):
         (directory / "mnt").mkdir()
         mounts(directory / "m.safetensors", path=directory / "mnt")
@@ -192,6 +213,8 @@ def test_a_command_in_every_spelling(directory, mounts, command, pattern):
         for words in spellings(command):
             for version in (42, 43):
                 shutil.rmtree(directory / f"published/weight_v{version:06d}", ignore_errors=True)  # nothing is published twice
+            if command.startswith("cache"):  # it lists and drops what was fetched
+                check(directory, ["fetch", "hf://org/model"], "tensors")
             check(directory, words, pattern)
     finally:
         assert server is None or server.finish() is None

@@ -284,7 +284,7 @@ def test_two_addresses_that_differ_in_their_query_are_two_files(server):
     """As versions of an object in S3 are."""
     for number, etag in ((1, DIGEST), (2, OTHER_DIGEST)):
         server.add(f"/{number}.safetensors", safetensors.numpy.save(arrays(number)), etag)
-    server.add("/m.safetensors", b"")
+    server.add("/m.safetensors", safetensors.numpy.save(arrays(3)), '"' + "3" * 32 + '"')
     answer = server.answer
 
     def by_query(request):
@@ -294,7 +294,8 @@ def test_two_addresses_that_differ_in_their_query_are_two_files(server):
     server.answer = by_query
     url = f"{server.address}/m.safetensors"
     assert stfs("cat", url + "?id=2", "embed") == arrays(2)["embed"].tobytes()
-    assert "is open with another query, as another file" in stfs("diff", url + "?id=1", url + "?id=2", status=1)
+    for one, other in (("?id=1", "?id=2"), ("?id=1", ""), ("", "?id=1")):
+        assert "is open with another query, as another file" in stfs("diff", url + one, url + other, status=1)
 
 
 def test_a_drop_that_was_cut_short_stops_nobody(url, server, cache):

@@ -1,4 +1,4 @@
-# What remote archives may cost: bytes of the network, and memory.
+# Limits of the bytes and of the memory that remote archives may take.
 import json
 import os
 import random

@@ -1,4 +1,4 @@
-# Remote archives without a network: what is here is shown, and what is not here fails at once.
+# Remote archives without a network: the mount shows the bytes that are here, and missing bytes fail.
 import errno
 import subprocess
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <ctime>
 #include <ostream>
+#include <set>
 
 #include "core/remote/block_cache.h"
 #include "tools/cli/command_line.h"
@@ -56,11 +57,13 @@ template <class Act>
 int each_named(const Files& files, const std::vector<std::string>& patterns, Streams& streams,
                const Act& act) {
   int code = kDone;
+  std::set<std::string> acted;
   for (const std::string& pattern : patterns) {
     bool is_used = false;
     for (const CachedFile& file : files) {
       if (!matches(pattern, file.shown)) continue;
       is_used = true;
+      if (!acted.insert(file.name).second) continue;  // two patterns may name one file
       if (const auto done = act(file); !done)
         code = report_failure(streams, fmt::format("{}: {}", file.shown, done.error().message));
     }

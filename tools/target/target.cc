@@ -248,7 +248,7 @@ Result<std::vector<TargetPath>> locate_targets(const fs::path& named, Use use,
   RETURN_IF_ERROR(check_scheme(named));
   TargetPath path{.archive = named};
   if (is_url(named)) {
-    const auto address = known_address(named);
+    const auto address = named_address(named);
     RETURN_IF_ERROR(address);
     path.archive = *address;
     if (use != Use::Change) return std::vector<TargetPath>(1, std::move(path));
