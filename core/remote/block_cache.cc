@@ -93,8 +93,8 @@ void each_file(int directory, const Act& act) {
   }
 }
 
-/// One program at a time looks for blocks to drop. The lock ends with the owner, also for a child process that
-/// has a copy of the descriptor.
+/// One program at a time looks for blocks to drop. The lock ends with the owner, also for a child process
+/// that has a copy of the descriptor.
 class OneSearch {
  public:
   explicit OneSearch(int directory)

@@ -67,7 +67,8 @@ class BlockFile {
   static std::unique_ptr<BlockFile> share(const Identity& identity);
   /// Makes a file without a name, which vanishes with its descriptor.
   static Result<std::unique_ptr<BlockFile>> make_unnamed(std::uint64_t size_bytes);
-  /// Removes a shared file that is_empty(), or whose header a crash has damaged, unless a program has it open.
+  /// Removes a shared file that is_empty(), or whose header a crash has damaged. Does nothing while a program
+  /// has it open.
   static void remove_useless(int directory, const std::string& name);
   /// Opens a shared file by its name in the directory.
   static std::unique_ptr<BlockFile> open_named(int directory, const std::string& name);
@@ -106,8 +107,8 @@ class BlockFile {
   [[nodiscard]] Result<void> write(std::uint64_t first, std::span<const std::byte> bytes) const;
   /// @return EIO: the local file ends before the range does.
   [[nodiscard]] Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
-  /// The pins of dropped blocks. Go: a drop ends them. Stay: the blocks are pinned when they come again. Spare:
-  /// pinned blocks are not dropped.
+  /// The pins of dropped blocks. Go: a drop ends them. Stay: blocks that come again are pinned. Spare: pinned
+  /// blocks are not dropped.
   enum class Pins : std::uint8_t { Go, Stay, Spare };
   /// Frees the space of blocks, and empties their entries.
   /// @return false: a program that is stopped is dropping blocks. Nothing is dropped.
