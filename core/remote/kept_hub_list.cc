@@ -17,7 +17,7 @@ namespace stfs {
 namespace {
 
 constexpr off_t kMostListFileBytes = 16 << 20;
-constexpr const char* kDirectory = "hub/lists";
+constexpr const char* kListDirectory = "hub/lists";
 
 /// The file begins with the question: two questions may have one name.
 std::string name_of_question(const std::string& question) {
@@ -29,7 +29,7 @@ std::string name_of_question(const std::string& question) {
 }  // namespace
 
 void keep_hub_list(const std::string& question, std::string_view json) {
-  const auto directory = open_own_cache(kDirectory);
+  const auto directory = open_own_cache(kListDirectory);
   if (!directory) return;
   const std::string text = question + "\n" + std::string(json);
   (void)put_in_cache(directory->get(), name_of_question(question), std::as_bytes(std::span(text)),
@@ -37,7 +37,7 @@ void keep_hub_list(const std::string& question, std::string_view json) {
 }
 
 std::optional<KeptHubList> find_hub_list(const std::string& question) {
-  const auto directory = open_own_cache(kDirectory);
+  const auto directory = open_own_cache(kListDirectory);
   if (!directory) return std::nullopt;
   const std::string name = name_of_question(question);
   const UniqueFd file(

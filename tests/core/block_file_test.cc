@@ -188,6 +188,18 @@ TEST_CASE("a program that was killed while it dropped blocks stops nobody", "[co
   CHECK(file->generation() == odd + 1);
 }
 
+TEST_CASE("a use of a block is noted with its time", "[core][remote]") {
+  const OwnCache cache;
+  const auto file = BlockFile::share(identity_of(kBlock));
+  REQUIRE(file);
+  REQUIRE(file->write(0, bytes_of(kBlock, 1)));
+  const std::uint32_t old = 7;
+  REQUIRE(::pwrite(file->descriptor(), &old, 4, 4096 + 8) == 4);
+  CHECK(file->entries({0, 1}).front().used_at == 7);
+  CHECK(found(*file, 0) == "right");
+  CHECK(file->entries({0, 1}).front().used_at + 1 >= minutes_now());
+}
+
 TEST_CASE("a proof of the whole file lasts until a block is dropped", "[core][remote]") {
   const OwnCache cache;
   const auto file = BlockFile::share(identity_of(kBlock));

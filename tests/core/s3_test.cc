@@ -233,6 +233,9 @@ TEST_CASE("texts are found in XML", "[core][remote]") {
   REQUIRE(elements.size() == 2);
   CHECK(xml_value(elements[0], "Key") == "a & <b>");
   CHECK(xml_value(elements[1], "Key") == "\xC3\xA9\xF0\x9F\x98\x80&unknown; &");
+  CHECK(xml_value("<K>&#x20AC;&#8364;&#65;</K>", "K") ==
+        "\xE2\x82\xAC\xE2\x82\xAC"
+        "A");
   CHECK(xml_value(xml, "None").empty());
   CHECK(xml_value("<Key>cut", "Key").empty());
   CHECK(xml_value("</Key><Key>", "Key").empty());

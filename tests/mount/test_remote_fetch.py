@@ -14,7 +14,9 @@ from web_server import Page
 
 
 def fetched(*words):
-    return json.loads(stfs("fetch", "--json", *words))
+    document = json.loads(stfs("fetch", "--json", *words))
+    assert next(iter(document.items())) == ("schema", 1)
+    return document
 
 
 def test_fetch_brings_tensors_before_they_are_read(url, server):

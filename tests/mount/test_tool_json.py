@@ -104,7 +104,7 @@ def test_every_verb_with_json_is_in_the_table():
     verbs = [line.split()[0] for line in help_text.split("Verbs:\n")[1].split("\n\n")[0].splitlines()]
     helps = {verb: subprocess.run([STFS, verb, "--help"], capture_output=True, text=True, check=True).stdout for verb in verbs}
     with_json = [verb for verb, text in helps.items() if "\n  --json" in text]
-    assert sorted({arguments[0] for arguments, _ in VERBS.values()} | {"serve", "top", "umount"}) == sorted(with_json)
+    assert sorted({arguments[0] for arguments, _ in VERBS.values()} | {"cache", "fetch", "serve", "top", "umount"}) == sorted(with_json)
 
 
 def test_the_verbs_of_a_mount_print_objects_with_a_schema(directory, mounts):
