@@ -176,7 +176,7 @@ TEST_CASE("a bucket learns its region, the store's clock and new keys, each once
     CHECK_FALSE(bucket.learn(answer, sign().state).value());
   }
   SECTION("new keys, if there are some") {
-    const auto answer = refused_with(400, "ExpiredToken");
+    const auto answer = refused_with(GENERATE(400, 401, 403), "ExpiredToken");
     const auto state = sign().state;
     CHECK_FALSE(bucket.learn(answer, state).value());
     access = "B";
