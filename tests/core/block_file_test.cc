@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -291,6 +292,12 @@ TEST_CASE("the limit of the cache is kept in its directory", "[core][remote]") {
   REQUIRE(file->write(2, bytes_of(2 * kBlock, 1)));
   for (const off_t at : {2, 3}) REQUIRE(::pwrite(file->descriptor(), &old, 4, 4096 + 16 * at + 8) == 4);
   CHECK(drop_over_limit() == 3 * kBlock);
+  for (const char* text : {"", "none\n", "-1\n"}) {
+    std::ofstream(cache.blocks() / "limit") << text;
+    CHECK_FALSE(block_cache_limit().value());
+  }
+  std::ofstream(cache.blocks() / "limit") << "17\n";
+  CHECK(block_cache_limit().value() == 17);
   REQUIRE(set_block_cache_limit(std::nullopt));
   CHECK_FALSE(block_cache_limit().value());
   REQUIRE(set_block_cache_limit(std::nullopt));

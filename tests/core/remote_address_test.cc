@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/base/absolute_path.h"
+#include "core/base/hidden_arguments.h"
 #include "core/remote/http_connection.h"
 #include "core/remote/remote_storage.h"
 #include "core/storage/file.h"
@@ -18,6 +19,20 @@ using namespace stfs;
 using namespace stfs::test;
 
 namespace {}  // namespace
+
+TEST_CASE("the queries of addresses are hidden in the command line, and nothing else", "[core][remote]") {
+  const auto hidden = [](std::string text) {
+    char* argument = text.data();
+    hide_queries(1, &argument);
+    return text;
+  };
+  CHECK(hidden("https://h/x?sig=1") == "https://h/x?*****");
+  CHECK(hidden("delta=https://h/x?a") == "delta=https://h/x?*");
+  CHECK(hidden("https://h/x?") == "https://h/x?");
+  CHECK(hidden("https://h/x") == "https://h/x");
+  CHECK(hidden("layer?.weight") == "layer?.weight");
+  CHECK(hidden("").empty());
+}
 
 TEST_CASE("an address is a path of its own kind", "[core][remote]") {
   CHECK(is_url("https://host/x"));
