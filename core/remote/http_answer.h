@@ -10,7 +10,7 @@
 
 namespace stfs {
 
-/// The most redirects of one request. A new try after an expired address counts as a redirect.
+/// The most redirects of one request. If an address has expired, the next try counts as a redirect.
 inline constexpr unsigned kMostRedirects = 5;
 
 /// Returns nothing unless the whole text is a number.

@@ -24,8 +24,8 @@ bool is_commit(std::string_view text);
 bool is_digest(std::string_view text);
 
 /// Fills in the commit and the files of a model, from the links in the cache.
-/// @return ENETUNREACH: the cache does not have the commit, or another user may write one of the directories
-///   that name it: the cache's directory and those of the model.
+/// @return ENETUNREACH: the cache does not have the commit, or another user may write the cache's directory
+///   or a directory of the model.
 Result<void> find_in_hub_snapshots(const HubName& name, HubModel& model);
 
 /// Opens a file in the cache that has the size and, by its name, the digest. Nothing if there is none, or if

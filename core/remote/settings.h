@@ -30,8 +30,8 @@ struct SmallFile {
 std::optional<SmallFile> small_file(const std::filesystem::path& path, std::size_t most_bytes);
 
 /// Returns true if only this user or root may write the entry. Many systems give each user a group with the
-/// user's number, and a umask of 002: this group may write it, too. False for a file in another user's mount
-/// of FUSE, whose server may report any owner.
+/// user's number, and a umask of 002: then this group may write the entry as well. Returns false for a file
+/// in another user's mount of FUSE, whose server may report any owner.
 /// @param status  of the open entry, by fstat(2).
 bool is_own(int descriptor, const struct stat& status);
 

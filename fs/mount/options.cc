@@ -24,7 +24,7 @@ Arguments:
                        A directory with one index is that model. In a directory without an index, each
                        archive becomes a directory of the mount. Also a model on the Hugging Face Hub,
                        hf://ORG/MODEL, in S3, s3://BUCKET/KEY or s3://BUCKET/PREFIX/, or the address of
-                       an archive or an index on a web server, https://HOST/PATH. Such a model is only read.
+                       an archive or an index on a web server, https://HOST/PATH. An address is only read.
   MOUNTPOINT           An empty directory.
 
 Options:

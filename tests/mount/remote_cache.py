@@ -1,4 +1,4 @@
-# What the tests of the cache of remote archives share: a server, a directory for the cache, and its table of blocks.
+# A server, a directory for the cache, and its table of blocks, for all tests of remote archives.
 import contextlib
 import os
 import struct

@@ -4,27 +4,9 @@ import os
 import random
 
 import pytest
-from delta_variants import STFS
 from mounted import eventually, is_sanitized
-from web_server import Page, needs_libcurl, served
-
-BLOCK = 256 << 10
-
-
-@pytest.fixture(autouse=True, scope="module")
-def libcurl():
-    needs_libcurl(STFS)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def server():
-    with served() as server:
-        yield server
+from remote_cache import cache, libcurl, server  # noqa: F401
+from web_server import Page
 
 
 def head_of(count, size):

@@ -13,37 +13,14 @@ import pytest
 import safetensors.numpy
 from delta_variants import STFS
 from mounted import MountFailed, errno_of, eventually, start_python, wait_ready
-from web_server import Page, make_certificate, needs_libcurl, served
-
-BLOCK = 256 << 10
-
-
-@pytest.fixture(autouse=True, scope="module")
-def libcurl():
-    needs_libcurl(STFS)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def server():
-    with served() as server:
-        yield server
+from remote_cache import BLOCK, cache, libcurl, server, stfs  # noqa: F401
+from web_server import Page, make_certificate, served
 
 
 def arrays(seed=1):
     rng = np.random.default_rng(seed)
     return {"embed": rng.integers(0, 256, 3_000_000, "u1"), "h.0.w": rng.normal(size=(300, 500)).astype("f4"),
             "h.1.w": rng.normal(size=(17, 3)).astype("f2"), "none": np.zeros((0, 4), "f4")}
-
-
-def stfs(*words, status=0, **more):
-    result = subprocess.run([STFS, *map(str, words)], capture_output=True, **more)
-    assert result.returncode == status, result.stderr
-    return result.stdout if status == 0 else result.stderr.decode()
 
 
 @pytest.fixture
