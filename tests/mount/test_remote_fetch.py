@@ -81,6 +81,7 @@ def test_the_cache_is_listed_and_dropped_by_names(url, server, cache):
     assert "nothing of this name" in stfs("cache", "--drop", "https://other", status=1)
     assert "nothing of this name" in stfs("cache", "--drop", url[:-1], status=1)
     assert "no size" in stfs("cache", "--limit", "much", status=2)
+    assert "write 0, or a unit as in 200G" in stfs("cache", "--limit", "200", status=2)
     stfs("cache", "--unpin", url)
     (row,) = json.loads(stfs("cache", "--json"))["files"]
     assert row["name"] == url and row["pinned_bytes"] == 0 and row["kept_bytes"] > 0 and row["used_at"] and not row["in_use"]

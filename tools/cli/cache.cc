@@ -124,6 +124,13 @@ int set_limit(const std::string& text, Streams& streams) {
   const auto limit = text == "none" ? std::nullopt : parse_size(text);
   if (!limit && text != "none")
     return report_wrong_usage(streams, "--limit: " + text + ": is no size, as 200G is");
+  constexpr std::uint64_t kLeast = 1 << 20;
+  if (limit && *limit != 0 && *limit < kLeast) {
+    return report_wrong_usage(
+        streams,
+        fmt::format("--limit: {}: is less than 1M, which keeps nothing: write 0, or a unit as in 200G",
+                    text));
+  }
   if (const auto done = set_block_cache_limit(limit); !done)
     return report_failure(streams, done.error().message);
   if (const std::uint64_t dropped = drop_over_limit(); dropped > 0)
