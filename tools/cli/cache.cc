@@ -102,14 +102,18 @@ void print_json(const Files& files, const std::optional<std::uint64_t>& limit, s
 void print_table(const Files& files, const std::optional<std::uint64_t>& limit, std::ostream& out) {
   using Align = Table::Align;
   using Row = std::array<std::string, 6>;
-  Table table({Align::Left, Align::Right, Align::Right, Align::Right, Align::Left, Align::Left});
-  const Row heading = {"name", "size", "kept", "pinned", "proof", "last used"};
+  // The names are long, so they are last.
+  Table table({Align::Right, Align::Right, Align::Right, Align::Left, Align::Left, Align::Left});
+  const Row heading = {"size", "kept", "pinned", "proof", "last used", "name"};
   std::uint64_t kept = 0;
   for (const CachedFile& file : files) kept += file.kept_bytes;
   const auto cells = [](const CachedFile& file) {
-    return Row{printable_name(file.shown),       human_size(file.size_bytes),
-               human_size(file.kept_bytes),      file.pinned_bytes == 0 ? "-" : human_size(file.pinned_bytes),
-               std::string(name_of(file.proof)), file.is_in_use ? "in use" : time_text(file.used_at)};
+    return Row{human_size(file.size_bytes),
+               human_size(file.kept_bytes),
+               file.pinned_bytes == 0 ? "-" : human_size(file.pinned_bytes),
+               std::string(name_of(file.proof)),
+               file.is_in_use ? "in use" : time_text(file.used_at),
+               printable_name(file.shown)};
   };
   if (files.empty()) {
     out << "nothing is kept";
@@ -172,7 +176,7 @@ int cache(const Arguments& arguments, Streams& streams) {
                  dropped += *bytes;
                  return {};
                }));
-  if (!request.drop.empty()) streams.out << fmt::format("dropped {}\n", human_size(dropped));
+  if (dropped > 0) streams.out << fmt::format("dropped {}\n", human_size(dropped));
   const bool is_listing =
       request.drop.empty() && request.unpin.empty() && request.prove.empty() && request.limit.empty();
   if (!is_listing) return streams.out ? code : kFailed;
